@@ -1,0 +1,55 @@
+# Everything runs in .venv, which is made on first use; nothing needs to be active or installed.
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+JOBS ?= 2
+export PYTHON
+
+.PHONY: help setup demo test check bench docs clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    train a small model, stop in mid-epoch, resume, and count every row"
+	@echo "make test    run the whole test-suite"
+	@echo "make check   lint, format check, types, import rules"
+	@echo "make bench   run the benchmarks and write docs/benchmarks"
+	@echo "make docs    build the documentation into site/"
+	@echo "make clean   remove .venv and everything that was built"
+
+setup: $(READY)
+	@:
+
+$(BIN)/python:
+	@python=$$(scripts/find-python) && \
+	scripts/step "making $(VENV) with $$("$$python" --version)" "$$python" -m venv $(VENV)
+
+# torch comes first and alone, so that nothing that follows can ask for another build of it.
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	@scripts/step "installing torch" $(PIP) "$$(grep '^torch==' constraints.txt)"
+	@scripts/step "installing penstock and what its tests need" $(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.ready-%: $(READY)
+	@scripts/step "installing what make $* needs" $(PIP) -e '.[$*]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/python examples/demo.py
+
+test: $(READY)
+	@$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term
+
+check: $(READY)
+	@scripts/check
+
+bench: $(VENV)/.ready-bench
+	@$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.ready-docs
+	@$(BIN)/python -m mkdocs build --strict --quiet --site-dir site
+	@echo "the documentation is in site/index.html"
+
+clean:
+	rm -rf $(VENV) build dist site demo-data .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
