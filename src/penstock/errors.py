@@ -1,0 +1,82 @@
+"""Every error this library raises on purpose.
+
+    PenstockError
+    ├── OptionError (ValueError)            an argument is wrong, or two contradict
+    ├── NothingFoundError (FileNotFoundError)   a location holds no data file
+    ├── SchemaError (ValueError)            columns or types that do not fit together
+    ├── PlanError (ValueError)              a strategy loses or repeats rows
+    ├── ReadError (OSError)                 a file cannot be read
+    │   └── FileChangedError                it is not the file that was discovered
+    ├── ConversionError (ValueError)        a value has no place in the output type
+    ├── StateMismatchError (ValueError)     a state of other data or other options
+    ├── WorkerError (RuntimeError)          a worker process died
+    └── MissingExtraError (ImportError)     an optional dependency is not installed
+
+A message says what happened, where, and what to do. Every error carries its
+message as its only positional argument, so that it crosses process borders.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConversionError",
+    "FileChangedError",
+    "MissingExtraError",
+    "NothingFoundError",
+    "OptionError",
+    "PenstockError",
+    "PlanError",
+    "ReadError",
+    "SchemaError",
+    "StateMismatchError",
+    "WorkerError",
+]
+
+
+class PenstockError(Exception):
+    """What all errors of this library have in common."""
+
+
+class OptionError(PenstockError, ValueError):
+    """An argument has a wrong type or value, or contradicts another."""
+
+
+class NothingFoundError(PenstockError, FileNotFoundError):
+    """A path, directory or glob matches no data file."""
+
+
+class SchemaError(PenstockError, ValueError):
+    """A column is missing or ambiguous, or types cannot be brought together."""
+
+
+class PlanError(PenstockError, ValueError):
+    """A split strategy loses, repeats or invents rows."""
+
+
+class ReadError(PenstockError, OSError):
+    """A file cannot be read; the message names the file, the rows and the cause."""
+
+
+class FileChangedError(ReadError):
+    """A file changed or vanished after it was discovered."""
+
+
+class ConversionError(PenstockError, ValueError):
+    """A value cannot be represented in the output type of its column."""
+
+
+class StateMismatchError(PenstockError, ValueError):
+    """A state was taken on other data or with other options."""
+
+
+class WorkerError(PenstockError, RuntimeError):
+    """A worker process died, or what it runs cannot be sent to it."""
+
+
+class MissingExtraError(PenstockError, ImportError):
+    """An optional dependency is missing; the message holds the install command."""
+
+    @classmethod
+    def for_extra(cls, extra: str, module: str) -> MissingExtraError:
+        """The error for ``module``, which the extra ``extra`` installs."""
+        return cls(f'{module} is not installed; run: pip install "penstock[{extra}]"')

@@ -1,0 +1,240 @@
+"""The words of the library: files, chunks of their rows, and lanes of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, overload, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "ByteRange",
+    "DataFileInfo",
+    "FileList",
+    "FileSplit",
+    "IcebergDataFileInfo",
+    "RowGroups",
+    "RowRange",
+    "Split",
+    "SplitStrategy",
+]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows ``offset`` to ``offset + length`` of a file, by physical position."""
+
+    offset: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """The row after the last."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """The lines of a file whose first byte lies in ``offset`` to ``offset + length``."""
+
+    offset: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """The byte after the last."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowGroups:
+    """The runs of rows a file is stored in, as columns; runs ruled out by a filter are left out."""
+
+    start: Int64Array
+    """first row of each group, ascending"""
+    rows: Int64Array
+    """rows of each group"""
+    size_bytes: Int64Array
+    """uncompressed bytes of each group, all columns"""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowGroups) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, rows: Iterable[int], size_bytes: Iterable[int]) -> RowGroups:
+        """Groups that follow each other from row 0."""
+        counts = np.fromiter(rows, np.int64)
+        return cls(np.cumsum(counts) - counts, counts, np.fromiter(size_bytes, np.int64))
+
+    def keep(self, groups: Sequence[int]) -> RowGroups:
+        """Only the groups with these indices."""
+        index = np.asarray(groups, np.int64)
+        return RowGroups(self.start[index], self.rows[index], self.size_bytes[index])
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileInfo:
+    """One data file with all that planning needs to know of it."""
+
+    path: str
+    file_size: int | None = None
+    """bytes, as listed"""
+    record_count: int | None = None
+    """rows in the file; None when only reading it would tell"""
+    row_groups: RowGroups | None = None
+    """the row groups (stripes, record batches) to read; None when there are none to choose from"""
+    etag: str | None = None
+    """identity of the content: an etag, or the time of the last change"""
+    body_offset: int = 0
+    """first byte after a header, in a file that is cut by bytes"""
+    splittable: bool = True
+    """False: only the whole file can be read (compressed text, say)"""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergDataFileInfo(DataFileInfo):
+    """A data file of an Iceberg table."""
+
+    partition: dict[str, Any] | None = None
+    """partition values by field name"""
+    snapshot_id: int | None = None
+    """the snapshot that is read"""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSplit:
+    """A chunk: some rows of one file, or all of them."""
+
+    file: DataFileInfo
+    row_range: RowRange | None = None
+    """the rows, by physical position; None: all (or those of ``byte_range``)"""
+    byte_range: ByteRange | None = None
+    """for files of lines whose rows are not counted"""
+
+    def __str__(self) -> str:
+        if self.row_range is not None:
+            return f"{self.file.path}, rows {self.row_range.offset}-{self.row_range.stop}"
+        if self.byte_range is not None:
+            return f"{self.file.path}, bytes {self.byte_range.offset}-{self.byte_range.stop}"
+        return self.file.path
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A lane: an ordered list of chunks with one owner at a time."""
+
+    id: int
+    file_splits: Sequence[FileSplit]
+    row_count: int | None = None
+    """rows before filtering, where known"""
+    size_bytes: int | None = None
+    """uncompressed bytes, where known"""
+
+
+@runtime_checkable
+class SplitStrategy(Protocol):
+    """Turns files into lanes. Any object with this method will do."""
+
+    def generate(
+        self, files: Sequence[DataFileInfo], num_workers: int, epoch: int
+    ) -> Sequence[Split]:
+        """One Split for each of ``num_workers`` lanes; together every row exactly once."""
+        ...
+
+
+class FileList(Sequence[DataFileInfo]):
+    """Many files in few objects: columns inside, a DataFileInfo when one is asked for.
+
+    A list of 100,000 files with a million row groups pickles as a handful of arrays.
+    """
+
+    __slots__ = (
+        "_originals",
+        "body_offsets",
+        "counts",
+        "etags",
+        "group_bounds",
+        "groups",
+        "paths",
+        "sizes",
+        "splittable",
+    )
+
+    def __init__(self, files: Iterable[DataFileInfo] = ()) -> None:
+        listed = list(files)
+        self.paths: list[str] = [file.path for file in listed]
+        self.etags: list[str | None] = [file.etag for file in listed]
+        self.sizes: Int64Array = _optional_column(file.file_size for file in listed)
+        self.counts: Int64Array = _optional_column(file.record_count for file in listed)
+        self.body_offsets: Int64Array = np.fromiter((f.body_offset for f in listed), np.int64)
+        self.splittable: npt.NDArray[np.bool_] = np.fromiter((f.splittable for f in listed), bool)
+        grouped = [f.row_groups for f in listed if f.row_groups is not None]
+        lengths = np.fromiter(
+            (-1 if f.row_groups is None else len(f.row_groups) for f in listed), np.int64
+        )
+        self.group_bounds: Int64Array = np.stack(
+            [np.cumsum(np.maximum(lengths, 0)) - np.maximum(lengths, 0), lengths], axis=1
+        ).reshape(-1, 2)
+        self.groups = RowGroups(
+            *(
+                np.concatenate([np.empty(0, np.int64), *(getattr(g, name) for g in grouped)])
+                for name in RowGroups.__slots__
+            )
+        )
+        plain = all(type(file) is DataFileInfo for file in listed)
+        self._originals: list[DataFileInfo] | None = None if plain else listed
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @overload
+    def __getitem__(self, index: int) -> DataFileInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[DataFileInfo]: ...
+    def __getitem__(self, index: int | slice) -> DataFileInfo | list[DataFileInfo]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if self._originals is not None:
+            return self._originals[index]
+        return DataFileInfo(
+            path=self.paths[index],
+            file_size=_optional(self.sizes[index]),
+            record_count=_optional(self.counts[index]),
+            row_groups=self.row_groups(index),
+            etag=self.etags[index],
+            body_offset=int(self.body_offsets[index]),
+            splittable=bool(self.splittable[index]),
+        )
+
+    def __iter__(self) -> Iterator[DataFileInfo]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<FileList of {len(self)} files>"
+
+    def row_groups(self, index: int) -> RowGroups | None:
+        """The row groups of one file, as views."""
+        first, count = self.group_bounds[index]
+        if count < 0:
+            return None
+        part = slice(first, first + count)
+        return RowGroups(*(getattr(self.groups, name)[part] for name in RowGroups.__slots__))
+
+
+def _optional_column(values: Iterable[int | None]) -> Int64Array:
+    return np.fromiter((-1 if value is None else value for value in values), np.int64)
+
+
+def _optional(value: np.int64) -> int | None:
+    return None if value < 0 else int(value)
