@@ -1,0 +1,133 @@
+"""From what a user calls a path to the files that are meant: sorted, each once, nothing hidden."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import NothingFoundError, OptionError
+from penstock.storage.stores import FileStatus, LocalStore, Store, store_for
+
+__all__ = ["Listing", "find_files"]
+
+logger = logging.getLogger(__name__)
+
+_MAGIC = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of some locations, all in one store."""
+
+    store: Store
+    files: Sequence[FileStatus]
+    """sorted by path"""
+    roots: Sequence[str]
+    """the directories that were searched, or that hold the files that were named"""
+    named: frozenset[str]
+    """paths that were given in full or by a glob, and not found by walking a directory"""
+
+
+def find_files(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    storage_options: Mapping[str, Any] | None = None,
+) -> Listing:
+    """List files, directories (recursively) and globs; a location without a file is an error.
+
+    Hidden files, and those that begin with an underscore (``_SUCCESS``, ``_metadata``), are
+    left out unless they are named in full.
+    """
+    locations = [_location(p) for p in ([path] if isinstance(path, str | os.PathLike) else path)]
+    if not locations:
+        raise OptionError("path is an empty list; give a file, a directory or a glob")
+    stores = {store_for(location, storage_options) for location in locations}
+    if len(stores) > 1:
+        raise OptionError(f"paths lie in different stores: {', '.join(sorted(locations))}")
+    store = stores.pop()
+    files: dict[str, FileStatus] = {}
+    roots: list[str] = []
+    named: set[str] = set()
+    for location in locations:
+        found = dict(_expand(store, location, roots, named))
+        if not found:
+            raise NothingFoundError(_nothing_found(location))
+        twice = found.keys() & files.keys()
+        if twice:
+            logger.warning("%d files are named twice and read once: %s", len(twice), min(twice))
+        files.update(found)
+    return Listing(store, [files[path] for path in sorted(files)], roots, frozenset(named))
+
+
+def _location(path: str | os.PathLike[str]) -> str:
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
+    location = os.fspath(path)
+    if not location:
+        raise OptionError("path is empty; give a file, a directory or a glob")
+    if location.startswith(("file://", "local://")):
+        location = unquote(urlsplit(location).path)
+    if "://" not in location:
+        location = os.path.abspath(Path(location).expanduser())
+    return location
+
+
+def _expand(
+    store: Store, location: str, roots: list[str], named: set[str]
+) -> Iterator[tuple[str, FileStatus]]:
+    """Files of one location. A path that exists is itself, also if it looks like a glob."""
+    status = store.status(location)
+    if status is not None:
+        roots.append(location.rpartition("/")[0])
+        named.add(status.path)
+        yield status.path, status
+        return
+    walked = dict(_walk(store, location))
+    if walked or not _MAGIC.search(location):
+        roots.append(location)
+        yield from walked.items()
+        return
+    root = location[: _MAGIC.search(location).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    roots.append(root)
+    for match in store.glob(location):
+        if _hidden(match[len(root) :], location[len(root) :]):
+            continue
+        status = store.status(match)
+        if status is None:
+            yield from _walk(store, match)
+        else:
+            named.add(status.path)
+            yield status.path, status
+
+
+def _walk(store: Store, directory: str) -> Iterator[tuple[str, FileStatus]]:
+    directory = directory.rstrip("/")
+    for status in store.list(directory):
+        if not _hidden(status.path[len(directory) :]):
+            yield status.path, status
+
+
+def _hidden(relative: str, pattern: str = "") -> bool:
+    """Whether a part of the path starts with . or _, unless the pattern spells such a part out."""
+    spelled = {part[0] for part in pattern.split("/") if part}
+    return any(
+        part[0] in "._" and part[0] not in spelled and "=" not in part
+        for part in relative.split("/")
+        if part
+    )
+
+
+def _nothing_found(location: str) -> str:
+    if _MAGIC.search(location):
+        return f"no file matches {location}"
+    if isinstance(store_for(location), LocalStore) and os.path.isdir(location):
+        return (
+            f"no data file in {location} or below it (hidden files and those "
+            "that begin with an underscore are not counted)"
+        )
+    return f"{location} does not exist"

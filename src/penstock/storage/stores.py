@@ -1,0 +1,193 @@
+"""A store lists, looks at and opens files. Two kinds: the local disk, and fsspec for the rest."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import fsspec
+import pyarrow as pa
+
+from penstock.errors import FileChangedError, MissingExtraError, OptionError
+from penstock.model import DataFileInfo
+
+__all__ = ["FileStatus", "FsspecStore", "LocalStore", "Store", "open_pinned", "store_for"]
+
+_EXTRA_OF_PROTOCOL = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+    "adl": "azure",
+}
+_INHERITED_BY_FORK = {"memory"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """A file as a listing shows it."""
+
+    path: str
+    size: int
+    etag: str | None
+    """changes whenever the content does; None where the store has no such thing"""
+
+
+class Store(Protocol):
+    """Where files are. Stores pickle, and open native handles only in the process that reads."""
+
+    @property
+    def fork_safe(self) -> bool:
+        """Whether a forked child may go on using a store that its parent has used."""
+        ...
+
+    def list(self, directory: str) -> Iterator[FileStatus]:
+        """All files below a directory, in no particular order; nothing if it does not exist."""
+        ...
+
+    def glob(self, pattern: str) -> Iterator[str]:
+        """Paths of files and directories that match, in no particular order."""
+        ...
+
+    def status(self, path: str) -> FileStatus | None:
+        """The file at exactly this path, or None when there is none (a directory, say)."""
+        ...
+
+    def open(self, path: str) -> pa.NativeFile:
+        """The file for reading at random offsets."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """Files of this machine, read without fsspec in between."""
+
+    fork_safe: bool = field(default=True, init=False)
+
+    def list(self, directory: str) -> Iterator[FileStatus]:
+        seen: set[tuple[int, int]] = set()
+        pending = [directory]
+        while pending:
+            try:
+                entries = os.scandir(pending.pop())
+            except (NotADirectoryError, FileNotFoundError):
+                continue
+            with entries:
+                for entry in entries:
+                    try:
+                        stat = entry.stat()
+                    except FileNotFoundError:  # a link to nowhere, or gone since
+                        continue
+                    if entry.is_dir():
+                        if (stat.st_dev, stat.st_ino) in seen:  # a link that leads back
+                            continue
+                        seen.add((stat.st_dev, stat.st_ino))
+                        pending.append(entry.path)
+                    elif entry.is_file():
+                        yield _local_status(entry.path, stat)
+
+    def glob(self, pattern: str) -> Iterator[str]:
+        return glob.iglob(pattern, recursive=True, include_hidden=True)
+
+    def status(self, path: str) -> FileStatus | None:
+        try:
+            stat = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _local_status(path, stat) if os.path.isfile(path) else None
+
+    def open(self, path: str) -> pa.NativeFile:
+        return pa.OSFile(path, "rb")
+
+
+def _local_status(path: str, stat: os.stat_result) -> FileStatus:
+    return FileStatus(path, stat.st_size, f"{stat.st_mtime_ns:x}")
+
+
+@dataclass(frozen=True, slots=True)
+class FsspecStore:
+    """Any location that fsspec knows; the filesystem is made in the process that uses it."""
+
+    protocol: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def fork_safe(self) -> bool:
+        return self.protocol in _INHERITED_BY_FORK
+
+    def list(self, directory: str) -> Iterator[FileStatus]:
+        try:
+            found = self._filesystem.find(directory, detail=True)
+        except FileNotFoundError:
+            return
+        for path, info in found.items():
+            yield self._status(path, info)
+
+    def glob(self, pattern: str) -> Iterator[str]:
+        yield from (self._with_protocol(path) for path in self._filesystem.glob(pattern))
+
+    def status(self, path: str) -> FileStatus | None:
+        try:
+            info = self._filesystem.info(path)
+        except FileNotFoundError:
+            return None
+        return self._status(path, info) if info["type"] == "file" else None
+
+    def open(self, path: str) -> pa.NativeFile:
+        return pa.PythonFile(self._filesystem.open(path, "rb", cache_type="none"), mode="r")
+
+    @property
+    def _filesystem(self) -> Any:
+        return fsspec.filesystem(self.protocol, **self.options)
+
+    def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
+        marks = (info.get(key) for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified"))
+        mark = next((m for m in (*marks, info.get("created")) if m is not None), None)
+        etag = None if mark is None else str(mark).strip('"')
+        return FileStatus(self._with_protocol(path), int(info["size"]), etag)
+
+    def _with_protocol(self, path: str) -> str:
+        return path if "://" in path else f"{self.protocol}://{path.lstrip('/')}"
+
+
+def store_for(url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
+    """The store that holds ``url``: the local disk for plain paths and ``file://``."""
+    protocol, separator, _ = url.partition("://")
+    if not separator or protocol in ("file", "local"):
+        return LocalStore()
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        extra = _EXTRA_OF_PROTOCOL.get(protocol)
+        if extra is None:
+            raise MissingExtraError(
+                f"reading {protocol}:// needs another package: {error}"
+            ) from error
+        raise MissingExtraError.for_extra(extra, f"the filesystem for {protocol}://") from error
+    except ValueError as error:
+        raise OptionError(f"no filesystem is known for {protocol}://: {error}") from error
+    return FsspecStore(protocol, dict(storage_options or {}))
+
+
+def open_pinned(store: Store, file: DataFileInfo) -> pa.NativeFile:
+    """Open ``file``, or raise FileChangedError if it is not the one that was discovered."""
+    now = store.status(file.path)
+    if now is None:
+        raise FileChangedError(f"{file.path} vanished after it was discovered")
+    if file.file_size is not None and now.size != file.file_size:
+        raise FileChangedError(
+            f"{file.path} changed after it was discovered: {file.file_size} bytes then, "
+            f"{now.size} now; make a new dataset to read it as it is"
+        )
+    if file.etag is not None and now.etag != file.etag:
+        raise FileChangedError(
+            f"{file.path} was written again after it was discovered; "
+            "make a new dataset to read it as it is"
+        )
+    return store.open(file.path)
