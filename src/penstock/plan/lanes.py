@@ -1,0 +1,140 @@
+"""Chunks dealt to lanes: who reads what, and in which order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+
+from penstock.model import FileList, Int64Array, Split
+from penstock.plan.chunks import BYTES, ROWS, Chunks
+
+__all__ = ["LanePlan", "deal_batches", "deal_largest_first", "deal_round_robin"]
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan(Sequence[Split]):
+    """The lanes of one epoch; as a sequence, their Splits, made when asked for."""
+
+    files: FileList
+    chunks: Chunks
+    """the lanes' chunks, lane after lane"""
+    bounds: Int64Array
+    """lane l has the chunks from bounds[l] to bounds[l + 1]"""
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def lane(self, index: int) -> Chunks:
+        """The chunks of one lane in their order."""
+        return self.chunks[slice(self.bounds[index], self.bounds[index + 1])]
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Split]: ...
+    def __getitem__(self, index: int | slice) -> Split | list[Split]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"lane {index} of {len(self)}")
+        lane = self.lane(index % len(self))
+        return Split(
+            id=index % len(self),
+            file_splits=[lane.split(i, self.files) for i in range(len(lane))],
+            row_count=int(lane.length.sum()) if lane.counted else None,
+            size_bytes=int(lane.size_bytes.sum()),
+        )
+
+    def __iter__(self) -> Iterator[Split]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows of all lanes before filtering, where known."""
+        return int(self.chunks.length.sum()) if self.chunks.counted else None
+
+
+def deal_batches(files: FileList, chunks: Chunks, *, lanes: int, batch_size: int) -> LanePlan:
+    """Lay the chunks end to end and cut them into consecutive runs, one a lane.
+
+    Lane l gets as many rows as the batches l, l + lanes, l + 2 * lanes, … of the epoch have, so
+    that taking one batch from each lane in turn gives full batches to the end. A cut may fall
+    inside a chunk. Where rows are not counted the runs are of equal weight.
+    """
+    weights = chunks.weights
+    total = int(weights.sum())
+    if chunks.counted:
+        batches = -(-total // batch_size)
+        owned = np.maximum((batches - np.arange(lanes) + lanes - 1) // lanes, 0)
+        cuts = np.cumsum(owned) * batch_size
+        if batches:  # the lane of the epoch's last batch has that much less
+            cuts[(batches - 1) % lanes :] -= batches * batch_size - total
+        cuts = cuts[:-1]
+    else:
+        cuts = _snap(chunks, total * np.arange(1, lanes) // lanes)
+    return _cut_at(files, chunks, cuts)
+
+
+def _snap(chunks: Chunks, cuts: Int64Array) -> Int64Array:
+    """Move the cuts that fall into a chunk that cannot be cut to the nearer end of it."""
+    unit = ROWS if chunks.counted else BYTES
+    ends = np.cumsum(chunks.weights)
+    snapped: Int64Array = cuts.astype(np.int64)
+    for i, cut in enumerate(snapped):
+        inside = int(np.searchsorted(ends, cut, side="right"))
+        if inside < len(chunks) and chunks.kind[inside] != unit:
+            start = ends[inside] - chunks.weights[inside]
+            snapped[i] = start if cut - start <= ends[inside] - cut else ends[inside]
+    return np.maximum.accumulate(snapped) if len(snapped) else snapped
+
+
+def _cut_at(files: FileList, chunks: Chunks, cuts: Int64Array) -> LanePlan:
+    """Lanes between the cuts, which are positions in the chunks laid end to end."""
+    weights = chunks.weights
+    ends = np.cumsum(weights)
+    starts = ends - weights
+    total = int(ends[-1]) if len(ends) else 0
+    at = np.unique(np.concatenate([starts, cuts[(cuts > 0) & (cuts < total)]]))
+    parent = np.searchsorted(ends, at, side="right")
+    length = np.diff(np.append(at, total))
+    cuttable = chunks.kind[parent] == (ROWS if chunks.counted else BYTES)
+    inside = at - starts[parent]
+    share = np.maximum(weights[parent], 1)
+    pieces = Chunks(
+        chunks.file[parent],
+        chunks.offset[parent] + np.where(cuttable, inside, 0),
+        np.where(cuttable, length, chunks.length[parent]),
+        chunks.kind[parent],
+        chunks.size_bytes[parent] * length // share,
+    )
+    edges = np.concatenate([[0], cuts, [total]])
+    return LanePlan(files, pieces, np.append(np.searchsorted(at, edges[:-1]), len(at)))
+
+
+def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> LanePlan:
+    """Give each chunk, the heaviest first, to the lane with the least so far (LPT)."""
+    weights = chunks.weights
+    loads = [(0, lane) for lane in range(lanes)]
+    owner = np.empty(len(chunks), np.int64)
+    values = weights.tolist()
+    for index in np.argsort(-weights, kind="stable").tolist():
+        load, lane = loads[0]
+        owner[index] = lane
+        heapq.heapreplace(loads, (load + values[index], lane))
+    return _by_owner(files, chunks, owner, lanes)
+
+
+def deal_round_robin(files: FileList, chunks: Chunks, *, lanes: int) -> LanePlan:
+    """Give the chunks to the lanes in turn."""
+    return _by_owner(files, chunks, np.arange(len(chunks)) % lanes, lanes)
+
+
+def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) -> LanePlan:
+    """Lanes in which the chunks keep the order they came in, large ones not first."""
+    order = np.argsort(owner, kind="stable")
+    bounds = np.searchsorted(owner[order], np.arange(lanes + 1))
+    return LanePlan(files, chunks[order], bounds)

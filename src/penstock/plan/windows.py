@@ -1,0 +1,135 @@
+"""A lane as a list of jobs: what is read as one, where it begins, what it will hold in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.model import ByteRange, FileList, FileSplit, Int64Array, RowRange
+from penstock.plan.chunks import BYTES, ROWS, WHOLE, Chunks
+
+__all__ = ["Piece", "RowCost", "lane_pieces", "rows_left"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowCost:
+    """What rows hold in memory once decoded."""
+
+    fixed_bytes: int
+    """bytes of a row in columns of fixed width"""
+    variable: bool
+    """whether there are other columns"""
+
+    def of(self, rows: int, size_bytes: int) -> int:
+        """An estimate for rows that take ``size_bytes`` uncompressed in their file."""
+        return rows * self.fixed_bytes + (size_bytes if self.variable else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one job reads: chunks of one window, together."""
+
+    lane: int
+    window: int
+    row: int | None
+    """rows of the window that come before it; None: to be counted by who reads in order"""
+    chunks: tuple[FileSplit, ...]
+    cost_bytes: int
+    position: float
+    """where in its lane it begins, from 0 to 1, to read lanes side by side"""
+
+
+def lane_pieces(
+    files: FileList,
+    lane: int,
+    chunks: Chunks,
+    *,
+    mix: int,
+    counted: bool,
+    cursor: tuple[int, int],
+    block_bytes: int,
+    cost: RowCost,
+) -> Iterator[Piece]:
+    """The pieces of a lane from a cursor on, in order.
+
+    A window of several chunks is one piece. A window of one chunk is read in pieces of about
+    ``block_bytes`` that end where row groups do; if its rows are counted, those before the
+    cursor are not read at all.
+    """
+    starts = np.cumsum(chunks.weights) - chunks.weights
+    total = max(int(chunks.weights.sum()), 1)
+    for window in range(cursor[0], -(-len(chunks) // mix)):
+        first = window * mix
+        position = float(starts[first]) / total
+        if mix == 1:
+            skip = cursor[1] if window == cursor[0] and counted else 0
+            yield from _split_window(
+                files, lane, window, chunks, skip, counted, block_bytes, cost, position
+            )
+            continue
+        members = range(first, min(first + mix, len(chunks)))
+        splits = tuple(chunks.split(i, files) for i in members)
+        size = sum(_cost(chunks, i, cost) for i in members)
+        yield Piece(lane, window, None, splits, size, position)
+
+
+def _cost(chunks: Chunks, index: int, cost: RowCost) -> int:
+    size = int(chunks.size_bytes[index])
+    return cost.of(int(chunks.length[index]), size) if chunks.kind[index] == ROWS else size
+
+
+def _split_window(
+    files: FileList,
+    lane: int,
+    window: int,
+    chunks: Chunks,
+    skip: int,
+    counted: bool,
+    block_bytes: int,
+    cost: RowCost,
+    position: float,
+) -> Iterator[Piece]:
+    chunk = chunks.split(window, files)
+    kind = chunks.kind[window]
+    if kind == WHOLE:
+        yield Piece(lane, window, None, (chunk,), 2 * block_bytes, position)
+    elif kind == BYTES and chunk.byte_range is not None:
+        whole = chunk.byte_range
+        for start in range(whole.offset, whole.stop, block_bytes):
+            text = ByteRange(start, min(block_bytes, whole.stop - start))
+            split = FileSplit(chunk.file, byte_range=text)
+            yield Piece(lane, window, None, (split,), text.length, position)
+    elif chunk.row_range is not None:
+        wanted = chunk.row_range
+        for part, size in _row_parts(chunk, skip, block_bytes):
+            held = min(cost.of(part.length, size), 4 * block_bytes)
+            row = part.offset - wanted.offset if counted else None
+            split = FileSplit(chunk.file, row_range=part)
+            yield Piece(lane, window, row, (split,), held, position)
+
+
+def _row_parts(chunk: FileSplit, skip: int, block_bytes: int) -> Iterator[tuple[RowRange, int]]:
+    """Runs of rows that end where row groups do, with their uncompressed bytes."""
+    assert chunk.row_range is not None
+    start, stop = chunk.row_range.offset + skip, chunk.row_range.stop
+    groups = chunk.file.row_groups
+    if groups is None:
+        yield RowRange(start, stop - start), chunk.file.file_size or 0
+        return
+    ends: Int64Array = groups.start + groups.rows
+    at, size = start, 0
+    for group in np.flatnonzero((ends > start) & (groups.start < stop)).tolist():
+        begin, group_bytes = max(int(groups.start[group]), start), int(groups.size_bytes[group])
+        if begin > at and size + group_bytes > block_bytes:
+            yield RowRange(at, begin - at), size
+            at, size = begin, 0
+        size += group_bytes
+    if at < stop:
+        yield RowRange(at, stop - at), size
+
+
+def rows_left(chunks: Chunks, mix: int, cursor: tuple[int, int]) -> int:
+    """Rows of a lane behind a cursor, where all rows are counted."""
+    return int(chunks.length[cursor[0] * mix :].sum()) - cursor[1]
