@@ -1,0 +1,86 @@
+"""Blocks of any length cut into runs of batches of exactly ``batch_size`` rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
+
+__all__ = ["Cursor", "Located", "Run", "Sliceable", "cut"]
+
+
+class Sliceable(Protocol):
+    """What a block must be able to do to be cut."""
+
+    @property
+    def num_rows(self) -> int: ...
+    def slice(self, start: int, length: int) -> Self: ...
+
+
+B = TypeVar("B", bound=Sliceable)
+
+Cursor = tuple[int, int]
+"""a place in a lane: (window, rows delivered in it)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Located(Generic[B]):
+    """A block and where in its lane it begins."""
+
+    block: B
+    window: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Generic[B]):
+    """Whole batches that follow each other in one block, the last of a lane perhaps short."""
+
+    block: B
+    batch_size: int
+    window: int
+    """window in which the run's batches end"""
+    row: int
+    """rows of that window delivered before the run; negative when it began in an earlier one"""
+
+    @property
+    def batches(self) -> int:
+        """How many batches the run has."""
+        return -(-self.block.num_rows // self.batch_size)
+
+    def cursor(self, delivered: int) -> Cursor:
+        """The place after ``delivered`` of the run's batches."""
+        return self.window, self.row + min(delivered * self.batch_size, self.block.num_rows)
+
+
+def cut(
+    blocks: Iterable[Located[B]],
+    batch_size: int,
+    *,
+    concat: Callable[[Sequence[B]], B],
+    drop_last: bool = False,
+) -> Iterator[Run[B]]:
+    """Runs of full batches; rows at the seam of two blocks are joined, all others are views."""
+    rest: list[B] = []
+    kept = 0
+    last = (0, 0)
+    for located in blocks:
+        block, rows = located.block, located.block.num_rows
+        used = min(batch_size - kept, rows) if rest else 0
+        if used:
+            rest.append(block.slice(0, used))
+            kept += used
+            last = (located.window, located.row + used)
+            if kept == batch_size:
+                yield Run(concat(rest), batch_size, last[0], last[1] - batch_size)
+                rest, kept = [], 0
+        whole = (rows - used) // batch_size * batch_size
+        if whole:
+            part = block if whole == rows else block.slice(used, whole)
+            yield Run(part, batch_size, located.window, located.row + used)
+        if used + whole < rows:
+            kept = rows - used - whole
+            rest = [block.slice(used + whole, kept)]
+            last = (located.window, located.row + rows)
+    if rest and not drop_last:
+        yield Run(concat(rest), batch_size, last[0], last[1] - kept)

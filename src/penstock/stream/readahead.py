@@ -1,0 +1,236 @@
+"""Blocks made ahead of their use, by threads, within a budget of bytes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+__all__ = ["Job", "ReadAhead"]
+
+Spec = TypeVar("Spec")
+Made = TypeVar("Made")
+
+_PENDING, _RUNNING, _MADE = range(3)
+_open: weakref.WeakSet[ReadAhead[object, object]] = weakref.WeakSet()
+
+
+@dataclass(slots=True, eq=False)
+class Job(Generic[Spec, Made]):
+    """Something to make blocks of, for one lane."""
+
+    lane: int
+    spec: Spec
+    cost_bytes: int
+    """estimate of what it holds in memory while it waits"""
+    state: int = field(default=_PENDING, init=False)
+    made: deque[tuple[Made, int]] = field(default_factory=deque, init=False)
+    queued_bytes: int = field(default=0, init=False)
+    handed_bytes: int = field(default=0, init=False)
+    charged_bytes: int = field(default=0, init=False)
+    made_bytes: int = field(default=0, init=False)
+    limit_bytes: int = field(default=0, init=False)
+    error: BaseException | None = field(default=None, init=False)
+
+
+class ReadAhead(Generic[Spec, Made]):
+    """Runs jobs in threads, in the order given, and hands out each lane's blocks in order.
+
+    Jobs begin while the budget lasts. One that a consumer waits for begins regardless, and
+    never waits for a thread that is itself waiting to be emptied: a budget that is too small
+    makes it slow, not stuck. Threads start with the first block asked for and end with
+    ``close``, which waits for what is being decoded.
+    """
+
+    def __init__(
+        self,
+        jobs: Iterable[Job[Spec, Made]],
+        work: Callable[[Spec], Iterator[Made]],
+        *,
+        size_of: Callable[[Made], int],
+        budget_bytes: int,
+        threads: int,
+    ) -> None:
+        self.waited_s = 0.0
+        self.peak_bytes = 0
+        self._jobs = iter(jobs)
+        self._work = work
+        self._size_of = size_of
+        self._budget = budget_bytes
+        self._threads_wanted = threads
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+        self._pending: deque[Job[Spec, Made]] = deque()
+        self._lanes: dict[int, deque[Job[Spec, Made]]] = {}
+        self._exhausted = False
+        self._held = 0
+        self._growth = 1.0
+        self._stuck = 0
+        self._closed = False
+
+    def blocks(self, lane: int) -> Iterator[tuple[Spec, Made]]:
+        """The blocks of one lane, each with the spec of its job. An error comes in its place."""
+        self._start()
+        while (job := self._next_job(lane)) is not None:
+            while (block := self._take(job)) is not None:
+                yield job.spec, block[0]
+
+    def close(self) -> None:
+        """Stop, and wait until no thread is left. May be called more than once."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._threads.clear()
+        self._pending.clear()
+        self._lanes.clear()
+        _open.discard(self)  # type: ignore[arg-type]
+
+    # --- the consumer's side
+
+    def _start(self) -> None:
+        if not self._threads and not self._closed:
+            _open.add(self)  # type: ignore[arg-type]
+            for _ in range(self._threads_wanted):
+                self._spawn()
+
+    def _spawn(self) -> None:
+        thread = threading.Thread(
+            target=self._run, name=f"penstock-read-{len(self._threads)}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _next_job(self, lane: int) -> Job[Spec, Made] | None:
+        with self._changed:
+            waiting = self._lanes.setdefault(lane, deque())
+            while not waiting and self._pull():
+                pass
+            self._changed.notify_all()
+            return waiting.popleft() if waiting else None
+
+    def _take(self, job: Job[Spec, Made]) -> tuple[Made, int] | None:
+        """The next block of a job that is this consumer's turn; None when there are no more."""
+        began = time.perf_counter()
+        with self._changed:
+            job.handed_bytes = 0  # the block handed out before is no longer needed
+            self._charge(job)
+            while not job.made and job.state != _MADE:
+                if self._closed:
+                    return None
+                if job.state == _PENDING:
+                    self._hurry(job)
+                self._changed.wait()
+            self.waited_s += time.perf_counter() - began
+            if not job.made:
+                self._charge(job)
+                if job.error is not None:
+                    raise job.error
+                return None
+            block = job.made.popleft()
+            job.queued_bytes -= block[1]
+            job.handed_bytes = block[1]
+            self._charge(job)
+            return block
+
+    def _hurry(self, job: Job[Spec, Made]) -> None:
+        """Put a job that is waited for first; more threads if all of them wait to be emptied."""
+        if self._pending and self._pending[0] is not job:
+            self._pending.remove(job)
+            self._pending.appendleft(job)
+        job.limit_bytes = -1  # begins whatever the budget says
+        if self._stuck >= len(self._threads):
+            self._spawn()
+        self._changed.notify_all()
+
+    # --- the threads' side
+
+    def _run(self) -> None:
+        while (job := self._admit()) is not None:
+            try:
+                for block in self._work(job.spec):
+                    if not self._put(job, block, self._size_of(block)):
+                        break
+            except BaseException as error:
+                job.error = error
+            with self._changed:
+                job.state = _MADE
+                self._learn(job)
+                self._charge(job)
+                self._changed.notify_all()
+
+    def _admit(self) -> Job[Spec, Made] | None:
+        with self._changed:
+            while not self._closed:
+                if not self._pending and not self._pull():
+                    return None
+                job = self._pending[0]
+                cost = int(job.cost_bytes * self._growth)
+                if job.limit_bytes < 0 or not self._held or self._held + cost <= self._budget:
+                    self._pending.popleft()
+                    job.limit_bytes = max(cost, 1)
+                    job.state = _RUNNING
+                    self._charge(job)
+                    return job
+                self._changed.wait()
+            return None
+
+    def _pull(self) -> bool:
+        """Move one more job from the plan to those that are known; called with the lock held."""
+        job = None if self._exhausted else next(self._jobs, None)
+        if job is None:
+            self._exhausted = True
+            return False
+        self._pending.append(job)
+        self._lanes.setdefault(job.lane, deque()).append(job)
+        return True
+
+    def _put(self, job: Job[Spec, Made], block: Made, size: int) -> bool:
+        with self._changed:
+            while job.made and job.queued_bytes + size > job.limit_bytes and not self._closed:
+                self._stuck += 1
+                self._changed.notify_all()
+                self._changed.wait()
+                self._stuck -= 1
+            if self._closed:
+                return False
+            job.made.append((block, size))
+            job.queued_bytes += size
+            job.made_bytes += size
+            self._charge(job)
+            self._changed.notify_all()
+            return True
+
+    def _charge(self, job: Job[Spec, Made]) -> None:
+        """Bring the account up to what a job holds now, or is expected to while it runs."""
+        holds = job.queued_bytes + job.handed_bytes
+        now = max(holds, job.limit_bytes) if job.state == _RUNNING else holds
+        if now != job.charged_bytes:
+            self._held += now - job.charged_bytes
+            job.charged_bytes = now
+            self.peak_bytes = max(self.peak_bytes, self._held)
+            self._changed.notify_all()
+
+    def _learn(self, job: Job[Spec, Made]) -> None:
+        """Raise the estimates of jobs to come where blocks turn out larger than expected."""
+        if job.cost_bytes > 0:
+            self._growth = max(self._growth, min(job.made_bytes / job.cost_bytes, 100.0))
+
+
+def _close_all() -> None:
+    for readahead in list(_open):
+        readahead.close()
+
+
+# Threads that still decode while the interpreter goes down crash or hang it. In a forked child
+# there are no such threads, but their locks may be held for ever.
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_open.clear)
