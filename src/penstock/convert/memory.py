@@ -1,0 +1,99 @@
+"""Arrow memory seen as numpy arrays that may be written to, without a copy where that is safe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["buffer_view", "contiguous", "null_mask", "storage", "storage_type", "writable"]
+
+Array = npt.NDArray[Any]
+
+
+class _Memory:
+    """Hands an address to numpy and keeps what owns it alive for as long as the array lives."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, owner: object, address: int, length: int, dtype: np.dtype[Any]) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (length,),
+            "typestr": dtype.str,
+            "data": (address, False),
+        }
+
+
+def buffer_view(array: pa.Array, dtype: np.dtype[Any]) -> Array:
+    """The values of a primitive array; what lies in null slots is whatever lies there.
+
+    The view is writable. Memory that must not be written (a read-only map, an immutable
+    Python object, memory lent by another library) is copied instead.
+    """
+    buffer = array.buffers()[1]
+    if len(array) == 0 or buffer is None:
+        return np.zeros(len(array), dtype)
+    address = buffer.address + array.offset * dtype.itemsize
+    view = np.asarray(_Memory(buffer, address, len(array), dtype))
+    return view if _may_write(buffer) and view.flags.aligned else view.copy()
+
+
+def _may_write(buffer: pa.Buffer | None) -> bool:
+    """A slice of a buffer calls itself immutable; the buffer it was cut from knows better."""
+    while buffer is not None:
+        if buffer.is_mutable:
+            return True
+        buffer = buffer.parent
+    return False
+
+
+def writable(array: Array) -> Array:
+    """The array itself, or a copy where it must not be written to."""
+    return array if array.flags.writeable else array.copy()
+
+
+def contiguous(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """One array of all chunks; copies only when there are several that hold rows."""
+    if isinstance(column, pa.Array):
+        return column
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
+
+
+def storage_type(type_: pa.DataType) -> pa.DataType:
+    """The type of the values behind dictionaries, run-ends and extensions."""
+    while True:
+        if isinstance(type_, pa.BaseExtensionType):
+            type_ = type_.storage_type
+        elif pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+            type_ = type_.value_type
+        else:
+            return type_
+
+
+def storage(array: pa.Array) -> pa.Array:
+    """The values behind dictionaries, run-ends and extensions."""
+    while True:
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+        elif pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        else:
+            return array
+
+
+def null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """True where a row is null; None when no row is."""
+    if array.null_count == 0:
+        return None
+    mask: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return mask
