@@ -1,0 +1,69 @@
+"""Data from where it lies into PyTorch training.
+
+    location ─► discover ─► plan ─► read ahead ─► mix ─► convert ─► cut ─► loader
+
+A location is listed and every file looked into once (``storage``, ``formats``). From that
+metadata alone it is decided who reads which rows in which order (``plan``). Threads read ahead
+and decode (``stream``), columns are turned into tensors once a block (``convert``), and exact
+batches are cut from the blocks and handed out by a standard DataLoader (``loader``).
+"""
+
+from penstock.errors import (
+    ConversionError,
+    FileChangedError,
+    MissingExtraError,
+    NothingFoundError,
+    OptionError,
+    PenstockError,
+    PlanError,
+    ReadError,
+    SchemaError,
+    StateMismatchError,
+    WorkerError,
+)
+from penstock.loader import SkippedDataWarning, StatefulLoader, StructuredDataset
+from penstock.model import (
+    ByteRange,
+    DataFileInfo,
+    FileSplit,
+    IcebergDataFileInfo,
+    RowGroups,
+    RowRange,
+    Split,
+    SplitStrategy,
+)
+from penstock.plan import (
+    EvenBatchesSplitStrategy,
+    RoundRobinSplitStrategy,
+    TargetSizeSplitStrategy,
+)
+
+__all__ = [
+    "ByteRange",
+    "ConversionError",
+    "DataFileInfo",
+    "EvenBatchesSplitStrategy",
+    "FileChangedError",
+    "FileSplit",
+    "IcebergDataFileInfo",
+    "MissingExtraError",
+    "NothingFoundError",
+    "OptionError",
+    "PenstockError",
+    "PlanError",
+    "ReadError",
+    "RoundRobinSplitStrategy",
+    "RowGroups",
+    "RowRange",
+    "SchemaError",
+    "SkippedDataWarning",
+    "Split",
+    "SplitStrategy",
+    "StateMismatchError",
+    "StatefulLoader",
+    "StructuredDataset",
+    "TargetSizeSplitStrategy",
+    "WorkerError",
+]
+
+__version__ = "0.1.0"

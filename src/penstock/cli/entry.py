@@ -1,0 +1,43 @@
+"""The ``penstock`` command: from arguments to an exit code."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+
+import penstock
+from penstock.cli.command import Command
+from penstock.cli.inspect import INSPECT
+from penstock.errors import PenstockError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: tuple[Command, ...] = (INSPECT,)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; ``arguments`` are those of the process unless given."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return int(parsed.run(parsed))
+    except PenstockError as error:
+        print(f"penstock {parsed.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="penstock", description="Feed PyTorch training from data files.")
+    parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for command in COMMANDS:
+        subparser = subparsers.add_parser(
+            command.name, help=command.summary, description=command.summary
+        )
+        command.add_arguments(subparser)
+        subparser.set_defaults(run=command.run)
+    return parser

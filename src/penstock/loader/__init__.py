@@ -1,0 +1,8 @@
+"""Datasets and the DataLoader that comes out: epochs, workers, state, statistics."""
+
+from penstock.loader.dataloader import StatefulLoader
+from penstock.loader.dataset import TabularDataset
+from penstock.loader.epoch import SkippedDataWarning
+from penstock.loader.structured import StructuredDataset
+
+__all__ = ["SkippedDataWarning", "StatefulLoader", "StructuredDataset", "TabularDataset"]

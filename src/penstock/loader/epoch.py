@@ -1,0 +1,194 @@
+"""One pass over lanes: a batch from each in turn, and at any moment the place in every lane."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from penstock.convert import Block
+from penstock.loader.stats import Stats
+from penstock.stream import Cursor, Run
+
+__all__ = ["BatchRun", "EpochPass", "LaneFeed", "LocalRun", "SkippedDataWarning"]
+
+
+class SkippedDataWarning(UserWarning):
+    """A file or chunk could not be read and was left out (``on_error="skip"``)."""
+
+
+class BatchRun(Protocol):
+    """Batches of one lane that follow each other."""
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows in all of them."""
+        ...
+
+    def batches(self) -> Iterator[Any]:
+        """The batches as the user gets them."""
+        ...
+
+    def cursor(self, delivered: int) -> Cursor:
+        """The place in the lane after so many of them."""
+        ...
+
+
+class LocalRun:
+    """A run that was cut in this process."""
+
+    __slots__ = ("_finish", "_run", "count", "rows")
+
+    def __init__(self, run: Run[Block], finish: Callable[[Any], Any] | None) -> None:
+        self._run = run
+        self._finish = finish
+        self.count = run.batches
+        self.rows = run.block.num_rows
+
+    def batches(self) -> Iterator[Any]:
+        made = self._run.block.batches(self._run.batch_size)
+        return made if self._finish is None else map(self._finish, made)
+
+    def cursor(self, delivered: int) -> Cursor:
+        return self._run.cursor(delivered)
+
+
+class LaneFeed:
+    """A lane's runs one after the other. ``delivered`` counts batches handed out of the run."""
+
+    __slots__ = ("_next_run", "_run", "batches", "delivered", "done_batches", "done_rows", "start")
+
+    def __init__(self, start: Cursor, next_run: Callable[[], BatchRun | None]) -> None:
+        self.start = start
+        self.batches: Iterator[Any] = iter(())
+        self.delivered = 0
+        self.done_batches = 0
+        self.done_rows = 0
+        self._run: BatchRun | None = None
+        self._next_run = next_run
+
+    def advance(self) -> bool:
+        """Make sure that ``batches`` has one more, reading on if need be; False at the end."""
+        while self._run is None or self.delivered == self._run.count:
+            run = self._next_run()
+            if run is None:
+                return False
+            if self._run is not None:
+                self.start = self._run.cursor(self.delivered)
+                self.done_batches += self._run.count
+                self.done_rows += self._run.rows
+            self._run, self.delivered, self.batches = run, 0, run.batches()
+        return True
+
+    @property
+    def cursor(self) -> Cursor:
+        """The place after the last batch that was handed out."""
+        return self.start if self._run is None else self._run.cursor(self.delivered)
+
+    @property
+    def handed_over(self) -> tuple[int, int]:
+        """Batches and rows handed out so far."""
+        if self._run is None:
+            return 0, 0
+        rows = 0
+        if self.delivered:
+            share = -(-self._run.rows // self._run.count)
+            rows = min(self.delivered * share, self._run.rows)
+        return self.done_batches + self.delivered, self.done_rows + rows
+
+
+class EpochPass:
+    """Iterates once over the batches of some lanes; ``close`` is called at the end."""
+
+    def __init__(
+        self,
+        epoch: int,
+        lanes: Sequence[LaneFeed],
+        *,
+        turn: int,
+        stats: Stats,
+        close: Callable[[], None],
+    ) -> None:
+        self.epoch = epoch
+        self.lanes = lanes
+        self.finished = False
+        self.counted = False
+        self._closed = False
+        self._turn = turn
+        self._stats = stats
+        self._warned = len(stats.skipped)
+        self._close = close
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._one_lane() if len(self.lanes) == 1 else self._in_turn()
+            self.finished = True
+        finally:
+            self._closed = True
+            self._close()
+            self._count()
+            self._warn()
+
+    def is_over(self) -> bool:
+        """Whether no batch is left. May have to read on to know, and then keeps what it read.
+
+        Of a pass that was broken off it is not known.
+        """
+        return self.finished or not (self._closed or any(lane.advance() for lane in self.lanes))
+
+    @property
+    def turn(self) -> int:
+        """The lane whose batch is next, if it has one."""
+        return self._turn % max(len(self.lanes), 1)
+
+    @property
+    def cursors(self) -> list[Cursor]:
+        """The place in every lane."""
+        return [lane.cursor for lane in self.lanes]
+
+    @property
+    def handed_over(self) -> Mapping[str, int]:
+        """Batches and rows handed out so far."""
+        counts = [lane.handed_over for lane in self.lanes]
+        return {"batches": sum(c[0] for c in counts), "rows": sum(c[1] for c in counts)}
+
+    def _one_lane(self) -> Iterator[Any]:
+        lane = self.lanes[0]
+        while lane.advance():
+            self._warn()
+            for batch in lane.batches:
+                lane.delivered += 1
+                yield batch
+
+    def _in_turn(self) -> Iterator[Any]:
+        left = set(range(len(self.lanes)))
+        while left:
+            index = self._turn % len(self.lanes)
+            lane = self.lanes[index]
+            self._turn = index + 1
+            if index not in left:
+                continue
+            if lane.advance():
+                batch = next(lane.batches)
+                lane.delivered += 1
+                yield batch
+            else:
+                left.discard(index)
+                self._warn()
+
+    def _count(self) -> None:
+        counts = self.handed_over
+        self.counted = True
+        self._stats.batches += counts["batches"]
+        self._stats.rows += counts["rows"]
+
+    def _warn(self) -> None:
+        """Say in the user's thread what threads and processes had to leave out."""
+        for reason in self._stats.skipped[self._warned :]:
+            self._warned += 1
+            warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=3)

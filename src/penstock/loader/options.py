@@ -1,0 +1,114 @@
+"""The options of a dataset, checked once, at the earliest moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import OptionError
+from penstock.model import SplitStrategy
+from penstock.plan import EvenBatchesSplitStrategy, parse_bytes
+
+__all__ = ["Finish", "OrderOptions", "check_count", "check_flag", "make_finish"]
+
+DEFAULT_SPLIT_BYTES = "128MiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderOptions:
+    """What decides which rows come in which order and in which batches."""
+
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    shuffle_seed: int
+    split_bytes: int | str | None
+    split_rows: int | None
+    split_strategy: SplitStrategy | None
+    mix: int
+    lanes: int | None
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size)
+        check_count("mix", self.mix)
+        check_flag("drop_last", self.drop_last)
+        check_flag("shuffle", self.shuffle)
+        if isinstance(self.shuffle_seed, bool) or not isinstance(self.shuffle_seed, int):
+            raise OptionError(f"shuffle_seed must be an int, not {self.shuffle_seed!r}")
+        if self.split_rows is not None:
+            check_count("split_rows", self.split_rows)
+        if self.lanes is not None:
+            check_count("lanes", self.lanes)
+        if self.split_bytes is not None:
+            parse_bytes("split_bytes", self.split_bytes)
+        if self.split_strategy is not None:
+            self._check_strategy()
+
+    def _check_strategy(self) -> None:
+        if not isinstance(self.split_strategy, SplitStrategy):
+            raise OptionError(
+                "split_strategy must have a method generate(files, num_workers, epoch), which "
+                f"{self.split_strategy!r} has not"
+            )
+        for name in ("shuffle", "split_bytes", "split_rows"):
+            if getattr(self, name):
+                raise OptionError(
+                    f"{name}={getattr(self, name)!r} has no effect beside split_strategy, whose "
+                    "splits are the order; give it to the strategy instead"
+                )
+
+    @property
+    def strategy(self) -> SplitStrategy:
+        """The user's strategy, or the default with these sizes."""
+        if self.split_strategy is not None:
+            return self.split_strategy
+        size = parse_bytes("split_bytes", self.split_bytes or DEFAULT_SPLIT_BYTES)
+        if self.split_bytes is None:
+            size = max(size // self.mix, 1)  # a window of the default size, not a chunk
+        return EvenBatchesSplitStrategy(
+            self.batch_size, size, self.split_rows, self.shuffle, self.shuffle_seed
+        )
+
+    def describe(self) -> str:
+        """All that changes the order beside files and filters, for the fingerprint of a state."""
+        strategy = self.strategy
+        if isinstance(strategy, EvenBatchesSplitStrategy):
+            cut = f"{strategy.split_rows}r" if self.split_rows else f"{strategy.split_bytes}b"
+            return f"{'shuffled' if self.shuffle else 'in order'} {cut} mix {self.mix}"
+        return f"{type(strategy).__name__} mix {self.mix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A user's functions, applied to each batch."""
+
+    transform: Callable[[Any], Any] | None
+    collate_fn: Callable[[Any], Any] | None
+
+    def __call__(self, batch: Any) -> Any:
+        if self.transform is not None:
+            batch = self.transform(batch)
+        return batch if self.collate_fn is None else self.collate_fn(batch)
+
+
+def make_finish(
+    transform: Callable[[Any], Any] | None, collate_fn: Callable[[Any], Any] | None
+) -> Finish | None:
+    """Both functions as one; None when there is nothing to call."""
+    for name, function in (("transform", transform), ("collate_fn", collate_fn)):
+        if function is not None and not callable(function):
+            raise OptionError(f"{name} must be callable, not {function!r}")
+    return None if transform is None and collate_fn is None else Finish(transform, collate_fn)
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise an OptionError unless ``value`` is an int of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise an OptionError unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} must be True or False, not {value!r}")

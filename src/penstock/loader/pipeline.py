@@ -1,0 +1,216 @@
+"""Lanes of chunks to runs of batches: the stages of the flow, put together."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.convert import Block, Converter
+from penstock.errors import ConversionError, ReadError
+from penstock.formats.reader import TabularReader
+from penstock.loader.stats import Stats
+from penstock.model import FileList, FileSplit
+from penstock.plan import ROW_ORDER, Chunks, Piece, RowCost, lane_pieces, permutation
+from penstock.stream import Cursor, Job, Located, ReadAhead, Run, cut
+
+__all__ = ["LaneStart", "OpenLanes", "Pipeline"]
+
+BLOCK_BYTES = 16 << 20
+_MAX_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStart:
+    """A lane's chunks in an epoch, and where in them to begin."""
+
+    lane: int
+    chunks: Chunks
+    cursor: Cursor = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How chunks become batches, apart from which chunks they are. Pickles."""
+
+    reader: TabularReader
+    converter: Converter
+    batch_size: int
+    drop_last: bool
+    seed: int
+    mix: int
+    counted: bool
+    """whether the rows of a chunk are known before it is read"""
+    skip_broken: bool
+    prefetch_bytes: int
+    pin_memory: bool = False
+
+    def open(
+        self, files: FileList, starts: Sequence[LaneStart], epoch: int, stats: Stats
+    ) -> OpenLanes:
+        """Lanes to be read side by side; threads start when the first run is asked for."""
+        return OpenLanes(self, files, starts, epoch, stats)
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of the blocks that are decoded at once: some of them must fit the budget."""
+        return max(min(BLOCK_BYTES, self.prefetch_bytes // 4), 1 << 16)
+
+    @property
+    def row_cost(self) -> RowCost:
+        """What a row of the columns that are read holds in memory."""
+        return row_cost(self.reader.read_schema)
+
+
+class OpenLanes:
+    """Some lanes of an epoch while they are read. Close it, or its threads stay."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        files: FileList,
+        starts: Sequence[LaneStart],
+        epoch: int,
+        stats: Stats,
+    ) -> None:
+        self._pipeline = pipeline
+        self._epoch = epoch
+        self._stats = stats
+        self._starts = {start.lane: start for start in starts}
+        pieces = heapq.merge(
+            *(self._pieces(files, start) for start in starts), key=lambda piece: piece.position
+        )
+        self._ahead: ReadAhead[Piece, Block] = ReadAhead(
+            (Job(piece.lane, piece, piece.cost_bytes) for piece in pieces),
+            self._blocks,
+            size_of=lambda block: block.nbytes,
+            budget_bytes=pipeline.prefetch_bytes,
+            threads=min(_MAX_THREADS, usable_cores()),
+        )
+
+    def runs(self, lane: int) -> Iterator[Run[Block]]:
+        """The runs of batches of one lane, from its start on."""
+        return cut(
+            self._located(self._starts[lane]),
+            self._pipeline.batch_size,
+            concat=Block.concat,
+            drop_last=self._pipeline.drop_last,
+        )
+
+    def close(self) -> None:
+        """Stop reading; returns when no thread is left."""
+        self._ahead.close()
+        self._stats.spend("wait", self._ahead.waited_s)
+        self._ahead.waited_s = 0.0
+
+    def _pieces(self, files: FileList, start: LaneStart) -> Iterator[Piece]:
+        return lane_pieces(
+            files,
+            start.lane,
+            start.chunks,
+            mix=self._pipeline.mix,
+            counted=self._pipeline.counted,
+            cursor=start.cursor,
+            block_bytes=self._pipeline.block_bytes,
+            cost=self._pipeline.row_cost,
+        )
+
+    def _located(self, start: LaneStart) -> Iterator[Located[Block]]:
+        """A lane's blocks with their place; rows that the cursor has behind it are cut off."""
+        window, row = start.cursor[0], 0
+        for piece, block in self._ahead.blocks(start.lane):
+            if piece.window != window:
+                window, row = piece.window, 0
+            if piece.row is not None:
+                row = piece.row
+            behind = 0
+            if piece.row is None and window == start.cursor[0]:
+                behind = min(max(start.cursor[1] - row, 0), block.num_rows)
+            rest = block.slice(behind, block.num_rows - behind) if behind else block
+            if rest.num_rows:
+                yield Located(rest, window, row + behind)
+            row += block.num_rows
+
+    def _blocks(self, piece: Piece) -> Iterator[Block]:
+        """What a thread does with a piece: decode, convert, mix."""
+        if self._pipeline.mix == 1:
+            for chunk in piece.chunks:
+                yield from self._converted(chunk)
+            return
+        window = [block for chunk in piece.chunks for block in self._converted(chunk)]
+        if window:
+            yield self._mixed(window, piece)
+
+    def _mixed(self, window: list[Block], piece: Piece) -> Block:
+        with self._stats.timed("mix"):
+            whole = Block.concat(window)
+            window.clear()
+            order = permutation(
+                whole.num_rows,
+                seed=self._pipeline.seed,
+                epoch=self._epoch,
+                purpose=ROW_ORDER,
+                lane=piece.lane,
+                window=piece.window,
+            )
+            return whole.take(order)
+
+    def _converted(self, chunk: FileSplit) -> Iterator[Block]:
+        for table in self._tables(chunk):
+            self._stats.decoded(table.nbytes)
+            with self._stats.timed("convert"):
+                block = self._convert(table, chunk)
+            yield block
+
+    def _convert(self, table: pa.Table, chunk: FileSplit) -> Block:
+        try:
+            block = self._pipeline.converter.convert(table)
+        except ConversionError as error:
+            raise ConversionError(f"{chunk}: {error}") from error
+        return block.pin() if self._pipeline.pin_memory else block
+
+    def _tables(self, chunk: FileSplit) -> Iterator[pa.Table]:
+        tables = self._pipeline.reader.read(chunk, self._pipeline.block_bytes)
+        try:
+            while True:
+                with self._stats.timed("read"):
+                    table = next(tables, None)
+                if table is None:
+                    return
+                yield table
+        except ReadError as error:
+            if not self._pipeline.skip_broken:
+                raise
+            self._stats.skip(str(error))
+
+
+def row_cost(schema: pa.Schema) -> RowCost:
+    """What a row of these columns holds in memory once decoded."""
+    widths = [_width(field.type) for field in schema]
+    return RowCost(sum(w for w in widths if w is not None), any(w is None for w in widths))
+
+
+def _width(type_: pa.DataType) -> int | None:
+    """Bytes of a value of fixed width; None where it depends on the value."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _width(type_.storage_type)
+    if pa.types.is_fixed_size_list(type_):
+        item = _width(type_.value_type)
+        return None if item is None else item * type_.list_size
+    if pa.types.is_struct(type_):
+        parts = [_width(type_.field(i).type) for i in range(type_.num_fields)]
+        return None if None in parts else sum(part or 0 for part in parts)
+    if pa.types.is_primitive(type_) or pa.types.is_fixed_size_binary(type_):
+        return max(int(type_.bit_width) // 8, 1)
+    return 1 if pa.types.is_null(type_) else None
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every platform
+        return os.cpu_count() or 1

@@ -1,0 +1,176 @@
+"""``StructuredDataset``: tabular files in a directory, a bucket or a list."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.context import BaseContext
+from typing import Any, TypedDict, Unpack
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from penstock.errors import OptionError
+from penstock.formats.discovery import discover
+from penstock.loader.dataloader import StatefulLoader
+from penstock.loader.dataset import TabularDataset
+from penstock.loader.options import OrderOptions, check_count, check_flag, make_finish
+from penstock.loader.pipeline import usable_cores
+from penstock.model import SplitStrategy
+from penstock.plan import parse_bytes
+
+__all__ = ["DatasetOptions", "StructuredDataset"]
+
+logger = logging.getLogger(__name__)
+
+PathLike = str | os.PathLike[str]
+
+
+class DatasetOptions(TypedDict, total=False):
+    """Keywords of ``StructuredDataset``, which ``create_dataloader`` takes too."""
+
+    batch_size: int
+    drop_last: bool
+    columns: Sequence[str] | None
+    filters: ds.Expression | Sequence[Any] | None
+    shuffle: bool
+    shuffle_seed: int
+    split_bytes: int | str | None
+    split_rows: int | None
+    split_strategy: SplitStrategy | None
+    mix: int
+    lanes: int | None
+    output_format: str
+    transform: Callable[[Any], Any] | None
+    collate_fn: Callable[[Any], Any] | None
+    schema: pa.Schema | None
+    nulls: str | Mapping[str, Any] | None
+    ragged: str
+    on_error: str
+    storage_options: Mapping[str, Any] | None
+    format_options: Mapping[str, Any] | None
+    partitioning: str | ds.Partitioning | None
+    prefetch_bytes: int | str
+
+
+class StructuredDataset(TabularDataset):
+    """Rows of Parquet, ORC, CSV, JSON, JSONL or Arrow files.
+
+    Building it lists the files and looks once into each of them (a footer, or a first block).
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        format: str | None = "parquet",
+        *,
+        batch_size: int = 1024,
+        drop_last: bool = False,
+        columns: Sequence[str] | None = None,
+        filters: ds.Expression | Sequence[Any] | None = None,
+        shuffle: bool = False,
+        shuffle_seed: int = 42,
+        split_bytes: int | str | None = None,
+        split_rows: int | None = None,
+        split_strategy: SplitStrategy | None = None,
+        mix: int = 1,
+        lanes: int | None = None,
+        output_format: str = "torch",
+        transform: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        schema: pa.Schema | None = None,
+        nulls: str | Mapping[str, Any] | None = None,
+        ragged: str = "list",
+        on_error: str = "raise",
+        storage_options: Mapping[str, Any] | None = None,
+        format_options: Mapping[str, Any] | None = None,
+        partitioning: str | ds.Partitioning | None = None,
+        prefetch_bytes: int | str = "256MiB",
+    ) -> None:
+        order = OrderOptions(
+            batch_size=batch_size,
+            drop_last=drop_last,
+            shuffle=shuffle,
+            shuffle_seed=shuffle_seed,
+            split_bytes=split_bytes,
+            split_rows=split_rows,
+            split_strategy=split_strategy,
+            mix=mix,
+            lanes=lanes,
+        )
+        if on_error not in ("raise", "skip"):
+            raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
+        finish = make_finish(transform, collate_fn)
+        budget = parse_bytes("prefetch_bytes", prefetch_bytes)
+        found = discover(
+            path,
+            format,
+            columns=columns,
+            filters=filters,
+            schema=schema,
+            partitioning=partitioning,
+            storage_options=storage_options,
+            format_options=format_options,
+            skip_broken=on_error == "skip",
+        )
+        super().__init__(
+            found,
+            order,
+            output_format=output_format,
+            nulls=nulls,
+            ragged=ragged,
+            finish=finish,
+            skip_broken=on_error == "skip",
+            prefetch_bytes=budget,
+        )
+
+    @classmethod
+    def create_dataloader(
+        cls,
+        path: PathLike | Sequence[PathLike],
+        format: str | None = "parquet",
+        *,
+        num_workers: int | None = None,
+        pin_memory: bool = False,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = False,
+        multiprocessing_context: str | BaseContext | None = None,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        **options: Unpack[DatasetOptions],
+    ) -> tuple[StatefulLoader, StructuredDataset]:
+        """A DataLoader over the files, and the dataset behind it.
+
+        ``num_workers=None`` reads with threads in this process, unless ``transform`` or
+        ``collate_fn`` run Python code for each batch: then with processes.
+        """
+        if num_workers is None:
+            num_workers = _fitting_workers(options)
+        check_count("num_workers", num_workers, least=0)
+        check_count("prefetch_factor", prefetch_factor)
+        check_flag("pin_memory", pin_memory)
+        check_flag("persistent_workers", persistent_workers)
+        dataset = cls(path, format, **options)
+        dataset.consumers = max(num_workers, 1)
+        loader = StatefulLoader(
+            dataset,
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            multiprocessing_context=multiprocessing_context,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+        )
+        return loader, dataset
+
+
+def _fitting_workers(options: DatasetOptions) -> int:
+    """Threads decode as fast as the machine can; processes are for a user's own Python."""
+    if options.get("transform") is None and options.get("collate_fn") is None:
+        logger.info("num_workers=0: batches are made by threads of this process")
+        return 0
+    workers = max(1, usable_cores() - 1)
+    logger.info("num_workers=%d: transform and collate_fn run in worker processes", workers)
+    return workers

@@ -1,0 +1,152 @@
+"""The parent's side of worker processes: starts them, and sorts what they send by lane."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from penstock.errors import OptionError, PenstockError, WorkerError
+from penstock.loader.feed import Failure, Feed, LaneEnd
+from penstock.loader.parcels import Parcel, ParcelRun
+from penstock.loader.pipeline import Pipeline
+from penstock.loader.stats import Stats
+
+__all__ = ["Inbox", "WorkerOptions"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How worker processes are started."""
+
+    count: int
+    context: str | BaseContext | None = None
+    persistent: bool = False
+    prefetch_factor: int = 2
+    """parcels a worker may be ahead"""
+    timeout_s: float = 0
+    init: Callable[[int], None] | None = None
+
+    def chosen_context(self, fork_safe: bool) -> BaseContext:
+        """The user's start method; else the platform's, or forkserver where fork would hang."""
+        if isinstance(self.context, BaseContext):
+            return self.context
+        if self.context is not None:
+            known = multiprocessing.get_all_start_methods()
+            if self.context not in known:
+                raise OptionError(
+                    f"multiprocessing_context must be one of {', '.join(known)} or a context, "
+                    f"not {self.context!r}"
+                )
+            return multiprocessing.get_context(self.context)
+        default = multiprocessing.get_start_method()
+        if fork_safe or default != "fork":
+            return multiprocessing.get_context(default)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["penstock"])
+        return context
+
+    def start(self, feed: Feed, fork_safe: bool) -> DataLoader[Any]:
+        """A torch loader over the feed; its processes start when it is iterated."""
+        context = self.chosen_context(fork_safe)
+        if context.get_start_method() != "fork":
+            _check_sendable(feed)
+        return DataLoader(
+            feed,
+            batch_size=None,
+            num_workers=self.count,
+            collate_fn=as_it_is,
+            multiprocessing_context=context,
+            persistent_workers=self.persistent,
+            prefetch_factor=self.prefetch_factor,
+            timeout=self.timeout_s,
+            worker_init_fn=self.init,
+        )
+
+
+class Inbox:
+    """Parcels of one epoch as they come in, given out lane by lane."""
+
+    def __init__(
+        self, source: DataLoader[Any], pipeline: Pipeline, lanes: int, pin: bool, stats: Stats
+    ) -> None:
+        self._source = source
+        self._parcels: Iterator[Any] | None = None
+        self._pipeline = pipeline
+        self._pin = pin
+        self._stats = stats
+        self._waiting: list[deque[ParcelRun]] = [deque() for _ in range(lanes)]
+        self._open = set(range(lanes))
+
+    def next_run(self, lane: int) -> ParcelRun | None:
+        """The next batches of a lane; None after its last."""
+        while not self._waiting[lane] and lane in self._open:
+            self._receive()
+        return self._waiting[lane].popleft() if self._waiting[lane] else None
+
+    def close(self) -> None:
+        """Let go of the workers: they end, unless they are persistent."""
+        self._parcels = None
+
+    def _receive(self) -> None:
+        began = time.perf_counter()
+        try:
+            if self._parcels is None:
+                self._parcels = iter(self._source)
+            sent = next(self._parcels)
+        except StopIteration as error:
+            raise WorkerError("worker processes ended before their lanes did") from error
+        except PenstockError:
+            raise
+        except RuntimeError as error:  # what torch raises when a worker is gone
+            raise WorkerError(f"{error}; {_advice(self._source)}") from error
+        self._stats.spend("wait", time.perf_counter() - began)
+        if isinstance(sent, Failure):
+            raise sent.error from WorkerError(f"in a worker process:\n{sent.trace}")
+        self._stats.add(sent.stats)
+        if isinstance(sent, LaneEnd):
+            self._open.discard(sent.lane)
+        elif isinstance(sent, Parcel):
+            converter, size = self._pipeline.converter, self._pipeline.batch_size
+            self._waiting[sent.lane].append(ParcelRun(sent, converter, size, self._pin))
+
+
+def as_it_is(value: Any) -> Any:
+    """What torch is to do with a parcel: nothing."""
+    return value
+
+
+def _check_sendable(feed: Feed) -> None:
+    """Find out now, and with a clear message, whether workers can be given what they run."""
+    for name, value in feed.user_code.items():
+        try:
+            ForkingPickler.dumps(value)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise WorkerError(
+                f"{name} cannot be sent to a worker process ({error}): define it at the top "
+                "level of a module and keep the script's own code under `if __name__ == "
+                '"__main__":`, or use num_workers=0'
+            ) from error
+
+
+def _advice(source: DataLoader[Any]) -> str:
+    context = source.multiprocessing_context
+    method = context.get_start_method() if isinstance(context, BaseContext) else None
+    if method in (None, "fork"):
+        return "a worker process died: look for its own message above, or for a lack of memory"
+    return (
+        f"a worker process started by {method} died: look for its own message above; a script "
+        'must keep its own code under `if __name__ == "__main__":`, and functions that workers '
+        "call must stand at the top level of a module"
+    )
