@@ -1,0 +1,146 @@
+"""Arrow IPC: files with a footer (Feather V2), and streams, which can only be read in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import ipc
+
+from penstock.formats.blocks import cut_rows, in_blocks, rows_only
+from penstock.formats.failures import naming
+from penstock.formats.ipc_footer import (
+    FILE_MAGIC,
+    MALFORMED,
+    body_expansion,
+    file_batches,
+    stream_batches,
+)
+from penstock.formats.protocol import FileFacts
+from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from penstock.storage import Store, open_pinned
+
+__all__ = ["ArrowFormat"]
+
+_FEATHER_V1_MAGIC = b"FEA1"
+_SCHEMA_OFFSET_IN_FILE = 8
+
+
+class ArrowFormat:
+    """Arrow IPC files, with their record batches as row groups, and IPC streams as one group.
+
+    Which of the two a file is, its first bytes tell and not its name. A group's ``size_bytes``
+    is the length of its body; where bodies are compressed, times what the first buffers of the
+    first batch expand by. Batches have no statistics, so that no filter rules one out. Rows are
+    read into memory of their own, never mapped, and may be written to.
+    """
+
+    name = "arrow"
+    extensions: tuple[str, ...] = (".arrow", ".feather", ".ipc", ".arrows")
+
+    def inspect(
+        self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
+    ) -> FileFacts:
+        with naming(file.path, *MALFORMED), open_pinned(store, file) as source:
+            is_file = _has_footer(source)
+            batches = file_batches(source) if is_file else list(stream_batches(source))
+            expansion = body_expansion(source, batches)
+            rows = [batch.rows for batch in batches]
+            sizes = [round(batch.body_length * expansion) for batch in batches]
+            source.seek(0)
+            if is_file:
+                schema = ipc.open_file(source).schema
+                groups = RowGroups.of(rows, sizes)
+            else:
+                schema = ipc.open_stream(source).schema
+                groups = RowGroups.of([sum(rows)], [sum(sizes)])
+            return FileFacts(schema.remove_metadata(), sum(rows), groups, splittable=is_file)
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        with naming(chunk, *MALFORMED), open_pinned(store, chunk.file) as source:
+            pieces = _file_pieces if _has_footer(source) else _stream_pieces
+            yield from in_blocks(pieces(source, chunk, set(schema.names)), block_bytes)
+
+
+def _has_footer(source: pa.NativeFile) -> bool:
+    """Whether it is a file and not a stream."""
+    magic = source.read_at(6, 0)
+    if magic[:4] == _FEATHER_V1_MAGIC:
+        raise ValueError(
+            "it is a Feather V1 file, which is not read; write it again as Feather V2, "
+            "with pyarrow.feather.write_feather(table, path, version=2)"
+        )
+    return bool(magic == FILE_MAGIC)
+
+
+def _file_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
+    """The rows of each batch that fall into the range; batches outside it are not touched."""
+    columns = _columns(source, _SCHEMA_OFFSET_IN_FILE, wanted)
+    reader = ipc.open_file(source, options=ipc.IpcReadOptions(included_fields=columns))
+    stop = 0
+    for index, rows in enumerate(_batch_rows(source, chunk.file, reader.num_record_batches)):
+        start, stop = stop, stop + rows
+        first, last = _overlap(chunk.row_range, start, stop)
+        if first >= last:
+            continue
+        if not columns:
+            yield rows_only(last - first)
+            continue
+        batch = reader.get_batch(index)
+        if batch.num_rows != rows:
+            raise ValueError(f"record batch {index} has {batch.num_rows} rows and not {rows}")
+        yield _rows_of(batch, first, last)
+    _refuse_beyond(chunk.row_range, stop)
+
+
+def _stream_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
+    """The rows of the range, for which all batches before it are read as well."""
+    columns = _columns(source, 0, wanted)
+    source.seek(0)
+    reader = ipc.open_stream(source, options=ipc.IpcReadOptions(included_fields=columns))
+    stop = 0
+    for batch in reader:
+        start, stop = stop, stop + batch.num_rows
+        first, last = _overlap(chunk.row_range, start, stop)
+        if first < last:
+            piece = _rows_of(batch, first, last)
+            yield piece if columns else piece.select([])
+        if chunk.row_range is not None and stop >= chunk.row_range.stop:
+            return
+    _refuse_beyond(chunk.row_range, stop)
+
+
+def _rows_of(batch: pa.RecordBatch, first: int, last: int) -> pa.Table:
+    """Some rows of a batch whose buffers are long enough, which pyarrow does not look at."""
+    batch.validate()
+    return cut_rows(pa.Table.from_batches([batch]), first, last)
+
+
+def _columns(source: pa.NativeFile, schema_offset: int, wanted: set[str]) -> list[int]:
+    """Indices of the wanted columns; pyarrow takes an empty list for all columns."""
+    source.seek(schema_offset)
+    names = ipc.read_schema(source).names
+    return [index for index, name in enumerate(names) if name in wanted]
+
+
+def _batch_rows(source: pa.NativeFile, file: DataFileInfo, batches: int) -> list[int]:
+    """Rows of each batch: as inspected, if that was all of the file, else from its footer."""
+    groups = file.row_groups
+    if groups is not None and len(groups) == batches and groups.rows.sum() == file.record_count:
+        return [int(rows) for rows in groups.rows]
+    return [batch.rows for batch in file_batches(source)]
+
+
+def _overlap(wanted: RowRange | None, start: int, stop: int) -> tuple[int, int]:
+    """First and last row, counted within the batch, that is wanted of rows start to stop."""
+    if wanted is None:
+        return 0, stop - start
+    return max(wanted.offset - start, 0), min(wanted.stop, stop) - start
+
+
+def _refuse_beyond(wanted: RowRange | None, rows: int) -> None:
+    if wanted is not None and wanted.stop > rows:
+        raise ValueError(f"the file has {rows} rows only")

@@ -1,0 +1,204 @@
+"""From a location to all that planning and reading need: files, one schema, a reader."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from penstock.errors import OptionError, ReadError, SchemaError
+from penstock.formats.filters import binds, check_filter, columns_of, near_names, to_expression
+from penstock.formats.partitioning import (
+    PathColumns,
+    matching_paths,
+    path_columns,
+    possible_paths,
+)
+from penstock.formats.protocol import FileFacts, Format
+from penstock.formats.reader import TabularReader
+from penstock.formats.registry import make_format, select_files
+from penstock.formats.schemas import unify
+from penstock.model import DataFileInfo, FileList
+from penstock.storage import FileStatus, Store, find_files
+
+__all__ = ["Discovered", "discover"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """A data set as it was found."""
+
+    reader: TabularReader
+    files: FileList
+    """those that may hold rows, sorted by path"""
+    roots: Sequence[str]
+    broken: Sequence[str]
+    """why files were left out under ``on_error="skip"``, a line each"""
+
+    @property
+    def counted(self) -> bool:
+        """Whether the number of rows that will come out is known."""
+        return self.reader.filter is None and bool((self.files.counts >= 0).all())
+
+
+def discover(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    format: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    filters: ds.Expression | Sequence[Any] | None = None,
+    schema: pa.Schema | None = None,
+    partitioning: str | ds.Partitioning | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    format_options: Mapping[str, Any] | None = None,
+    skip_broken: bool = False,
+) -> Discovered:
+    """List, prune by path, inspect each file once in parallel, and decide the schema."""
+    keep = to_expression(filters)
+    listing = find_files(path, storage_options)
+    name, statuses = select_files(listing, format)
+    chosen = make_format(
+        name, format_options, schema=schema, ignore_unknown=bool(columns or schema)
+    )
+    in_path = path_columns(partitioning, [s.path for s in statuses], listing.roots)
+    found = _Inspection(listing.store, chosen, in_path, skip_broken)
+    # A filter over paths alone is settled by them: what it keeps, it keeps whole.
+    exact = keep is not None and len(in_path.schema) > 0 and binds(keep, in_path.schema)
+    survivors = found.prune(statuses, keep, exact)
+    pushed = None if exact else keep
+    infos, facts = found.inspect(survivors, pushed)
+    stored = unify((info.path, fact.schema) for info, fact in zip(infos, facts, strict=True))
+    if not infos:  # nothing can match, but what columns there are must still be known
+        stored = found.any_schema(statuses)
+    whole = _whole_schema(stored, in_path, schema)
+    output = _project(whole, columns)
+    needed: list[str] = []
+    if keep is not None:
+        check_filter(keep, whole)
+        needed = [] if exact else columns_of(keep, whole)
+    read_schema = pa.schema([f for f in whole if f.name in {*output.names, *needed}])
+    reader = TabularReader(listing.store, chosen, output, read_schema, pushed, in_path)
+    logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
+    return Discovered(reader, FileList(infos), listing.roots, found.broken)
+
+
+class _Inspection:
+    """Looks into files, and remembers those that it could not read."""
+
+    def __init__(
+        self, store: Store, format_: Format, in_path: PathColumns, skip_broken: bool
+    ) -> None:
+        self.broken: list[str] = []
+        self._store = store
+        self._format = format_
+        self._in_path = in_path
+        self._skip_broken = skip_broken
+
+    def prune(
+        self, statuses: list[FileStatus], keep: ds.Expression | None, exact: bool
+    ) -> list[FileStatus]:
+        """Files whose path does not rule them out."""
+        if keep is None or not self._in_path.schema.names:
+            return statuses
+        columns = self._in_path.schema
+        paths = [status.path for status in statuses]
+        if exact:
+            kept = matching_paths(self._in_path, paths, keep)
+        else:
+            stored = self.any_schema(statuses)
+            columns = pa.schema([*(f for f in stored if f.name not in columns.names), *columns])
+            if not binds(keep, columns):  # a column that only other files have
+                return statuses
+            kept = possible_paths(self._in_path, paths, keep, columns)
+        left = [status for status, keeps in zip(statuses, kept, strict=True) if keeps]
+        logger.info("paths rule out %d of %d files", len(statuses) - len(left), len(statuses))
+        return left
+
+    def inspect(
+        self, statuses: list[FileStatus], keep: ds.Expression | None
+    ) -> tuple[list[DataFileInfo], list[FileFacts]]:
+        """What is in each file; broken ones are left out or raise."""
+        results = _in_parallel(lambda status: self._look(status, keep), statuses)
+        infos: list[DataFileInfo] = []
+        facts: list[FileFacts] = []
+        for status, result in zip(statuses, results, strict=True):
+            if isinstance(result, ReadError):
+                self.broken.append(str(result))
+                continue
+            facts.append(result)
+            infos.append(
+                DataFileInfo(
+                    status.path,
+                    status.size,
+                    result.record_count,
+                    result.row_groups,
+                    status.etag,
+                    result.body_offset,
+                    result.splittable,
+                )
+            )
+        return infos, facts
+
+    def any_schema(self, statuses: list[FileStatus]) -> pa.Schema:
+        """The columns of the first file that can be read."""
+        for status in statuses:
+            result = self._look(status, None)
+            if not isinstance(result, ReadError):
+                return result.schema
+        return pa.schema([])
+
+    def _look(self, status: FileStatus, keep: ds.Expression | None) -> FileFacts | ReadError:
+        file = DataFileInfo(status.path, status.size, etag=status.etag)
+        try:
+            return self._format.inspect(self._store, file, keep)
+        except ReadError as error:
+            if not self._skip_broken:
+                raise
+            return error
+
+
+def _in_parallel(
+    look: Callable[[FileStatus], FileFacts | ReadError], statuses: list[FileStatus]
+) -> list[FileFacts | ReadError]:
+    if len(statuses) < 2:
+        return [look(status) for status in statuses]
+    threads = min(4 * (os.cpu_count() or 1), 32, len(statuses))
+    with ThreadPoolExecutor(threads, thread_name_prefix="penstock-inspect") as pool:
+        return list(pool.map(look, statuses))
+
+
+def _whole_schema(stored: pa.Schema, in_path: PathColumns, given: pa.Schema | None) -> pa.Schema:
+    """All columns there are: those of the files, then those of the paths, which win."""
+    if given is not None:
+        if not isinstance(given, pa.Schema):
+            raise OptionError(f"schema must be a pyarrow.Schema, not {given!r}")
+        known = {*stored.names, *in_path.schema.names}
+        for name in given.names:
+            if name not in known:
+                raise SchemaError(f"no file has a column {name!r}; {near_names(name, known)}")
+        return given.remove_metadata()
+    own = [f for f in stored if f.name not in in_path.schema.names]
+    return pa.schema([*own, *in_path.schema])
+
+
+def _project(whole: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    if columns is None:
+        return whole
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise OptionError(f"columns must be a list of names, not {columns!r}")
+    if not columns:
+        raise OptionError("columns is empty; leave it out to read all columns")
+    if len(set(columns)) < len(columns):
+        raise OptionError(f"columns names a column twice: {list(columns)}")
+    for name in columns:
+        if name not in whole.names:
+            raise SchemaError(f"there is no column {name!r}; {near_names(name, whole.names)}")
+    return pa.schema([whole.field(name) for name in columns])

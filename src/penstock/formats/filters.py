@@ -1,0 +1,82 @@
+"""Filters as users write them, and what can be known of them without reading rows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from penstock.errors import OptionError, SchemaError
+
+__all__ = ["check_filter", "columns_of", "near_names", "to_expression"]
+
+_NOT_BOUND = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
+
+
+def to_expression(filters: ds.Expression | Sequence[Any] | None) -> ds.Expression | None:
+    """A pyarrow expression from one, or from the list-of-tuples form (an AND, or an OR of ANDs)."""
+    if filters is None or isinstance(filters, ds.Expression):
+        return filters
+    if isinstance(filters, str) or not isinstance(filters, Sequence):
+        raise OptionError(
+            "filters must be a pyarrow expression or a list of (column, operator, value) "
+            f"tuples, not {filters!r}"
+        )
+    if not filters:
+        return None
+    try:
+        return pq.filters_to_expression(list(filters))
+    except (ValueError, TypeError) as error:
+        raise OptionError(f"filters={filters!r} cannot be understood: {error}") from error
+
+
+def columns_of(expression: ds.Expression, schema: pa.Schema) -> list[str]:
+    """The top-level columns of ``schema`` that the expression refers to, in order.
+
+    Found by taking columns away and seeing whether the expression still binds; halves that
+    can go together are not looked into.
+    """
+
+    def needed(names: list[str]) -> list[str]:
+        if binds(expression, [f for f in schema if f.name not in names]):
+            return []
+        if len(names) == 1:
+            return names
+        half = len(names) // 2
+        return needed(names[:half]) + needed(names[half:])
+
+    return needed(schema.names) if len(schema) else []
+
+
+def binds(expression: ds.Expression, fields: Iterable[pa.Field]) -> bool:
+    """Whether the expression can be evaluated over these columns alone."""
+    try:
+        pa.schema(list(fields)).empty_table().filter(expression)
+    except _NOT_BOUND:
+        return False
+    return True
+
+
+def check_filter(expression: ds.Expression, schema: pa.Schema) -> None:
+    """Raise a SchemaError unless the expression can be evaluated over the data set's columns."""
+    try:
+        schema.empty_table().filter(expression)
+    except _NOT_BOUND as error:
+        raise SchemaError(
+            f"filters {expression} cannot be applied: {error}; "
+            f"the columns are {', '.join(f'{f.name} ({f.type})' for f in schema)}"
+        ) from error
+
+
+def near_names(name: str, names: Iterable[str]) -> str:
+    """A remark on what may have been meant, for the end of a message."""
+    known = list(names)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    shown = ", ".join(map(repr, known[:20]))
+    return f"there are {shown}{', …' if len(known) > 20 else ''}"

@@ -1,0 +1,104 @@
+"""Chunks of files to Arrow tables: exactly their rows, in the data set's columns, filtered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from penstock.errors import ReadError
+from penstock.formats.cache import BoundedCache
+from penstock.formats.partitioning import PathColumns
+from penstock.formats.protocol import Format
+from penstock.formats.schemas import align
+from penstock.model import FileSplit, RowRange
+from penstock.storage import Store
+
+__all__ = ["TabularReader"]
+
+
+@dataclass(frozen=True, slots=True)
+class TabularReader:
+    """Reads any chunk of a data set. Holds options only, pickles, serves many threads."""
+
+    store: Store
+    format: Format
+    schema: pa.Schema
+    """the columns that come out"""
+    read_schema: pa.Schema
+    """those and the ones that the filter needs"""
+    filter: ds.Expression | None = None
+    path_columns: PathColumns = field(default_factory=PathColumns)
+    cache_bytes: int = 0
+    """decoded row groups kept for other chunks of them; 0 where chunks are whole groups"""
+
+    def read(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
+        """The rows of the chunk that the filter keeps, in order; no empty tables."""
+        for table in self._aligned(chunk, block_bytes):
+            kept = table if self.filter is None else self._filtered(table, chunk)
+            if kept.num_rows:
+                yield kept.select(self.schema.names)
+
+    def _filtered(self, table: pa.Table, chunk: FileSplit) -> pa.Table:
+        try:
+            return table.filter(self.filter)
+        except pa.ArrowException as error:
+            raise ReadError(f"{chunk}: filters cannot be applied: {error}") from error
+
+    def _aligned(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
+        if self.cache_bytes == 0:
+            yield from self._decoded(chunk, block_bytes)
+            return
+        for part, group in _parts(chunk):
+            if group is None:
+                yield from self._decoded(part, block_bytes)
+            else:
+                yield self._from_group(part, group, block_bytes)
+
+    def _decoded(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
+        constants = self.path_columns.values(chunk.file.path)
+        stored = pa.schema([f for f in self.read_schema if f.name not in constants])
+        for table in self.format.read(self.store, chunk, stored, block_bytes):
+            yield align(table, self.read_schema, constants, str(chunk))
+
+    def _from_group(self, part: FileSplit, group: RowRange, block_bytes: int) -> pa.Table:
+        """Some rows of a row group that is decoded as a whole and kept for its other chunks.
+
+        They are copied: a user may write into a batch, and must not write into the cache.
+        """
+        assert part.row_range is not None
+        whole = FileSplit(part.file, group)
+        table = _groups.get_or_make(
+            (part.file.path, part.file.etag, group.offset, self.read_schema),
+            lambda: pa.concat_tables(self._decoded(whole, block_bytes)),
+            limit_bytes=self.cache_bytes,
+        )
+        start = part.row_range.offset - group.offset
+        return table.take(pa.array(np.arange(start, start + part.row_range.length)))
+
+
+def _parts(chunk: FileSplit) -> Iterator[tuple[FileSplit, RowRange | None]]:
+    """A chunk's shares of row groups; with the group where the share is the smaller part of it."""
+    groups = chunk.file.row_groups
+    wanted = chunk.row_range
+    if wanted is None or groups is None:
+        yield chunk, None
+        return
+    ends = groups.start + groups.rows
+    at = wanted.offset
+    for index in np.flatnonzero((ends > wanted.offset) & (groups.start < wanted.stop)).tolist():
+        group = RowRange(int(groups.start[index]), int(groups.rows[index]))
+        start, stop = max(group.offset, wanted.offset), min(group.stop, wanted.stop)
+        if 2 * (stop - start) < group.length:
+            if at < start:
+                yield FileSplit(chunk.file, RowRange(at, start - at)), None
+            yield FileSplit(chunk.file, RowRange(start, stop - start)), group
+            at = stop
+    if at < wanted.stop:
+        yield FileSplit(chunk.file, RowRange(at, wanted.stop - at)), None
+
+
+_groups: BoundedCache[pa.Table] = BoundedCache(lambda table: int(table.nbytes))
