@@ -135,7 +135,7 @@ class ArrowBlock(Block):
         return ArrowBlock(self.table.take(pa.array(rows)), self.as_python)
 
     def batches(self, batch_size: int) -> Iterator[Any]:
-        whole = self.table.combine_chunks().to_batches()
+        whole = _combined(self.table).to_batches()
         for start in range(0, self.num_rows, batch_size):
             if len(whole) == 1:
                 batch = whole[0].slice(start, batch_size)
@@ -154,9 +154,19 @@ class ArrowBlock(Block):
         return cls(pa.concat_tables([block.table for block in blocks]), blocks[0].as_python)
 
 
+def _combined(table: pa.Table) -> pa.Table:
+    try:
+        return table.combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise ConversionError(
+            f"{table.num_rows} rows cannot be brought together in one piece: {error} Columns of "
+            "dictionaries need a wider index type, or the type of their values, in schema="
+        ) from error
+
+
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
     """A record batch of rows whose strings may lie in several chunks of 2 GiB."""
-    batches = table.combine_chunks().to_batches()
+    batches = _combined(table).to_batches()
     if len(batches) > 1:
         raise ConversionError(
             f"a batch of {table.num_rows} rows holds more than 2 GiB in one string or binary "

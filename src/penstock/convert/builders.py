@@ -103,6 +103,7 @@ class ObjectBuilder:
     path: str
     keys: tuple[str, ...]
     type_: pa.DataType
+    """of the rows, without dictionaries at any depth"""
     fill: Any
     example: Any
     """a fill value that would fit, for messages"""
@@ -110,6 +111,8 @@ class ObjectBuilder:
 
     def build(self, array: pa.Array) -> list[Column]:
         array = storage(array)
+        if array.type != self.type_:
+            array = array.cast(self.type_)
         nulls = null_mask(array)
         if nulls is not None and self.fill is REFUSE:
             raise null_error(self.path, self.type_, array.null_count, len(array), self.example)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import torch
 
 from penstock.convert.blocks import ArrowBlock, Block, ColumnBlock
 from penstock.convert.builders import Builder, rebuild
+from penstock.convert.columns import Column
 from penstock.convert.fields import FieldPlanner, field_paths
 from penstock.convert.memory import contiguous
 from penstock.convert.nulls import Remedies
@@ -58,11 +59,11 @@ class Converter:
         if self.output_format in ("arrow", "dict"):
             if table.num_columns:  # a table of no columns would forget its rows
                 table = pa.Table.from_arrays(table.columns, schema=self.schema)
-            return ArrowBlock(table.combine_chunks(), self.output_format == "dict")
+            return ArrowBlock(table, self.output_format == "dict")
         columns = [
             column
             for builder, values in zip(self._builders, table.columns, strict=True)
-            for column in builder.build(contiguous(values))
+            for column in _columns(builder, values)
         ]
         return ColumnBlock(self._names, tuple(columns), table.num_rows)
 
@@ -81,6 +82,13 @@ class Converter:
                 f"{list(map(str, table.schema.types))} does not have the schema of the data set: "
                 f"{self.schema.names}, {list(map(str, self.schema.types))}"
             )
+
+
+def _columns(builder: Builder, values: pa.ChunkedArray) -> Iterable[Column]:
+    parts = [builder.build(array) for array in contiguous(values)]
+    if len(parts) == 1:
+        return parts[0]
+    return [type(same[0]).concat(same) for same in zip(*parts, strict=True)]
 
 
 def _check_options(output_format: object, nulls: object, ragged: object) -> None:

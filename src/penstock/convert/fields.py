@@ -18,7 +18,7 @@ from penstock.convert.builders import (
     StructBuilder,
 )
 from penstock.convert.dense import Dense, dense_type
-from penstock.convert.memory import storage_type
+from penstock.convert.memory import decoded_type, storage_type
 from penstock.convert.nulls import REFUSE, Remedies, Remedy, dense_fill, object_fill
 from penstock.errors import OptionError, SchemaError
 
@@ -68,6 +68,7 @@ class FieldPlanner:
             elements = dense_type(type_.value_type, self.for_torch)
             if elements is not None:
                 return self._ragged(path, keys, type_, elements, remedy)
+        type_ = decoded_type(type_)
         empty = _empty_object(type_)
         fill = object_fill(remedy, empty, type_, path)
         example = empty if isinstance(empty, str | bytes) else None

@@ -8,10 +8,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
-__all__ = ["buffer_view", "contiguous", "null_mask", "storage", "storage_type", "writable"]
+__all__ = [
+    "buffer_view",
+    "contiguous",
+    "decoded_type",
+    "null_mask",
+    "storage",
+    "storage_type",
+    "writable",
+]
 
 Array = npt.NDArray[Any]
+
+_LISTS = (
+    (pt.is_list, pa.list_),
+    (pt.is_large_list, pa.large_list),
+    (pt.is_list_view, pa.list_view),
+    (pt.is_large_list_view, pa.large_list_view),
+)
 
 
 class _Memory:
@@ -57,14 +73,33 @@ def writable(array: Array) -> Array:
     return array if array.flags.writeable else array.copy()
 
 
-def contiguous(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """One array of all chunks; copies only when there are several that hold rows."""
-    if isinstance(column, pa.Array):
-        return column
+def contiguous(column: pa.ChunkedArray) -> list[pa.Array]:
+    """The rows as one array; copies only when several chunks hold rows.
+
+    Chunks with dictionaries stay apart: joined ones may outgrow the type of their codes.
+    """
     chunks = [chunk for chunk in column.chunks if len(chunk)]
-    if len(chunks) == 1:
-        return chunks[0]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
+    if len(chunks) == 1 or (chunks and decoded_type(column.type) != column.type):
+        return chunks
+    return [pa.concat_arrays(chunks) if chunks else pa.array([], column.type)]
+
+
+def decoded_type(type_: pa.DataType) -> pa.DataType:
+    """The type with the values of dictionaries in their place, at any depth."""
+    if pt.is_dictionary(type_):
+        return decoded_type(type_.value_type)
+    if pt.is_struct(type_):
+        return pa.struct([field.with_type(decoded_type(field.type)) for field in type_])
+    if pt.is_map(type_):
+        return pa.map_(decoded_type(type_.key_type), decoded_type(type_.item_type))
+    for is_list, make in _LISTS:
+        if is_list(type_):
+            element = type_.value_field
+            return make(element.with_type(decoded_type(element.type)))
+    if pt.is_fixed_size_list(type_):
+        element = type_.value_field
+        return pa.list_(element.with_type(decoded_type(element.type)), type_.list_size)
+    return type_
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType:
@@ -72,7 +107,7 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
     while True:
         if isinstance(type_, pa.BaseExtensionType):
             type_ = type_.storage_type
-        elif pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        elif pt.is_dictionary(type_) or pt.is_run_end_encoded(type_):
             type_ = type_.value_type
         else:
             return type_
@@ -83,9 +118,9 @@ def storage(array: pa.Array) -> pa.Array:
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
-        elif pa.types.is_dictionary(array.type):
+        elif pt.is_dictionary(array.type):
             array = array.dictionary_decode()
-        elif pa.types.is_run_end_encoded(array.type):
+        elif pt.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)
         else:
             return array

@@ -100,16 +100,21 @@ class StatefulLoader(DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, unless another epoch is set before."""
         position = Position.from_state(state, self._fingerprint)
-        consumers = max(self.num_workers, 1)
-        if len(position.cursors) != self._lanes and len(position.cursors) % consumers:
-            raise StateMismatchError(
-                f"the state has {len(position.cursors)} lanes, which {consumers} workers cannot "
-                "share evenly; use as many workers as when it was saved"
-            )
-        self._lanes = len(position.cursors)
+        self._lanes = self._fitting_lanes(len(position.cursors))
         self._resume = position
         self._pass = None
         self.dataset.set_epoch(position.epoch)
+
+    def _fitting_lanes(self, lanes: int) -> int:
+        """The lanes of a state, if this loader can go on with them."""
+        consumers = max(self.num_workers, 1)
+        if lanes != self._lanes and (self.dataset.lanes_given or lanes % consumers):
+            raise StateMismatchError(
+                f"the state has {lanes} lanes, and this loader {self._lanes} (a lane a worker, or "
+                f"lanes=); use num_workers={lanes}, or lanes={lanes} with a number of workers "
+                "that divides it"
+            )
+        return lanes
 
     def _position(self) -> Position:
         epoch = self.dataset.epoch

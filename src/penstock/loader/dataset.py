@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +20,18 @@ from penstock.loader.feed import Feed
 from penstock.loader.options import Finish, OrderOptions, check_count
 from penstock.loader.parcels import Batch
 from penstock.loader.pipeline import LaneStart, Pipeline
-from penstock.loader.shared import shared_integers
+from penstock.loader.shared import is_shared, shared_integers
 from penstock.loader.state import Fingerprint, Position
 from penstock.loader.stats import Stats
 from penstock.model import DataFileInfo, Split
-from penstock.plan import LanePlan, plan_lanes, rows_left
+from penstock.plan import LanePlan, decode_factor, plan_lanes, rows_left
 
 __all__ = ["TabularDataset"]
+
+logger = logging.getLogger(__name__)
+
+_WASTEFUL = 1.5
+"""rows decoded for each row wanted, from which on decoded row groups are kept"""
 
 
 class TabularDataset(IterableDataset[Any]):
@@ -67,6 +73,8 @@ class TabularDataset(IterableDataset[Any]):
         self._planned: tuple[tuple[int, int], LanePlan] | None = None
         # In shared memory, so that workers that are already running see a new epoch.
         self._shared_epoch = shared_integers(1)
+        if order.split_strategy is None:
+            self._provide_for_small_chunks()
         for reason in found.broken:
             self.counters.skip(reason)
             warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
@@ -140,9 +148,7 @@ class TabularDataset(IterableDataset[Any]):
         lanes = self._order.lanes or consumers
         plan = self.plan(lanes, epoch)
         mine = [LaneStart(lane, plan.lane(lane)) for lane in range(index, lanes, consumers)]
-        share = replace(
-            self.pipeline, prefetch_bytes=max(self.pipeline.prefetch_bytes // consumers, 1)
-        )
+        share = self.pipeline.sharing(consumers)
         if info is None:
             return self._until_the_end(self.local_pass(share, mine, epoch, turn=0))
         return map(_crossing, self.local_pass(share, mine, epoch, turn=0))
@@ -162,6 +168,11 @@ class TabularDataset(IterableDataset[Any]):
     def lanes(self) -> int:
         """Number of lanes: as given, or one for each consumer."""
         return self._order.lanes or self.consumers
+
+    @property
+    def lanes_given(self) -> bool:
+        """Whether the number of lanes was chosen by the user."""
+        return self._order.lanes is not None
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -222,13 +233,31 @@ class TabularDataset(IterableDataset[Any]):
         run = next(runs, None)
         return None if run is None else LocalRun(run, self._finish)
 
+    def _provide_for_small_chunks(self) -> None:
+        """Chunks that are parts of row groups: keep decoded groups, and say what it costs.
+
+        Half of the memory for reading ahead goes to the groups that are kept.
+        """
+        factor = decode_factor(self._found.files, self.plan(1, 0).chunks)
+        if factor < _WASTEFUL:
+            return
+        half = self.pipeline.prefetch_bytes // 2
+        reader = replace(self.pipeline.reader, cache_bytes=half)
+        self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
+        if self._order.shuffle and self._found.files.groups.size_bytes.sum() > half:
+            logger.warning(
+                "chunks are much smaller than row groups, which are decoded whole: up to %.0f "
+                "times the work; larger split_rows, or files with smaller row groups, avoid it",
+                factor,
+            )
+
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send; counters are of this process.
         return {**self.__dict__, "_planned": None, "counters": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
-        if not self._shared_epoch.is_shared():  # copied, and not sent to a worker
+        if not is_shared(self._shared_epoch):  # copied, and not sent to a worker
             self._shared_epoch = shared_integers(1).copy_(self._shared_epoch)
 
 

@@ -25,9 +25,8 @@ class BatchRun(Protocol):
         """How many they are."""
         ...
 
-    @property
-    def rows(self) -> int:
-        """Rows in all of them."""
+    def rows(self, delivered: int) -> int:
+        """Rows in so many of them."""
         ...
 
     def batches(self) -> Iterator[Any]:
@@ -42,13 +41,15 @@ class BatchRun(Protocol):
 class LocalRun:
     """A run that was cut in this process."""
 
-    __slots__ = ("_finish", "_run", "count", "rows")
+    __slots__ = ("_finish", "_run", "count")
 
     def __init__(self, run: Run[Block], finish: Callable[[Any], Any] | None) -> None:
         self._run = run
         self._finish = finish
         self.count = run.batches
-        self.rows = run.block.num_rows
+
+    def rows(self, delivered: int) -> int:
+        return min(delivered * self._run.batch_size, self._run.block.num_rows)
 
     def batches(self) -> Iterator[Any]:
         made = self._run.block.batches(self._run.batch_size)
@@ -81,7 +82,7 @@ class LaneFeed:
             if self._run is not None:
                 self.start = self._run.cursor(self.delivered)
                 self.done_batches += self._run.count
-                self.done_rows += self._run.rows
+                self.done_rows += self._run.rows(self._run.count)
             self._run, self.delivered, self.batches = run, 0, run.batches()
         return True
 
@@ -95,11 +96,8 @@ class LaneFeed:
         """Batches and rows handed out so far."""
         if self._run is None:
             return 0, 0
-        rows = 0
-        if self.delivered:
-            share = -(-self._run.rows // self._run.count)
-            rows = min(self.delivered * share, self._run.rows)
-        return self.done_batches + self.delivered, self.done_rows + rows
+        rows = self.done_rows + self._run.rows(self.delivered)
+        return self.done_batches + self.delivered, rows
 
 
 class EpochPass:

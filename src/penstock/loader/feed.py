@@ -58,8 +58,7 @@ class Feed(IterableDataset[Any]):
         workers: int,
     ) -> None:
         super().__init__()
-        share = max(pipeline.prefetch_bytes // workers, 1)
-        self._pipeline = replace(pipeline, prefetch_bytes=share, pin_memory=False)
+        self._pipeline = pipeline.sharing(workers)
         self._files = files
         self._board = board
         self._finish = finish

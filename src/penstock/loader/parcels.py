@@ -43,7 +43,7 @@ class Parcel:
 class ParcelRun:
     """The batches of a parcel that has arrived."""
 
-    __slots__ = ("_batch_size", "_converter", "_parcel", "_pin", "count", "rows")
+    __slots__ = ("_batch_size", "_converter", "_parcel", "_pin", "count")
 
     def __init__(self, parcel: Parcel, converter: Converter, batch_size: int, pin: bool) -> None:
         self._parcel = parcel
@@ -51,7 +51,9 @@ class ParcelRun:
         self._batch_size = batch_size
         self._pin = pin
         self.count = len(parcel.cursors)
-        self.rows = parcel.rows
+
+    def rows(self, delivered: int) -> int:
+        return min(delivered * self._batch_size, self._parcel.rows)
 
     def batches(self) -> Iterator[Any]:
         buffer = self._parcel.buffer.pin_memory() if self._pin else self._parcel.buffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -47,6 +47,11 @@ class Pipeline:
     skip_broken: bool
     prefetch_bytes: int
     pin_memory: bool = False
+
+    def sharing(self, consumers: int) -> Pipeline:
+        """The same for one of several processes that share the memory of the whole."""
+        reader = replace(self.reader, cache_bytes=self.reader.cache_bytes // consumers)
+        return replace(self, reader=reader, prefetch_bytes=max(self.prefetch_bytes // consumers, 1))
 
     def open(
         self, files: FileList, starts: Sequence[LaneStart], epoch: int, stats: Stats

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["shared_bytes", "shared_integers"]
+__all__ = ["is_shared", "shared_bytes", "shared_integers"]
 
 _UntypedStorage: Any = torch.UntypedStorage  # torch declares no types for what is used of it
 
@@ -15,6 +15,11 @@ def shared_bytes(size: int) -> torch.Tensor:
     """So many bytes, not initialised."""
     storage = _UntypedStorage._new_shared(max(size, 1))
     return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def is_shared(tensor: torch.Tensor) -> bool:
+    """Whether other processes may see this memory."""
+    return bool(tensor.untyped_storage().is_shared())
 
 
 def shared_integers(count: int) -> torch.Tensor:

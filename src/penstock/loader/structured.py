@@ -153,6 +153,7 @@ class StructuredDataset(TabularDataset):
         check_flag("persistent_workers", persistent_workers)
         dataset = cls(path, format, **options)
         dataset.consumers = max(num_workers, 1)
+        dataset.plan(dataset.lanes, dataset.epoch)  # a strategy that is at fault is refused now
         loader = StatefulLoader(
             dataset,
             num_workers=num_workers,

@@ -1,6 +1,7 @@
 """Decides who reads what in which order, from metadata alone: no I/O, no torch."""
 
 from penstock.plan.chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks
+from penstock.plan.decoding import decode_factor
 from penstock.plan.lanes import LanePlan
 from penstock.plan.order import ROW_ORDER, permutation
 from penstock.plan.sizes import parse_bytes
@@ -25,6 +26,7 @@ __all__ = [
     "RowCost",
     "TargetSizeSplitStrategy",
     "cut_chunks",
+    "decode_factor",
     "lane_pieces",
     "parse_bytes",
     "permutation",

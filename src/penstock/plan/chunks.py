@@ -10,10 +10,12 @@ import numpy.typing as npt
 from penstock.errors import OptionError
 from penstock.model import ByteRange, FileList, FileSplit, Int64Array, RowGroups, RowRange
 
-__all__ = ["BYTES", "ROWS", "WHOLE", "Chunks", "cut_chunks"]
+__all__ = ["BYTES", "ROWS", "WHOLE", "Chunks", "cut_chunks", "share_of"]
 
 ROWS, BYTES, WHOLE = 0, 1, 2
 """how a chunk is bounded: by rows, by bytes of text, or not at all"""
+
+_UNBOUNDED = np.iinfo(np.int64).max // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +78,20 @@ def cut_chunks(files: FileList, *, split_bytes: int, split_rows: int | None = No
 
     Files with row groups are cut into runs of consecutive groups of up to ``split_bytes``, or
     into runs of exactly ``split_rows`` rows (the last of a run of groups may be shorter); files
-    of lines into byte ranges; files that cannot be cut stay whole.
+    of lines into byte ranges; files that cannot be cut, or of unknown size, stay whole.
     """
+    if split_rows is not None and split_rows < 1:
+        raise OptionError(f"split_rows must be at least 1, got {split_rows}")
     by_rows = (files.counts >= 0) | (files.group_bounds[:, 1] >= 0)
-    whole = ~by_rows & ~files.splittable
+    whole = ~by_rows & (~files.splittable | (files.sizes < 0))
     by_bytes = ~by_rows & ~whole
     if split_rows is not None and not by_rows.all():
         raise OptionError(
             f"split_rows={split_rows} needs files whose rows are counted, and "
             f"{files.paths[int(np.argmin(by_rows))]} is not; use split_bytes"
         )
+    split_bytes = min(split_bytes, _UNBOUNDED)
+    split_rows = None if split_rows is None else min(split_rows, _UNBOUNDED)
     parts = [
         _row_chunks(files, np.flatnonzero(by_rows), split_bytes, split_rows),
         _byte_chunks(files, np.flatnonzero(by_bytes), split_bytes),
@@ -152,8 +158,14 @@ def _cut_runs(runs: Chunks, split_rows: int) -> Chunks:
     place = np.arange(len(parent)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     skipped = place * split_rows
     length = np.minimum(runs.length[parent] - skipped, split_rows)
-    size = runs.size_bytes[parent] * length // np.maximum(runs.length[parent], 1)
+    size = share_of(runs.size_bytes[parent], length, runs.length[parent])
     return _rows(runs.file[parent], runs.offset[parent] + skipped, length, size)
+
+
+def share_of(size_bytes: Int64Array, part: Int64Array, whole: Int64Array) -> Int64Array:
+    """The bytes of a part of what holds ``size_bytes``; in floats, for the product may be huge."""
+    share: Int64Array = (size_bytes * (part / np.maximum(whole, 1))).astype(np.int64)
+    return share
 
 
 def _rows(file: Int64Array, offset: Int64Array, length: Int64Array, size: Int64Array) -> Chunks:

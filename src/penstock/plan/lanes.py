@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 
 from penstock.model import FileList, Int64Array, Split
-from penstock.plan.chunks import BYTES, ROWS, Chunks
+from penstock.plan.chunks import BYTES, ROWS, Chunks, share_of
 
 __all__ = ["LanePlan", "deal_batches", "deal_largest_first", "deal_round_robin"]
 
@@ -103,13 +103,12 @@ def _cut_at(files: FileList, chunks: Chunks, cuts: Int64Array) -> LanePlan:
     length = np.diff(np.append(at, total))
     cuttable = chunks.kind[parent] == (ROWS if chunks.counted else BYTES)
     inside = at - starts[parent]
-    share = np.maximum(weights[parent], 1)
     pieces = Chunks(
         chunks.file[parent],
         chunks.offset[parent] + np.where(cuttable, inside, 0),
         np.where(cuttable, length, chunks.length[parent]),
         chunks.kind[parent],
-        chunks.size_bytes[parent] * length // share,
+        share_of(chunks.size_bytes[parent], length, weights[parent]),
     )
     edges = np.concatenate([[0], cuts, [total]])
     return LanePlan(files, pieces, np.append(np.searchsorted(at, edges[:-1]), len(at)))
@@ -129,8 +128,9 @@ def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> LanePl
 
 
 def deal_round_robin(files: FileList, chunks: Chunks, *, lanes: int) -> LanePlan:
-    """Give the chunks to the lanes in turn."""
-    return _by_owner(files, chunks, np.arange(len(chunks)) % lanes, lanes)
+    """Give the files to the lanes in turn; what a filter left of one stays in one lane."""
+    turn = np.cumsum(np.diff(chunks.file, prepend=chunks.file[:1]) != 0)
+    return _by_owner(files, chunks, turn % lanes, lanes)
 
 
 def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) -> LanePlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from penstock.errors import OptionError
 
@@ -22,12 +23,13 @@ def parse_bytes(name: str, value: int | str) -> int:
     >>> parse_bytes("split_bytes", "128MiB"), parse_bytes("split_bytes", "1.5 kB")
     (134217728, 1500)
     """
+    given = value
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
         if match and match[2].lower() in _UNITS:
-            value = int(float(match[1]) * _UNITS[match[2].lower()])
+            value = int(Fraction(match[1]) * _UNITS[match[2].lower()])
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(
-            f'{name} must be a positive number of bytes, or text such as "64MiB"; got {value!r}'
+            f'{name} must be a positive number of bytes, or text such as "64MiB"; got {given!r}'
         )
     return value

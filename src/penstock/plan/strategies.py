@@ -30,7 +30,9 @@ def plan_lanes(
     """The lanes of an epoch; those of a strategy that is not built in are checked row by row."""
     listed = files if isinstance(files, FileList) else FileList(files)
     made = strategy.generate(listed, lanes, epoch)
-    return made if isinstance(made, LanePlan) else checked_plan(made, listed, lanes, strategy)
+    if isinstance(made, LanePlan) and type(strategy) in _BUILT_IN:
+        return made
+    return checked_plan(made, listed, lanes, strategy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,9 @@ class RoundRobinSplitStrategy:
         listed = files if isinstance(files, FileList) else FileList(files)
         chunks = _permuted(_file_chunks(listed), self.shuffle, self.seed, epoch, listed)
         return deal_round_robin(listed, chunks, lanes=num_workers)
+
+
+_BUILT_IN = {EvenBatchesSplitStrategy, TargetSizeSplitStrategy, RoundRobinSplitStrategy}
 
 
 def _ordered_chunks(

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from operator import index
 
 import numpy as np
 
 from penstock.errors import PlanError
-from penstock.model import DataFileInfo, FileList, FileSplit, Int64Array, Split
-from penstock.plan.chunks import BYTES, ROWS, WHOLE, Chunks
+from penstock.model import (
+    ByteRange,
+    DataFileInfo,
+    FileList,
+    FileSplit,
+    Int64Array,
+    RowRange,
+    Split,
+)
+from penstock.plan.chunks import BYTES, ROWS, WHOLE, Chunks, share_of
 from penstock.plan.lanes import LanePlan
 
 __all__ = ["checked_plan"]
 
 _Piece = tuple[int, int, int, int]  # file index, offset, length, kind
+_Extent = list[tuple[int, int, int]]  # runs (offset, length, kind): all there is to read of a file
 
 
 def checked_plan(
@@ -27,47 +36,64 @@ def checked_plan(
         raise PlanError(f"{name}.generate must return a list of Split, got {splits!r:.200}")
     if len(splits) > lanes:
         raise PlanError(f"{name}.generate returned {len(splits)} splits for {lanes} lanes")
-    index = {path: i for i, path in enumerate(files.paths)}
-    pieces = [_pieces(split, files, index, name) for split in splits]
-    _check_coverage(files, [piece for lane in pieces for piece in lane], name)
+    places = {path: i for i, path in enumerate(files.paths)}
+    extents = [list(_extent(file)) for file in files]
+    pieces = [_pieces(split, extents, places, name) for split in splits]
+    _check_coverage(files, extents, [piece for lane in pieces for piece in lane], name)
     bounds = np.zeros(lanes + 1, np.int64)
     bounds[1 : len(pieces) + 1] = np.cumsum([len(lane) for lane in pieces])
     bounds[len(pieces) + 1 :] = bounds[len(pieces)]
     return LanePlan(files, _columns([p for lane in pieces for p in lane], files), bounds)
 
 
-def _pieces(split: Split, files: FileList, index: dict[str, int], name: str) -> list[_Piece]:
+def _pieces(
+    split: Split, extents: list[_Extent], places: dict[str, int], name: str
+) -> list[_Piece]:
+    if not isinstance(split.file_splits, Iterable):
+        raise PlanError(f"{name}: split {split.id} holds {split.file_splits!r:.200}, not a list")
     found: list[_Piece] = []
     for chunk in split.file_splits:
-        if not isinstance(chunk, FileSplit):
-            raise PlanError(f"{name}: split {split.id} holds {chunk!r:.200}, not a FileSplit")
-        place = index.get(chunk.file.path)
+        if not isinstance(chunk, FileSplit) or not isinstance(chunk.file, DataFileInfo):
+            raise PlanError(
+                f"{name}: split {split.id} holds {chunk!r:.200}, not a FileSplit of a DataFileInfo"
+            )
+        place = places.get(chunk.file.path)
         if place is None:
             raise PlanError(f"{name}: {chunk.file.path} is not a file of the data set")
-        found.extend(_bounded(chunk, place, files[place], name))
-    return found
+        found.extend(_bounded(chunk, place, extents[place], name))
+    return [piece for piece in found if piece[2]]
 
 
-def _bounded(chunk: FileSplit, place: int, file: DataFileInfo, name: str) -> Iterator[_Piece]:
+def _bounded(chunk: FileSplit, place: int, extent: _Extent, name: str) -> Iterator[_Piece]:
     """A chunk with its bounds; one without a range stands for all there is to read of the file."""
-    extent = list(_extent(file))
-    counted = not extent or extent[0][2] == ROWS
+    path, kind = chunk.file.path, extent[0][2] if extent else ROWS
+    if chunk.row_range is not None and chunk.byte_range is not None:
+        raise PlanError(f"{name}: {chunk} has a byte_range too; one range says what to read")
     if chunk.row_range is not None:
-        if not counted:
-            raise PlanError(f"{name}: the rows of {file.path} are not counted; use a byte_range")
-        yield place, *_valid(chunk.row_range, chunk, name), ROWS
+        if kind != ROWS:
+            raise PlanError(f"{name}: the rows of {path} are not counted; use a byte_range")
+        yield place, *_valid(chunk.row_range, RowRange, path, name), ROWS
     elif chunk.byte_range is not None:
-        if counted or extent[0][2] == WHOLE:
-            raise PlanError(f"{name}: {file.path} cannot be cut by bytes")
-        yield place, *_valid(chunk.byte_range, chunk, name), BYTES
+        if kind != BYTES:
+            raise PlanError(f"{name}: {path} cannot be cut by bytes")
+        yield place, *_valid(chunk.byte_range, ByteRange, path, name), BYTES
     else:
         yield from ((place, *bounds) for bounds in extent)
 
 
-def _valid(bounds: Any, chunk: FileSplit, name: str) -> tuple[int, int]:
-    if bounds.offset < 0 or bounds.length < 0:
-        raise PlanError(f"{name}: a negative range: {chunk}")
-    return int(bounds.offset), int(bounds.length)
+def _valid(
+    bounds: RowRange | ByteRange, wanted: type[RowRange | ByteRange], path: str, name: str
+) -> tuple[int, int]:
+    """Offset and length as ints; numpy's integers will do, fractions will not."""
+    if not isinstance(bounds, wanted):
+        raise PlanError(f"{name}: {bounds!r:.200} of {path} is not a {wanted.__name__}")
+    try:
+        offset, length = index(bounds.offset), index(bounds.length)
+    except TypeError:
+        raise PlanError(f"{name}: {bounds} of {path} is not made of integers") from None
+    if offset < 0 or length < 0:
+        raise PlanError(f"{name}: a negative range: {bounds} of {path}")
+    return offset, length
 
 
 def _extent(file: DataFileInfo) -> Iterator[tuple[int, int, int]]:
@@ -86,24 +112,28 @@ def _extent(file: DataFileInfo) -> Iterator[tuple[int, int, int]]:
             yield start, stop - start, ROWS
     elif file.record_count is not None:
         yield 0, file.record_count, ROWS
-    elif file.splittable:
-        yield file.body_offset, max((file.file_size or 0) - file.body_offset, 0), BYTES
+    elif file.splittable and file.file_size is not None:
+        yield file.body_offset, max(file.file_size - file.body_offset, 0), BYTES
     else:
-        yield 0, max(file.file_size or 0, 1), WHOLE
+        yield 0, 1 if file.file_size is None else file.file_size, WHOLE
 
 
-def _check_coverage(files: FileList, pieces: list[_Piece], name: str) -> None:
+def _check_coverage(
+    files: FileList, extents: list[_Extent], pieces: list[_Piece], name: str
+) -> None:
     by_file: dict[int, list[_Piece]] = {}
     for piece in pieces:
-        if piece[2] > 0:
-            by_file.setdefault(piece[0], []).append(piece)
+        by_file.setdefault(piece[0], []).append(piece)
     for place in range(len(files)):
         mine = sorted(by_file.get(place, []), key=lambda piece: piece[1])
-        _check_file(files[place], [(o, o + n) for _, o, n, _ in mine], name)
+        ranges = [(offset, offset + length) for _, offset, length, _ in mine]
+        _check_file(files[place], extents[place], ranges, name)
 
 
-def _check_file(file: DataFileInfo, ranges: list[tuple[int, int]], name: str) -> None:
-    extent = [(o, o + n, kind) for o, n, kind in _extent(file) if n]
+def _check_file(
+    file: DataFileInfo, runs: _Extent, ranges: list[tuple[int, int]], name: str
+) -> None:
+    extent = [(offset, offset + length, kind) for offset, length, kind in runs if length]
     unit = "bytes" if extent and extent[0][2] != ROWS else "rows"
     for (_, stop), (start, end) in pairwise(ranges):
         if start < stop:
@@ -127,6 +157,7 @@ def _check_file(file: DataFileInfo, ranges: list[tuple[int, int]], name: str) ->
 def _columns(pieces: list[_Piece], files: FileList) -> Chunks:
     table: Int64Array = np.asarray(pieces, np.int64).reshape(-1, 4)
     file, offset, length, kind = table.T
-    rows = np.maximum(files.counts[file], 1)
-    share = np.where(kind == ROWS, np.maximum(files.sizes[file], 0) * length // rows, length)
+    rows = np.maximum(files.counts[file], length)
+    estimate = share_of(np.maximum(files.sizes[file], 0), length, rows)
+    share = np.where(kind == ROWS, estimate, length)
     return Chunks(file, offset, length, kind.astype(np.int8), share)

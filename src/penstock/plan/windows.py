@@ -116,7 +116,8 @@ def _row_parts(chunk: FileSplit, skip: int, block_bytes: int) -> Iterator[tuple[
     start, stop = chunk.row_range.offset + skip, chunk.row_range.stop
     groups = chunk.file.row_groups
     if groups is None:
-        yield RowRange(start, stop - start), chunk.file.file_size or 0
+        if start < stop:
+            yield RowRange(start, stop - start), chunk.file.file_size or 0
         return
     ends: Int64Array = groups.start + groups.rows
     at, size = start, 0

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from penstock.errors import NothingFoundError, OptionError
 from penstock.storage.stores import FileStatus, LocalStore, Store, store_for
@@ -43,9 +42,7 @@ def find_files(
     Hidden files, and those that begin with an underscore (``_SUCCESS``, ``_metadata``), are
     left out unless they are named in full.
     """
-    locations = [_location(p) for p in ([path] if isinstance(path, str | os.PathLike) else path)]
-    if not locations:
-        raise OptionError("path is an empty list; give a file, a directory or a glob")
+    locations = _locations(path)
     stores = {store_for(location, storage_options) for location in locations}
     if len(stores) > 1:
         raise OptionError(f"paths lie in different stores: {', '.join(sorted(locations))}")
@@ -64,17 +61,32 @@ def find_files(
     return Listing(store, [files[path] for path in sorted(files)], roots, frozenset(named))
 
 
-def _location(path: str | os.PathLike[str]) -> str:
-    if not isinstance(path, str | os.PathLike):
+def _locations(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    if isinstance(path, str | os.PathLike):
+        return [_location(path)]
+    if not isinstance(path, Iterable) or isinstance(path, bytes):
         raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
-    location = os.fspath(path)
+    locations = [_location(one) for one in path]
+    if not locations:
+        raise OptionError("path is an empty list; give a file, a directory or a glob")
+    return locations
+
+
+def _location(path: str | os.PathLike[str]) -> str:
+    location = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(location, str):
+        raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
     if not location:
         raise OptionError("path is empty; give a file, a directory or a glob")
-    if location.startswith(("file://", "local://")):
-        location = unquote(urlsplit(location).path)
-    if "://" not in location:
-        location = os.path.abspath(Path(location).expanduser())
-    return location
+    protocol, separator, rest = location.partition("://")
+    if separator and protocol in ("file", "local"):
+        return os.path.abspath(_unquoted(rest.removeprefix("localhost")))
+    return location if separator else os.path.abspath(os.path.expanduser(location))
+
+
+def _unquoted(path: str) -> str:
+    """The path of a ``file://`` URL, which some people escape and others do not."""
+    return path if os.path.exists(path) else unquote(path)
 
 
 def _expand(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import glob
+import heapq
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -71,29 +72,34 @@ class LocalStore:
     fork_safe: bool = field(default=True, init=False)
 
     def list(self, directory: str) -> Iterator[FileStatus]:
+        """Follows links; a directory that several paths lead to is listed by one of them."""
         seen: set[tuple[int, int]] = set()
-        pending = [directory]
+        pending = [(False, directory)]  # links last: of two paths the real one is taken
         while pending:
+            _, path = heapq.heappop(pending)
             try:
-                entries = os.scandir(pending.pop())
+                stat = os.stat(path)
+                entries = os.scandir(path)
             except (NotADirectoryError, FileNotFoundError):
                 continue
             with entries:
+                if (stat.st_dev, stat.st_ino) in seen:
+                    continue
+                seen.add((stat.st_dev, stat.st_ino))
                 for entry in entries:
-                    try:
-                        stat = entry.stat()
-                    except FileNotFoundError:  # a link to nowhere, or gone since
-                        continue
-                    if entry.is_dir():
-                        if (stat.st_dev, stat.st_ino) in seen:  # a link that leads back
-                            continue
-                        seen.add((stat.st_dev, stat.st_ino))
-                        pending.append(entry.path)
-                    elif entry.is_file():
-                        yield _local_status(entry.path, stat)
+                    if os.path.isdir(entry.path):
+                        heapq.heappush(pending, (entry.is_symlink(), entry.path))
+                    elif (status := self.status(entry.path)) is not None:
+                        yield status
 
     def glob(self, pattern: str) -> Iterator[str]:
-        return glob.iglob(pattern, recursive=True, include_hidden=True)
+        """As for a shell; a leading directory that exists is itself, whatever its name."""
+        root = pattern
+        while not os.path.isdir(root):
+            root = os.path.dirname(root)
+        literal = glob.escape(root) + pattern[len(root) :]
+        found = glob.iglob(literal, recursive=True, include_hidden=True)
+        return _without_detours(found) if "**" in pattern else found
 
     def status(self, path: str) -> FileStatus | None:
         try:
@@ -106,6 +112,15 @@ class LocalStore:
         return pa.OSFile(path, "rb")
 
 
+def _without_detours(paths: Iterable[str]) -> Iterator[str]:
+    """Of the paths that lead to one directory, by links that may lead back, only the first."""
+    taken: dict[str, str] = {}
+    for path in sorted(paths):
+        directory = path.rstrip("/") if os.path.isdir(path) else os.path.dirname(path)
+        if taken.setdefault(os.path.realpath(directory), directory) == directory:
+            yield path
+
+
 def _local_status(path: str, stat: os.stat_result) -> FileStatus:
     return FileStatus(path, stat.st_size, f"{stat.st_mtime_ns:x}")
 
@@ -115,7 +130,7 @@ class FsspecStore:
     """Any location that fsspec knows; the filesystem is made in the process that uses it."""
 
     protocol: str
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     @property
     def fork_safe(self) -> bool:

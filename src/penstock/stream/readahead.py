@@ -17,6 +17,8 @@ __all__ = ["Job", "ReadAhead"]
 Spec = TypeVar("Spec")
 Made = TypeVar("Made")
 
+_FORGET = 0.9
+"""how fast an estimate that was found too low comes down again, by job"""
 _PENDING, _RUNNING, _MADE = range(3)
 _open: weakref.WeakSet[ReadAhead[object, object]] = weakref.WeakSet()
 
@@ -72,6 +74,7 @@ class ReadAhead(Generic[Spec, Made]):
         self._held = 0
         self._growth = 1.0
         self._stuck = 0
+        self._broken: BaseException | None = None
         self._closed = False
 
     def blocks(self, lane: int) -> Iterator[tuple[Spec, Made]]:
@@ -94,6 +97,12 @@ class ReadAhead(Generic[Spec, Made]):
         self._lanes.clear()
         _open.discard(self)  # type: ignore[arg-type]
 
+    def abandon(self) -> None:
+        """Close in a forked child, where the threads are gone and the lock may be held for ever."""
+        self._changed = threading.Condition()
+        self._threads.clear()
+        self.close()
+
     # --- the consumer's side
 
     def _start(self) -> None:
@@ -106,8 +115,8 @@ class ReadAhead(Generic[Spec, Made]):
         thread = threading.Thread(
             target=self._run, name=f"penstock-read-{len(self._threads)}", daemon=True
         )
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _next_job(self, lane: int) -> Job[Spec, Made] | None:
         with self._changed:
@@ -115,6 +124,8 @@ class ReadAhead(Generic[Spec, Made]):
             while not waiting and self._pull():
                 pass
             self._changed.notify_all()
+            if not waiting and self._broken is not None:
+                raise self._broken
             return waiting.popleft() if waiting else None
 
     def _take(self, job: Job[Spec, Made]) -> tuple[Made, int] | None:
@@ -143,13 +154,13 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _hurry(self, job: Job[Spec, Made]) -> None:
         """Put a job that is waited for first; more threads if all of them wait to be emptied."""
-        if self._pending and self._pending[0] is not job:
+        if job.limit_bytes >= 0:
             self._pending.remove(job)
             self._pending.appendleft(job)
-        job.limit_bytes = -1  # begins whatever the budget says
+            job.limit_bytes = -1  # begins whatever the budget says
+            self._changed.notify_all()
         if self._stuck >= len(self._threads):
             self._spawn()
-        self._changed.notify_all()
 
     # --- the threads' side
 
@@ -185,7 +196,11 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _pull(self) -> bool:
         """Move one more job from the plan to those that are known; called with the lock held."""
-        job = None if self._exhausted else next(self._jobs, None)
+        job = None
+        try:
+            job = None if self._exhausted else next(self._jobs, None)
+        except BaseException as error:  # a thread cannot raise it, the consumer will
+            self._broken = error
         if job is None:
             self._exhausted = True
             return False
@@ -195,10 +210,11 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _put(self, job: Job[Spec, Made], block: Made, size: int) -> bool:
         with self._changed:
-            while job.made and job.queued_bytes + size > job.limit_bytes and not self._closed:
+            if self._is_full(job, size):
                 self._stuck += 1
-                self._changed.notify_all()
-                self._changed.wait()
+                self._changed.notify_all()  # once: two that wake each other would never sleep
+                while self._is_full(job, size):
+                    self._changed.wait()
                 self._stuck -= 1
             if self._closed:
                 return False
@@ -208,6 +224,10 @@ class ReadAhead(Generic[Spec, Made]):
             self._charge(job)
             self._changed.notify_all()
             return True
+
+    def _is_full(self, job: Job[Spec, Made], size: int) -> bool:
+        full = bool(job.made) and job.queued_bytes + size > job.limit_bytes
+        return full and not self._closed
 
     def _charge(self, job: Job[Spec, Made]) -> None:
         """Bring the account up to what a job holds now, or is expected to while it runs."""
@@ -222,7 +242,8 @@ class ReadAhead(Generic[Spec, Made]):
     def _learn(self, job: Job[Spec, Made]) -> None:
         """Raise the estimates of jobs to come where blocks turn out larger than expected."""
         if job.cost_bytes > 0:
-            self._growth = max(self._growth, min(job.made_bytes / job.cost_bytes, 100.0))
+            found = job.made_bytes / job.cost_bytes
+            self._growth = max(1.0, found, self._growth * _FORGET)
 
 
 def _close_all() -> None:
@@ -230,7 +251,12 @@ def _close_all() -> None:
         readahead.close()
 
 
+def _abandon_all() -> None:
+    for readahead in list(_open):
+        readahead.abandon()
+
+
 # Threads that still decode while the interpreter goes down crash or hang it. In a forked child
 # there are no such threads, but their locks may be held for ever.
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_open.clear)
+os.register_at_fork(after_in_child=_abandon_all)
