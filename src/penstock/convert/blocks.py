@@ -60,6 +60,16 @@ class Block(ABC):
     def joined(cls, blocks: Sequence[Self]) -> Self:
         """What ``concat`` does, for blocks of this class."""
 
+    @classmethod
+    def gathered(cls, blocks: Sequence[Self], rows: npt.NDArray[np.int64]) -> Self:
+        """What ``gather`` does, for blocks of this class."""
+        return cls.joined(blocks).take(rows)
+
+    @staticmethod
+    def gather(blocks: Sequence[Block], rows: npt.NDArray[np.int64]) -> Block:
+        """Rows, in this order, of the blocks laid end to end."""
+        return type(blocks[0]).gathered(blocks, rows)
+
     @staticmethod
     def concat(blocks: Sequence[Block]) -> Block:
         """The rows of one or more blocks of the same converter, in order."""
@@ -109,6 +119,14 @@ class ColumnBlock(Block):
         parts = zip(*[block.columns for block in blocks], strict=True)
         columns = tuple(type(same[0]).concat(same) for same in parts)
         return cls(blocks[0].names, columns, sum(block.num_rows for block in blocks))
+
+    @classmethod
+    def gathered(cls, blocks: Sequence[ColumnBlock], rows: npt.NDArray[np.int64]) -> ColumnBlock:
+        # Column by column, while what was joined is still in the processor's cache.
+        index: Rows = np.require(rows, np.int64, ["C", "W"])
+        parts = zip(*[block.columns for block in blocks], strict=True)
+        columns = tuple(type(same[0]).concat(same).take(index) for same in parts)
+        return cls(blocks[0].names, columns, len(index))
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,8 @@ class StatefulLoader(DataLoader[Any]):
         if self._pass is None or self._pass.epoch != epoch:
             return Position.start(epoch, self._lanes)
         now = Position(epoch, self._pass.turn, tuple(self._pass.cursors))
-        if self.dataset.is_over(now) or self._pass.is_over():
+        known = self.dataset.is_over(now)
+        if self._pass.is_over() if known is None else known:
             return Position.start(epoch + 1, self._lanes)
         return now
 

@@ -218,10 +218,10 @@ class TabularDataset(IterableDataset[Any]):
         if self.epoch == epoch:
             self._shared_epoch[0] = epoch + 1
 
-    def is_over(self, position: Position) -> bool:
-        """Whether no batch is left behind a position, where that is known without reading."""
+    def is_over(self, position: Position) -> bool | None:
+        """Whether no batch is left behind a position; None where only reading would tell."""
         if not self.pipeline.counted:
-            return False
+            return None
         plan = self.plan(len(position.cursors), position.epoch)
         least = self._order.batch_size if self._order.drop_last else 1
         return all(

@@ -53,7 +53,8 @@ class LocalRun:
 
     def batches(self) -> Iterator[Any]:
         made = self._run.block.batches(self._run.batch_size)
-        return made if self._finish is None else map(self._finish, made)
+        # Not map: it would take a StopIteration of the user's function for the end of the run.
+        return made if self._finish is None else (self._finish(batch) for batch in made)
 
     def cursor(self, delivered: int) -> Cursor:
         return self._run.cursor(delivered)
@@ -89,7 +90,9 @@ class LaneFeed:
     @property
     def cursor(self) -> Cursor:
         """The place after the last batch that was handed out."""
-        return self.start if self._run is None else self._run.cursor(self.delivered)
+        if self._run is None or self.delivered == 0:
+            return self.start
+        return self._run.cursor(self.delivered)
 
     @property
     def handed_over(self) -> tuple[int, int]:
@@ -116,18 +119,19 @@ class EpochPass:
         self.lanes = lanes
         self.finished = False
         self.counted = False
-        self._closed = False
+        self._running = False
         self._turn = turn
         self._stats = stats
         self._warned = len(stats.skipped)
         self._close = close
 
     def __iter__(self) -> Iterator[Any]:
+        self._running = True
         try:
             yield from self._one_lane() if len(self.lanes) == 1 else self._in_turn()
             self.finished = True
         finally:
-            self._closed = True
+            self._running = False
             self._close()
             self._count()
             self._warn()
@@ -135,9 +139,9 @@ class EpochPass:
     def is_over(self) -> bool:
         """Whether no batch is left. May have to read on to know, and then keeps what it read.
 
-        Of a pass that was broken off it is not known.
+        Of a pass that has not begun or was broken off it is not known.
         """
-        return self.finished or not (self._closed or any(lane.advance() for lane in self.lanes))
+        return self.finished or (self._running and not any(lane.advance() for lane in self.lanes))
 
     @property
     def turn(self) -> int:
@@ -168,14 +172,14 @@ class EpochPass:
         while left:
             index = self._turn % len(self.lanes)
             lane = self.lanes[index]
-            self._turn = index + 1
-            if index not in left:
-                continue
-            if lane.advance():
+            if index in left and lane.advance():
                 batch = next(lane.batches)
                 lane.delivered += 1
+                self._turn = index + 1  # only now: what failed to come is still to come
                 yield batch
-            else:
+                continue
+            self._turn = index + 1
+            if index in left:
                 left.discard(index)
                 self._warn()
 

@@ -126,11 +126,13 @@ class OpenLanes:
     def _located(self, start: LaneStart) -> Iterator[Located[Block]]:
         """A lane's blocks with their place; rows that the cursor has behind it are cut off."""
         window, row = start.cursor[0], 0
+        current: Piece | None = None
         for piece, block in self._ahead.blocks(start.lane):
             if piece.window != window:
                 window, row = piece.window, 0
-            if piece.row is not None:
+            if piece is not current and piece.row is not None:
                 row = piece.row
+            current = piece
             behind = 0
             if piece.row is None and window == start.cursor[0]:
                 behind = min(max(start.cursor[1] - row, 0), block.num_rows)
@@ -151,17 +153,15 @@ class OpenLanes:
 
     def _mixed(self, window: list[Block], piece: Piece) -> Block:
         with self._stats.timed("mix"):
-            whole = Block.concat(window)
-            window.clear()
             order = permutation(
-                whole.num_rows,
+                sum(block.num_rows for block in window),
                 seed=self._pipeline.seed,
                 epoch=self._epoch,
                 purpose=ROW_ORDER,
                 lane=piece.lane,
                 window=piece.window,
             )
-            return whole.take(order)
+            return Block.gather(window, order)
 
     def _converted(self, chunk: FileSplit) -> Iterator[Block]:
         for table in self._tables(chunk):
