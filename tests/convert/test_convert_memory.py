@@ -110,7 +110,7 @@ def test_every_leaf_can_be_written(fmt: str, nulls: str | None) -> None:
             "i": [1, 2],
             "u": pa.array([1, 2], pa.uint16()),
             "d": pa.array([1, 2]).dictionary_encode(),
-            "z": pa.array([[1.0], [2.0]], pa.list_(pa.float16(), 1)),
+            "z": pa.array([[np.float16(1)], [np.float16(2)]], pa.list_(pa.float16(), 1)),
             "x": pa.array(["1.5", "2.5"]).cast(pa.decimal128(3, 1)),
             "r": [[1], [2, 3]],
         }

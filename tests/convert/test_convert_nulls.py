@@ -213,7 +213,8 @@ def test_values_hidden_by_null_lists_do_not_show() -> None:
 
 def test_null_structs_make_their_fields_null() -> None:
     rows = [{"x": 1, "y": 0.5, "s": "a"}, None, {"x": None, "y": None, "s": None}]
-    array = pa.array(rows)
+    fields = [("x", pa.int64()), ("y", pa.float64()), ("s", pa.string())]
+    array = pa.array(rows, pa.struct(fields))
     with pytest.raises(ConversionError, match=r"'c\.x'.*2 null values in 3 rows.*'c\.x': 0"):
         _one(array)
     batch = _one(array, nulls={"c.x": -1, "c.s": None})["c"]

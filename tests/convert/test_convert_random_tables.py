@@ -51,7 +51,7 @@ def _values(type_: pa.DataType, nulls: bool) -> st.SearchStrategy[Any]:
 
 def _scalars(type_: pa.DataType) -> st.SearchStrategy[Any]:
     if pt.is_integer(type_):
-        limits = np.iinfo(type_.to_pandas_dtype())
+        limits = np.iinfo(str(type_))
         return st.integers(int(limits.min), min(int(limits.max), 2**63 - 1))
     if pt.is_floating(type_):
         return st.floats(width=type_.bit_width)
@@ -171,7 +171,7 @@ def _without_leaves(type_: pa.DataType) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, phases=PHASES)
 @given(table=tables(), fmt=st.sampled_from(["arrow", "dict"]), batch_size=st.integers(1, 9))
 def test_arrow_and_python_batches_hold_the_table(
     table: pa.Table, fmt: str, batch_size: int

@@ -254,6 +254,23 @@ def test_quoted_newlines_in_the_first_block_are_noticed(tmp_path: Path) -> None:
     ]
 
 
+def test_the_first_block_may_end_inside_quotes(tmp_path: Path) -> None:
+    options = {"read_options": pacsv.ReadOptions(block_size=64)}
+    text = b"a,b\n" + b'1,"x\ny"\n' * 20
+    assert text[:64].count(b'"') % 2 == 1
+    csv, file, facts = found(tmp_path / "a.csv", text, options)
+    assert not facts.splittable
+    assert rows_of(csv, FileSplit(file), facts.schema) == [{"a": 1, "b": "x\ny"}] * 20
+
+
+def test_escaped_newlines_are_read_from_the_top(tmp_path: Path) -> None:
+    options = {"parse_options": pacsv.ParseOptions(escape_char="\\")}
+    csv, file, facts = found(tmp_path / "a.csv", b"a,b\n1,x\\\ny\n2,z\n", options)
+    assert not facts.splittable
+    rows = rows_of(csv, FileSplit(file), facts.schema)
+    assert rows == [{"a": 1, "b": "x\ny"}, {"a": 2, "b": "z"}]
+
+
 def test_a_quoted_newline_at_a_cut_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
     head = b"a,b\n" + b"1,x\n" * 300_000
     text = head + b'1,"x\n2,y"\n3,z\n'

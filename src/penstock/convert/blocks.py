@@ -153,13 +153,16 @@ class ArrowBlock(Block):
         return ArrowBlock(self.table.take(pa.array(rows)), self.as_python)
 
     def batches(self, batch_size: int) -> Iterator[Any]:
-        whole = _combined(self.table).to_batches()
-        for start in range(0, self.num_rows, batch_size):
-            if len(whole) == 1:
-                batch = whole[0].slice(start, batch_size)
+        starts = range(0, self.num_rows, batch_size)
+        if self.as_python:
+            yield from (_python_values(self.table.slice(start, batch_size)) for start in starts)
+            return
+        whole = _whole_batch(self.table)
+        for start in starts:
+            if whole is not None:
+                yield whole.slice(start, batch_size)
             else:
-                batch = _one_batch(self.table.slice(start, batch_size))
-            yield _python_values(batch) if self.as_python else batch
+                yield _one_batch(self.table.slice(start, batch_size))
 
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return None
@@ -170,6 +173,15 @@ class ArrowBlock(Block):
     @classmethod
     def joined(cls, blocks: Sequence[ArrowBlock]) -> ArrowBlock:
         return cls(pa.concat_tables([block.table for block in blocks]), blocks[0].as_python)
+
+
+def _whole_batch(table: pa.Table) -> pa.RecordBatch | None:
+    """All rows in one piece, if they can be: strings beyond 2 GiB and dictionaries may not."""
+    try:
+        batches = table.combine_chunks().to_batches()
+    except pa.ArrowInvalid:
+        return None
+    return batches[0] if len(batches) == 1 else None
 
 
 def _combined(table: pa.Table) -> pa.Table:
@@ -193,14 +205,14 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0]
 
 
-def _python_values(batch: pa.RecordBatch) -> dict[str, list[Any]]:
+def _python_values(rows: pa.Table) -> dict[str, list[Any]]:
     return {
         name: _to_pylist(name, column)
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
     }
 
 
-def _to_pylist(name: str, column: pa.Array) -> list[Any]:
+def _to_pylist(name: str, column: pa.ChunkedArray) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:  # nanoseconds, or a year beyond 9999

@@ -74,7 +74,8 @@ def _leaf(type_: pa.DataType, for_torch: bool) -> Dense | None:
     if pt.is_boolean(type_):
         return Dense(type_, pa.uint8(), np.dtype(np.bool_), np.dtype(np.bool_))
     if pt.is_integer(type_) or pt.is_floating(type_):
-        stored: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
+        kind = "f" if pt.is_floating(type_) else "u" if pt.is_unsigned_integer(type_) else "i"
+        stored: np.dtype[Any] = np.dtype(f"{kind}{type_.bit_width // 8}")
         return Dense(
             type_, None, stored, _TORCH_DTYPES.get(stored, stored) if for_torch else stored
         )

@@ -78,8 +78,8 @@ def _has_footer(source: pa.NativeFile) -> bool:
 
 def _file_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
     """The rows of each batch that fall into the range; batches outside it are not touched."""
-    columns = _columns(source, _SCHEMA_OFFSET_IN_FILE, wanted)
-    reader = ipc.open_file(source, options=ipc.IpcReadOptions(included_fields=columns))
+    columns, options = _columns(source, _SCHEMA_OFFSET_IN_FILE, wanted)
+    reader = ipc.open_file(source, options=options)
     stop = 0
     for index, rows in enumerate(_batch_rows(source, chunk.file, reader.num_record_batches)):
         start, stop = stop, stop + rows
@@ -98,9 +98,9 @@ def _file_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> I
 
 def _stream_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
     """The rows of the range, for which all batches before it are read as well."""
-    columns = _columns(source, 0, wanted)
+    columns, options = _columns(source, 0, wanted)
     source.seek(0)
-    reader = ipc.open_stream(source, options=ipc.IpcReadOptions(included_fields=columns))
+    reader = ipc.open_stream(source, options=options)
     stop = 0
     for batch in reader:
         start, stop = stop, stop + batch.num_rows
@@ -119,11 +119,15 @@ def _rows_of(batch: pa.RecordBatch, first: int, last: int) -> pa.Table:
     return cut_rows(pa.Table.from_batches([batch]), first, last)
 
 
-def _columns(source: pa.NativeFile, schema_offset: int, wanted: set[str]) -> list[int]:
-    """Indices of the wanted columns; pyarrow takes an empty list for all columns."""
+def _columns(
+    source: pa.NativeFile, schema_offset: int, wanted: set[str]
+) -> tuple[list[int], ipc.IpcReadOptions]:
+    """Indices of the wanted columns, and how to read them; all are read in one piece."""
     source.seek(schema_offset)
     names = ipc.read_schema(source).names
-    return [index for index, name in enumerate(names) if name in wanted]
+    columns = [index for index, name in enumerate(names) if name in wanted]
+    some = columns if len(columns) < len(names) else None
+    return columns, ipc.IpcReadOptions(included_fields=some)
 
 
 def _batch_rows(source: pa.NativeFile, file: DataFileInfo, batches: int) -> list[int]:

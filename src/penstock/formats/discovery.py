@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -101,6 +101,7 @@ class _Inspection:
         self._format = format_
         self._in_path = in_path
         self._skip_broken = skip_broken
+        self._schemas: dict[pa.Schema, pa.Schema] = {}
 
     def prune(
         self, statuses: list[FileStatus], keep: ds.Expression | None, exact: bool
@@ -158,11 +159,13 @@ class _Inspection:
     def _look(self, status: FileStatus, keep: ds.Expression | None) -> FileFacts | ReadError:
         file = DataFileInfo(status.path, status.size, etag=status.etag)
         try:
-            return self._format.inspect(self._store, file, keep)
+            facts = self._format.inspect(self._store, file, keep)
         except ReadError as error:
             if not self._skip_broken:
                 raise
             return error
+        # Many files have few schemas: keep one object of each, and not one a file.
+        return replace(facts, schema=self._schemas.setdefault(facts.schema, facts.schema))
 
 
 def _in_parallel(

@@ -27,6 +27,10 @@ _OPTIONS = (
     "thrift_string_size_limit",
 )
 _FOOTER_CACHE_BYTES = 64 << 20
+_FOOTER_IN_MEMORY = 11
+"""bytes that a parsed footer takes for each byte of it in the file, as measured"""
+_WORTH_THREADS_BYTES = 1 << 20
+"""below this, waking threads to decode columns side by side costs more than it saves"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,9 @@ class ParquetFormat:
                 yield from _stream(opened, first, columns, start, length, batch_rows)
             else:
                 yield opened.reader.read_row_groups(
-                    list(range(first, last)), column_indices=columns, use_threads=True
+                    list(range(first, last)),
+                    column_indices=columns,
+                    use_threads=size > _WORTH_THREADS_BYTES,
                 )
 
 
@@ -199,4 +205,6 @@ def _key(file: DataFileInfo) -> tuple[Any, ...]:
     return file.path, file.file_size, file.etag
 
 
-_footers: BoundedCache[pq.FileMetaData] = BoundedCache(lambda footer: int(footer.serialized_size))
+_footers: BoundedCache[pq.FileMetaData] = BoundedCache(
+    lambda footer: _FOOTER_IN_MEMORY * int(footer.serialized_size)
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -83,13 +84,16 @@ class StatefulLoader(DataLoader[Any]):
         self._pass: EpochPass | None = None
         self._resume: Position | None = None
         self._kept: tuple[Board, DataLoader[Any]] | None = None
+        self._user_of_kept: weakref.ref[EpochPass] | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
+        """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
         self.dataset.set_epoch(epoch)
+        if self._resume is not None and self._resume.epoch != epoch:
+            self._resume = None
 
     # --- state
 
@@ -100,7 +104,9 @@ class StatefulLoader(DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, unless another epoch is set before."""
         position = Position.from_state(state, self._fingerprint)
-        self._lanes = self._fitting_lanes(len(position.cursors))
+        lanes = self._fitting_lanes(len(position.cursors))
+        self.dataset.check_position(position)
+        self._lanes = lanes
         self._resume = position
         self._pass = None
         self.dataset.set_epoch(position.epoch)
@@ -172,16 +178,22 @@ class StatefulLoader(DataLoader[Any]):
             LaneFeed(cursor, partial(inbox.next_run, lane))
             for lane, cursor in enumerate(position.cursors)
         ]
-        return EpochPass(position.epoch, feeds, turn=position.turn, stats=stats, close=inbox.close)
+        made = EpochPass(position.epoch, feeds, turn=position.turn, stats=stats, close=inbox.close)
+        if self._kept is not None and self._kept[1] is source:
+            self._user_of_kept = weakref.ref(made)
+        return made
 
     def _workers(self, plan: LanePlan) -> tuple[Board, DataLoader[Any]]:
-        """The board and processes of the last epoch if they are kept and fit, or new ones."""
-        if self._kept is not None and self._kept[0].holds(plan):
+        """The board and processes of the last epoch if they are kept, fit and idle, or new ones."""
+        user = self._user_of_kept() if self._user_of_kept is not None else None
+        idle = user is None or user.ended
+        if self._kept is not None and idle and self._kept[0].holds(plan):
             return self._kept
         board = Board(plan)
         feed = self.dataset.feed(board, self._parcel_batches(), self.num_workers)
         made = board, self._options.start(feed, self.dataset.fork_safe)
-        self._kept = made if self._options.persistent else None
+        if self._options.persistent and idle:
+            self._kept = made
         return made
 
     def _parcel_batches(self) -> int:

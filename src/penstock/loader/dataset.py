@@ -13,6 +13,7 @@ import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.convert import Converter
+from penstock.errors import StateMismatchError
 from penstock.formats.discovery import Discovered
 from penstock.loader.board import Board
 from penstock.loader.epoch import EpochPass, LaneFeed, LocalRun, SkippedDataWarning
@@ -228,6 +229,17 @@ class TabularDataset(IterableDataset[Any]):
             rows_left(plan.lane(lane), self._order.mix, cursor) < least
             for lane, cursor in enumerate(position.cursors)
         )
+
+    def check_position(self, position: Position) -> None:
+        """Raise a StateMismatchError if a lane does not reach as far as its cursor."""
+        plan, mix = self.plan(len(position.cursors), position.epoch), self._order.mix
+        for lane, cursor in enumerate(position.cursors):
+            chunks = plan.lane(lane)
+            beyond = cursor[0] * mix > len(chunks)
+            if beyond or (self.pipeline.counted and rows_left(chunks, mix, cursor) < 0):
+                raise StateMismatchError(
+                    f"the state is damaged: lane {lane} is at {cursor}, which is beyond its end"
+                )
 
     def _next_run(self, runs: Iterator[Any]) -> LocalRun | None:
         run = next(runs, None)

@@ -118,6 +118,7 @@ class EpochPass:
         self.epoch = epoch
         self.lanes = lanes
         self.finished = False
+        self.ended = False
         self.counted = False
         self._running = False
         self._turn = turn
@@ -132,6 +133,7 @@ class EpochPass:
             self.finished = True
         finally:
             self._running = False
+            self.ended = True
             self._close()
             self._count()
             self._warn()

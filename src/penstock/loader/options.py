@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,16 @@ from penstock.errors import OptionError
 from penstock.model import SplitStrategy
 from penstock.plan import EvenBatchesSplitStrategy, parse_bytes
 
-__all__ = ["Finish", "OrderOptions", "check_count", "check_flag", "make_finish"]
+__all__ = [
+    "Finish",
+    "OrderOptions",
+    "check_callable",
+    "check_count",
+    "check_flag",
+    "check_mapping",
+    "check_seconds",
+    "make_finish",
+]
 
 DEFAULT_SPLIT_BYTES = "128MiB"
 
@@ -96,9 +105,8 @@ def make_finish(
     transform: Callable[[Any], Any] | None, collate_fn: Callable[[Any], Any] | None
 ) -> Finish | None:
     """Both functions as one; None when there is nothing to call."""
-    for name, function in (("transform", transform), ("collate_fn", collate_fn)):
-        if function is not None and not callable(function):
-            raise OptionError(f"{name} must be callable, not {function!r}")
+    check_callable("transform", transform)
+    check_callable("collate_fn", collate_fn)
     return None if transform is None and collate_fn is None else Finish(transform, collate_fn)
 
 
@@ -106,6 +114,24 @@ def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise an OptionError unless ``value`` is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Raise an OptionError unless ``value`` is a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise OptionError(f"{name} must be a number of seconds, not {value!r}")
+
+
+def check_callable(name: str, value: object) -> None:
+    """Raise an OptionError unless ``value`` can be called, or is None."""
+    if value is not None and not callable(value):
+        raise OptionError(f"{name} must be callable, not {value!r}")
+
+
+def check_mapping(name: str, value: object) -> None:
+    """Raise an OptionError unless ``value`` is a mapping, or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise OptionError(f"{name} must be a mapping, not {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:

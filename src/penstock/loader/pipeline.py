@@ -101,7 +101,7 @@ class OpenLanes:
         return cut(
             self._located(self._starts[lane]),
             self._pipeline.batch_size,
-            concat=Block.concat,
+            concat=self._joined,
             drop_last=self._pipeline.drop_last,
         )
 
@@ -145,11 +145,18 @@ class OpenLanes:
         """What a thread does with a piece: decode, convert, mix."""
         if self._pipeline.mix == 1:
             for chunk in piece.chunks:
-                yield from self._converted(chunk)
+                yield from map(self._pinned, self._converted(chunk))
             return
         window = [block for chunk in piece.chunks for block in self._converted(chunk)]
         if window:
-            yield self._mixed(window, piece)
+            yield self._pinned(self._mixed(window, piece))
+
+    def _pinned(self, block: Block) -> Block:
+        return block.pin() if self._pipeline.pin_memory else block
+
+    def _joined(self, blocks: Sequence[Block]) -> Block:
+        """Rows on both sides of a seam, in memory of their own."""
+        return blocks[0] if len(blocks) == 1 else self._pinned(Block.concat(blocks))
 
     def _mixed(self, window: list[Block], piece: Piece) -> Block:
         with self._stats.timed("mix"):
@@ -172,10 +179,9 @@ class OpenLanes:
 
     def _convert(self, table: pa.Table, chunk: FileSplit) -> Block:
         try:
-            block = self._pipeline.converter.convert(table)
+            return self._pipeline.converter.convert(table)
         except ConversionError as error:
             raise ConversionError(f"{chunk}: {error}") from error
-        return block.pin() if self._pipeline.pin_memory else block
 
     def _tables(self, chunk: FileSplit) -> Iterator[pa.Table]:
         tables = self._pipeline.reader.read(chunk, self._pipeline.block_bytes)

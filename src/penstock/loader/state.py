@@ -102,9 +102,23 @@ class Position:
                 f"not a state of this library, or of another version of it: {found!r} "
                 f"where {VERSION!r} is expected"
             )
-        try:
-            fingerprint.check(state["plan"])
-            cursors = tuple((int(window), int(row)) for window, row in state["lanes"])
-            return cls(int(state["epoch"]), int(state["turn"]), cursors)
-        except (KeyError, TypeError) as error:
-            raise StateMismatchError(f"the state is incomplete: {error!r}") from error
+        plan, lanes = state.get("plan"), state.get("lanes")
+        if not isinstance(plan, Mapping) or not isinstance(lanes, list | tuple) or not lanes:
+            raise StateMismatchError(f"the state is damaged: plan is {plan!r}, lanes are {lanes!r}")
+        fingerprint.check(plan)
+        for name in ("epoch", "turn"):
+            if not _is_count(state.get(name)):
+                raise StateMismatchError(f"the state is damaged: {name} is {state.get(name)!r}")
+        for cursor in lanes:
+            if not _is_cursor(cursor):
+                raise StateMismatchError(f"the state is damaged: a lane is at {cursor!r}")
+        cursors = tuple((window, row) for window, row in lanes)
+        return cls(state["epoch"], state["turn"], cursors)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_cursor(value: object) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_count, value))

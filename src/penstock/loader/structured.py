@@ -15,7 +15,15 @@ from penstock.errors import OptionError
 from penstock.formats.discovery import discover
 from penstock.loader.dataloader import StatefulLoader
 from penstock.loader.dataset import TabularDataset
-from penstock.loader.options import OrderOptions, check_count, check_flag, make_finish
+from penstock.loader.options import (
+    OrderOptions,
+    check_callable,
+    check_count,
+    check_flag,
+    check_mapping,
+    check_seconds,
+    make_finish,
+)
 from penstock.loader.pipeline import usable_cores
 from penstock.model import SplitStrategy
 from penstock.plan import parse_bytes
@@ -101,6 +109,8 @@ class StructuredDataset(TabularDataset):
         )
         if on_error not in ("raise", "skip"):
             raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
+        check_mapping("storage_options", storage_options)
+        check_mapping("format_options", format_options)
         finish = make_finish(transform, collate_fn)
         budget = parse_bytes("prefetch_bytes", prefetch_bytes)
         found = discover(
@@ -149,8 +159,10 @@ class StructuredDataset(TabularDataset):
             num_workers = _fitting_workers(options)
         check_count("num_workers", num_workers, least=0)
         check_count("prefetch_factor", prefetch_factor)
+        check_seconds("timeout", timeout)
         check_flag("pin_memory", pin_memory)
         check_flag("persistent_workers", persistent_workers)
+        check_callable("worker_init_fn", worker_init_fn)
         dataset = cls(path, format, **options)
         dataset.consumers = max(num_workers, 1)
         dataset.plan(dataset.lanes, dataset.epoch)  # a strategy that is at fault is refused now

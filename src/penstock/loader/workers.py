@@ -7,7 +7,7 @@ import multiprocessing
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
@@ -38,17 +38,19 @@ class WorkerOptions:
     timeout_s: float = 0
     init: Callable[[int], None] | None = None
 
+    def __post_init__(self) -> None:
+        known = multiprocessing.get_all_start_methods()
+        if not (isinstance(self.context, BaseContext) or self.context in (None, *known)):
+            raise OptionError(
+                f"multiprocessing_context must be one of {', '.join(known)} or a context, "
+                f"not {self.context!r}"
+            )
+
     def chosen_context(self, fork_safe: bool) -> BaseContext:
         """The user's start method; else the platform's, or forkserver where fork would hang."""
         if isinstance(self.context, BaseContext):
             return self.context
         if self.context is not None:
-            known = multiprocessing.get_all_start_methods()
-            if self.context not in known:
-                raise OptionError(
-                    f"multiprocessing_context must be one of {', '.join(known)} or a context, "
-                    f"not {self.context!r}"
-                )
             return multiprocessing.get_context(self.context)
         default = multiprocessing.get_start_method()
         if fork_safe or default != "fork":
@@ -61,7 +63,7 @@ class WorkerOptions:
         """A torch loader over the feed; its processes start when it is iterated."""
         context = self.chosen_context(fork_safe)
         if context.get_start_method() != "fork":
-            _check_sendable(feed)
+            _check_sendable({**feed.user_code, "worker_init_fn": self.init})
         return DataLoader(
             feed,
             batch_size=None,
@@ -109,7 +111,8 @@ class Inbox:
             raise WorkerError("worker processes ended before their lanes did") from error
         except PenstockError:
             raise
-        except RuntimeError as error:  # what torch raises when a worker is gone
+        except (RuntimeError, OSError, EOFError) as error:  # what is raised when one is gone
+            self._source._iterator = None  # persistent workers start anew with the next epoch
             raise WorkerError(f"{error}; {_advice(self._source)}") from error
         self._stats.spend("wait", time.perf_counter() - began)
         if isinstance(sent, Failure):
@@ -127,9 +130,9 @@ def as_it_is(value: Any) -> Any:
     return value
 
 
-def _check_sendable(feed: Feed) -> None:
+def _check_sendable(user_code: Mapping[str, Any]) -> None:
     """Find out now, and with a clear message, whether workers can be given what they run."""
-    for name, value in feed.user_code.items():
+    for name, value in user_code.items():
         try:
             ForkingPickler.dumps(value)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -143,10 +146,13 @@ def _check_sendable(feed: Feed) -> None:
 def _advice(source: DataLoader[Any]) -> str:
     context = source.multiprocessing_context
     method = context.get_start_method() if isinstance(context, BaseContext) else None
+    late = f", or gave no batch within timeout={source.timeout}" if source.timeout else ""
     if method in (None, "fork"):
-        return "a worker process died: look for its own message above, or for a lack of memory"
+        return (
+            f"a worker process died{late}: look for its own message above, or for a lack of memory"
+        )
     return (
-        f"a worker process started by {method} died: look for its own message above; a script "
-        'must keep its own code under `if __name__ == "__main__":`, and functions that workers '
-        "call must stand at the top level of a module"
+        f"a worker process started by {method} died{late}: look for its own message above; a "
+        'script must keep its own code under `if __name__ == "__main__":`, and functions that '
+        "workers call must stand at the top level of a module"
     )

@@ -61,7 +61,7 @@ def find_files(
     return Listing(store, [files[path] for path in sorted(files)], roots, frozenset(named))
 
 
-def _locations(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+def _locations(path: object) -> list[str]:
     if isinstance(path, str | os.PathLike):
         return [_location(path)]
     if not isinstance(path, Iterable) or isinstance(path, bytes):
@@ -72,7 +72,7 @@ def _locations(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     return locations
 
 
-def _location(path: str | os.PathLike[str]) -> str:
+def _location(path: object) -> str:
     location = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(location, str):
         raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import glob
 import heapq
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 import fsspec
 import pyarrow as pa
 
-from penstock.errors import FileChangedError, MissingExtraError, OptionError
+from penstock.errors import FileChangedError, MissingExtraError, OptionError, PenstockError
 from penstock.model import DataFileInfo
 
 __all__ = ["FileStatus", "FsspecStore", "LocalStore", "Store", "open_pinned", "store_for"]
@@ -28,6 +32,7 @@ _EXTRA_OF_PROTOCOL = {
     "adl": "azure",
 }
 _INHERITED_BY_FORK = {"memory"}
+_NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +83,20 @@ class LocalStore:
         while pending:
             _, path = heapq.heappop(pending)
             try:
-                stat = os.stat(path)
+                identity = os.stat(path)
                 entries = os.scandir(path)
-            except (NotADirectoryError, FileNotFoundError):
+            except OSError as error:
+                if error.errno not in _NOTHING_THERE:
+                    raise
                 continue
             with entries:
-                if (stat.st_dev, stat.st_ino) in seen:
+                if (identity.st_dev, identity.st_ino) in seen:
                     continue
-                seen.add((stat.st_dev, stat.st_ino))
+                seen.add((identity.st_dev, identity.st_ino))
                 for entry in entries:
-                    if os.path.isdir(entry.path):
-                        heapq.heappush(pending, (entry.is_symlink(), entry.path))
+                    link = entry.is_symlink()
+                    if os.path.isdir(entry.path) if link else entry.is_dir():
+                        heapq.heappush(pending, (link, entry.path))
                     elif (status := self.status(entry.path)) is not None:
                         yield status
 
@@ -97,32 +105,56 @@ class LocalStore:
         root = pattern
         while not os.path.isdir(root):
             root = os.path.dirname(root)
-        literal = glob.escape(root) + pattern[len(root) :]
-        found = glob.iglob(literal, recursive=True, include_hidden=True)
-        return _without_detours(found) if "**" in pattern else found
+        parts = (glob.escape(root) + pattern[len(root) :]).split("/")
+        deep = parts.index("**") if "**" in parts else len(parts)
+        for found in glob.iglob("/".join(parts[:deep]) or "/", include_hidden=True):
+            if deep == len(parts):
+                yield found
+            else:
+                yield from self._glob_below(found, parts[deep:])
+
+    def _glob_below(self, directory: str, patterns: Sequence[str]) -> Iterator[str]:
+        """Matches below a directory by our own walk: that of ``glob`` runs in circles of links."""
+        whole: set[str] = set()
+        for status in self.list(directory):
+            below = status.path[len(directory) :].strip("/").split("/")
+            if _matches(below, patterns):
+                yield status.path
+                continue
+            stops = range(1, len(below))
+            found = next((stop for stop in stops if _matches(below[:stop], patterns)), None)
+            if found is not None:
+                whole.add("/".join([directory.rstrip("/"), *below[:found]]))
+        yield from whole
 
     def status(self, path: str) -> FileStatus | None:
         try:
-            stat = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
+            found = os.stat(path)
+        except OSError as error:
+            if error.errno not in _NOTHING_THERE:
+                raise
             return None
-        return _local_status(path, stat) if os.path.isfile(path) else None
+        return _local_status(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def open(self, path: str) -> pa.NativeFile:
         return pa.OSFile(path, "rb")
 
 
-def _without_detours(paths: Iterable[str]) -> Iterator[str]:
-    """Of the paths that lead to one directory, by links that may lead back, only the first."""
-    taken: dict[str, str] = {}
-    for path in sorted(paths):
-        directory = path.rstrip("/") if os.path.isdir(path) else os.path.dirname(path)
-        if taken.setdefault(os.path.realpath(directory), directory) == directory:
-            yield path
+def _matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether the parts of a path match those of a glob, in which ``**`` is any number of parts."""
+    if not patterns:
+        return not parts
+    if patterns[0] == "**" and _matches(parts, patterns[1:]):
+        return True
+    if not parts:
+        return False
+    if patterns[0] == "**":
+        return _matches(parts[1:], patterns)
+    return fnmatch.fnmatchcase(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])
 
 
-def _local_status(path: str, stat: os.stat_result) -> FileStatus:
-    return FileStatus(path, stat.st_size, f"{stat.st_mtime_ns:x}")
+def _local_status(path: str, found: os.stat_result) -> FileStatus:
+    return FileStatus(path, found.st_size, f"{found.st_mtime_ns:x}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +196,8 @@ class FsspecStore:
     def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
         marks = (info.get(key) for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified"))
         mark = next((m for m in (*marks, info.get("created")) if m is not None), None)
+        if isinstance(mark, datetime):  # some list with a number what they look at with a date
+            mark = mark.timestamp()
         etag = None if mark is None else str(mark).strip('"')
         return FileStatus(self._with_protocol(path), int(info["size"]), etag)
 
@@ -178,16 +212,19 @@ def store_for(url: str, storage_options: Mapping[str, Any] | None = None) -> Sto
         return LocalStore()
     try:
         fsspec.get_filesystem_class(protocol)
-    except ImportError as error:
-        extra = _EXTRA_OF_PROTOCOL.get(protocol)
-        if extra is None:
-            raise MissingExtraError(
-                f"reading {protocol}:// needs another package: {error}"
-            ) from error
-        raise MissingExtraError.for_extra(extra, f"the filesystem for {protocol}://") from error
-    except ValueError as error:
-        raise OptionError(f"no filesystem is known for {protocol}://: {error}") from error
+    except (ImportError, ValueError) as error:
+        raise _no_filesystem(protocol, error) from error
     return FsspecStore(protocol, dict(storage_options or {}))
+
+
+def _no_filesystem(protocol: str, error: ImportError | ValueError) -> PenstockError:
+    """What to tell; some protocols become known to fsspec only once their package is there."""
+    extra = _EXTRA_OF_PROTOCOL.get(protocol)
+    if extra is not None:
+        return MissingExtraError.for_extra(extra, f"the filesystem for {protocol}://")
+    if isinstance(error, ImportError):
+        return MissingExtraError(f"reading {protocol}:// needs another package: {error}")
+    return OptionError(f"no filesystem is known for {protocol}://: {error}")
 
 
 def open_pinned(store: Store, file: DataFileInfo) -> pa.NativeFile:

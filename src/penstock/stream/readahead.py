@@ -106,10 +106,11 @@ class ReadAhead(Generic[Spec, Made]):
     # --- the consumer's side
 
     def _start(self) -> None:
-        if not self._threads and not self._closed:
-            _open.add(self)  # type: ignore[arg-type]
-            for _ in range(self._threads_wanted):
-                self._spawn()
+        with self._changed:
+            if not self._threads and not self._closed:
+                _open.add(self)  # type: ignore[arg-type]
+                for _ in range(self._threads_wanted):
+                    self._spawn()
 
     def _spawn(self) -> None:
         thread = threading.Thread(
@@ -150,6 +151,7 @@ class ReadAhead(Generic[Spec, Made]):
             job.queued_bytes -= block[1]
             job.handed_bytes = block[1]
             self._charge(job)
+            self._changed.notify_all()  # there is room for one more, whatever is charged
             return block
 
     def _hurry(self, job: Job[Spec, Made]) -> None:
@@ -187,7 +189,7 @@ class ReadAhead(Generic[Spec, Made]):
                 cost = int(job.cost_bytes * self._growth)
                 if job.limit_bytes < 0 or not self._held or self._held + cost <= self._budget:
                     self._pending.popleft()
-                    job.limit_bytes = max(cost, 1)
+                    job.limit_bytes = max(min(cost, self._budget - self._held), 1)
                     job.state = _RUNNING
                     self._charge(job)
                     return job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,19 +72,22 @@ class LoaderContract:
     rows = 1154
     batch_size = 100
 
-    def write(self, directory: Path) -> None:
+    @classmethod
+    def write(cls, directory: Path) -> None:
         """Write the files of the data set."""
         raise NotImplementedError
 
-    def create(self, directory: Path, **options: Any) -> tuple[StatefulLoader, TabularDataset]:
+    @classmethod
+    def create(cls, directory: Path, **options: Any) -> tuple[StatefulLoader, TabularDataset]:
         """A loader over them whose rows are counted, with these options."""
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
-    def data(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    @classmethod
+    def data(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The directory of the files."""
         directory = tmp_path_factory.mktemp("data")
-        self.write(directory)
+        cls.write(directory)
         return directory
 
     @pytest.mark.parametrize("drop_last", [False, True])
@@ -148,7 +152,7 @@ class LoaderContract:
         loader = self._loader(data, **options)
         epochs = [list(map(ids_of, loader)) for _ in range(3)]
         assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-        assert all(sorted(sum(epoch, [])) == list(range(self.rows)) for epoch in epochs)
+        assert all(sorted(chain(*epoch)) == list(range(self.rows)) for epoch in epochs)
         again = self._loader(data, **options)
         again.set_epoch(2)
         assert list(map(ids_of, again)) == epochs[2]

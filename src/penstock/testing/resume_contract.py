@@ -39,31 +39,36 @@ class ResumeContract:
     options: ClassVar[Mapping[str, Any]] = {}
     """keywords for ``create``"""
 
-    def write(self, directory: Path) -> None:
+    @classmethod
+    def write(cls, directory: Path) -> None:
         """Write the files of the data set."""
         raise NotImplementedError
 
-    def create(self, directory: Path, **options: Any) -> StatefulLoader:
+    @classmethod
+    def create(cls, directory: Path, **options: Any) -> StatefulLoader:
         """A new loader over them."""
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
-    def data(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    @classmethod
+    def data(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The directory of the files."""
         directory = tmp_path_factory.mktemp("data")
-        self.write(directory)
+        cls.write(directory)
         return directory
 
     @pytest.fixture(scope="class")
-    def epochs(self, data: Path) -> list[list[Any]]:
+    @classmethod
+    def epochs(cls, data: Path) -> list[list[Any]]:
         """Three epochs that nobody interrupts and of which no state is taken."""
-        loader = self.loader(data)
+        loader = cls.loader(data)
         return [batches_of(loader) for _ in range(3)]
 
     @pytest.fixture(scope="class")
-    def states(self, data: Path, epochs: list[list[Any]]) -> list[State]:
+    @classmethod
+    def states(cls, data: Path, epochs: list[list[Any]]) -> list[State]:
         """The states of the first epoch: before the first batch, and after each."""
-        loader = self.loader(data)
+        loader = cls.loader(data)
         states = [saved(loader)]
         seen = []
         for batch in loader:
@@ -73,9 +78,10 @@ class ResumeContract:
         assert saved(loader) == states[-1]
         return states
 
-    def loader(self, data: Path, state: State | None = None) -> StatefulLoader:
+    @classmethod
+    def loader(cls, data: Path, state: State | None = None) -> StatefulLoader:
         """A new loader, with a state loaded if there is one."""
-        loader = self.create(data, **self.options)
+        loader = cls.create(data, **cls.options)
         if state is not None:
             loader.load_state_dict(state)
         return loader

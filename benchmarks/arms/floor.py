@@ -1,0 +1,88 @@
+"""The floors: what pyarrow and torch do alone, with nothing around them. No batch is cut."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+import pyarrow.dataset as ds
+import pyarrow.ipc as ipc
+import pyarrow.json as json
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import torch
+from data import GROUPS_PER_FILE, LIST_LENGTH, Data
+
+from arms.registry import arm
+
+MIX = 4
+
+# Arrow's memory is read-only, torch knows no such thing, and nothing here writes.
+warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+
+
+@arm("floor.parquet", reads="parquet")
+def read_parquet(data: Data) -> Iterator[int]:
+    for path in data.files("parquet"):
+        yield pq.read_table(path).num_rows
+
+
+@arm("floor.shuffled", reads="parquet")
+def read_shuffled(data: Data) -> Iterator[int]:
+    """Windows of four row groups from anywhere, their rows permuted column by column."""
+    files = [pq.ParquetFile(path) for path in data.files("parquet")]
+    groups = [(file, group) for file in files for group in range(GROUPS_PER_FILE)]
+    random.Random(42).shuffle(groups)
+    for first in range(0, len(groups), MIX):
+        window = [file.read_row_group(group) for file, group in groups[first : first + MIX]]
+        order = torch.randperm(sum(len(table) for table in window))
+        for column in window[0].column_names:
+            parts = [chunk.to_numpy() for table in window for chunk in table[column].chunks]
+            torch.cat([torch.from_numpy(part) for part in parts]).index_select(0, order)
+        yield len(order)
+
+
+@arm("floor.filter", reads="parquet")
+def scan_filtered(data: Data) -> Iterator[int]:
+    first, last = data.filter_range()
+    keep = (pc.field("row") >= first) & (pc.field("row") <= last)
+    dataset = ds.dataset(data.folder("parquet"), format="parquet")
+    for batch in dataset.scanner(columns=["f00", "row"], filter=keep).to_batches():
+        yield batch.num_rows
+
+
+@arm("floor.lists", reads="lists")
+def read_lists(data: Data) -> Iterator[int]:
+    for path in data.files("lists"):
+        for chunk in pq.read_table(path)["vector"].chunks:
+            values = torch.from_numpy(chunk.flatten().to_numpy())
+            yield len(values.view(-1, LIST_LENGTH))
+
+
+@arm("floor.csv", reads="csv")
+def read_csv(data: Data) -> Iterator[int]:
+    for path in data.files("csv"):
+        yield csv.read_csv(path).num_rows
+
+
+@arm("floor.jsonl", reads="jsonl")
+def read_jsonl(data: Data) -> Iterator[int]:
+    for path in data.files("jsonl"):
+        yield json.read_json(path).num_rows
+
+
+@arm("floor.orc", reads="orc")
+def read_orc(data: Data) -> Iterator[int]:
+    for path in data.files("orc"):
+        yield orc.ORCFile(path).read().num_rows
+
+
+@arm("floor.arrow", reads="arrow")
+def read_arrow(data: Data) -> Iterator[int]:
+    for path in data.files("arrow"):
+        with pa.OSFile(str(path)) as source:
+            yield ipc.open_file(source).read_all().num_rows

@@ -1,0 +1,132 @@
+"""The data of the benchmarks: made once, the same bytes on every machine.
+
+    python benchmarks/data.py [--scale 0.05]
+
+Twenty float32 columns ``f00`` to ``f19`` of normal noise and one int64 column ``row`` that
+counts from 0 over the whole data set, so that it is sorted and names every row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+import pyarrow.ipc as ipc
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+
+FILES = 8
+GROUPS_PER_FILE = 5
+FLOAT_COLUMNS = [f"f{i:02d}" for i in range(20)]
+LIST_LENGTH = 64
+KINDS = ("parquet", "orc", "arrow", "csv", "jsonl", "lists")
+_TEXT_AND_LISTS = {"csv", "jsonl", "lists"}
+_DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """One generated data set; ``scale`` 1 is the size that results are published for."""
+
+    scale: float = 1.0
+
+    @property
+    def rows_per_group(self) -> int:
+        """Rows of a row group of the Parquet files."""
+        return max(1, round(100_000 * self.scale))
+
+    def rows(self, kind: str) -> int:
+        """Rows over all files; text and lists have a quarter of the rows of the other formats."""
+        rows = FILES * GROUPS_PER_FILE * self.rows_per_group
+        return rows // 4 if kind in _TEXT_AND_LISTS else rows
+
+    def folder(self, kind: str) -> Path:
+        """The folder that holds the files of one kind and nothing else."""
+        return _DATA / f"scale-{self.scale:g}" / kind
+
+    def files(self, kind: str) -> list[Path]:
+        """The files in order."""
+        return sorted(self.folder(kind).iterdir())
+
+    def filter_range(self) -> tuple[int, int]:
+        """First and last value of ``row`` to keep: two neighbouring row groups of forty."""
+        return 12 * self.rows_per_group, 14 * self.rows_per_group - 1
+
+
+def make(data: Data) -> None:
+    """Write what is not there yet."""
+    for kind in KINDS:
+        folder = data.folder(kind)
+        if folder.exists():
+            continue
+        print(f"writing {kind} at scale {data.scale:g}", flush=True)
+        unfinished = folder.with_name(kind + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        rows = data.rows(kind) // FILES
+        for number in range(FILES):
+            _WRITERS[kind](unfinished / f"part-{number}.{kind}", _table(kind, number, rows))
+        unfinished.rename(folder)
+
+
+def _table(kind: str, number: int, rows: int) -> pa.Table:
+    noise = np.random.default_rng(number)
+    if kind == "lists":
+        values = pa.array(noise.standard_normal(rows * LIST_LENGTH, np.float32))
+        return pa.table({"vector": pa.FixedSizeListArray.from_arrays(values, LIST_LENGTH)})
+    columns: dict[str, np.ndarray] = {
+        name: noise.standard_normal(rows, np.float32) for name in FLOAT_COLUMNS
+    }
+    columns["row"] = np.arange(number * rows, (number + 1) * rows)
+    return pa.table(columns)
+
+
+def _write_parquet(path: Path, table: pa.Table) -> None:
+    group_rows = -(-len(table) // GROUPS_PER_FILE)
+    pq.write_table(table, path.with_suffix(".parquet"), row_group_size=group_rows)
+
+
+def _write_arrow(path: Path, table: pa.Table) -> None:
+    with ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=len(table) // GROUPS_PER_FILE)
+
+
+def _write_jsonl(path: Path, table: pa.Table) -> None:
+    """Lines made by Arrow: a dictionary a row in Python would take minutes."""
+    parts: list[object] = []
+    for name in table.column_names:
+        parts += [("{" if not parts else ",") + f'"{name}":', table[name].cast(pa.string())]
+    lines = pc.binary_join_element_wise(*parts, "}", "")
+    with path.open("w") as file:
+        for chunk in lines.chunks:
+            file.write("\n".join(chunk.to_pylist()) + "\n")
+
+
+def _write_orc(path: Path, table: pa.Table) -> None:
+    orc.write_table(table, str(path))
+
+
+def _write_csv(path: Path, table: pa.Table) -> None:
+    csv.write_csv(table, path)
+
+
+_WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {
+    "parquet": _write_parquet,
+    "orc": _write_orc,
+    "arrow": _write_arrow,
+    "csv": _write_csv,
+    "jsonl": _write_jsonl,
+    "lists": _write_parquet,
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--scale", type=float, default=1.0)
+    make(Data(parser.parse_args().scale))

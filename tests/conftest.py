@@ -1,0 +1,56 @@
+"""Every test module has to leave the machine as it found it."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Files are written and read in an example: how long that takes is the machine's affair.
+settings.register_profile("without deadline", deadline=None)
+settings.load_profile("without deadline")
+
+SHARED_MEMORY = Path("/dev/shm")
+PATIENCE_S = 5.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail a module that leaves a child process, a thread or a shared-memory file behind."""
+    before = _leftovers()
+    yield
+    deadline = time.monotonic() + PATIENCE_S
+    left = _leftovers() - before
+    while left and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.05)
+        left = _leftovers() - before
+    assert not left, f"left behind by the tests of this module: {sorted(left)}"
+
+
+def _leftovers() -> set[str]:
+    children = {f"process {child.pid}" for child in multiprocessing.active_children()}
+    threads = {f"thread {thread.name} ({thread.ident})" for thread in _threads()}
+    return children | threads | {f"shared memory {path}" for path in _orphaned_segments()}
+
+
+def _threads() -> Iterator[threading.Thread]:
+    """Threads that would keep the process alive; the alarm of a time-out is none."""
+    for thread in threading.enumerate():
+        if not thread.daemon and not thread.name.startswith("pytest_timeout"):
+            yield thread
+
+
+def _orphaned_segments() -> Iterator[Path]:
+    """Segments of torch that are ours or nobody's; a test runner beside this one may hold more."""
+    for path in SHARED_MEMORY.glob("torch_*"):
+        owner = path.name.split("_")[1]
+        if owner == str(os.getpid()) or not Path("/proc", owner).exists():
+            yield path

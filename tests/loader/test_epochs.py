@@ -1,0 +1,139 @@
+"""Which epoch comes next: after an end, after a break, when it is set, and who sees it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_files import ROWS, all_ids, write_csv, write_parquet
+from torch.utils.data import DataLoader
+
+from penstock import OptionError, StatefulLoader, StructuredDataset
+
+SHUFFLED: dict[str, Any] = {"shuffle": True, "split_rows": 70, "mix": 2, "batch_size": 100}
+KINDS = [
+    {"num_workers": 0},
+    {"num_workers": 2},
+    {"num_workers": 2, "persistent_workers": True},
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_parquet(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def orders(data: Path) -> list[list[int]]:
+    """Epochs 0 to 3 as two lanes give them, each read alone."""
+    loader = make(data, num_workers=0)
+    epochs = []
+    for epoch in range(4):
+        loader.set_epoch(epoch)
+        epochs.append(all_ids(loader))
+    assert len({tuple(order) for order in epochs}) == 4
+    assert all(sorted(order) == list(range(ROWS)) for order in epochs)
+    return epochs
+
+
+def make(data: Path, **options: Any) -> StatefulLoader:
+    return StructuredDataset.create_dataloader(data, lanes=2, **SHUFFLED, **options)[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_end_moves_on_and_a_break_starts_over(
+    data: Path, orders: list[list[int]], kind: dict[str, Any]
+) -> None:
+    loader = make(data, **kind)
+    assert all_ids(loader) == orders[0]
+    assert loader.dataset.epoch == 1
+    for _ in range(2):
+        assert all_ids(islice(loader, 3)) == orders[1][:300]
+        assert loader.dataset.epoch == 1
+    assert all_ids(loader) == orders[1]
+    assert all_ids(loader) == orders[2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_set_epoch_wins(data: Path, orders: list[list[int]], kind: dict[str, Any]) -> None:
+    loader = make(data, **kind)
+    loader.set_epoch(2)
+    assert all_ids(loader) == orders[2]
+    loader.dataset.set_epoch(1)
+    assert all_ids(loader) == orders[1]
+    loader.set_epoch(1)
+    assert all_ids(loader) == orders[1]
+    assert all_ids(loader) == orders[2]
+    assert all_ids(loader) == orders[3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_set_inside_the_loop_is_for_the_next(
+    data: Path, orders: list[list[int]], kind: dict[str, Any]
+) -> None:
+    loader = make(data, **kind)
+    seen = []
+    for batch in loader:
+        loader.set_epoch(3)
+        seen += batch["id"].tolist()
+    assert seen == orders[0]
+    assert all_ids(loader) == orders[3]
+
+
+def test_epochs_of_unfinished_iterators_do_not_count(data: Path, orders: list[list[int]]) -> None:
+    loader = make(data, num_workers=0)
+    iter(loader)
+    kept = iter(loader)
+    next(kept)
+    assert all_ids(loader) == orders[0]
+    assert all_ids(kept) == orders[0][100:]
+    assert loader.dataset.epoch == 1
+    assert all_ids(loader) == orders[1]
+
+
+def test_the_seed_changes_every_epoch(data: Path, orders: list[list[int]]) -> None:
+    loader, _ = StructuredDataset.create_dataloader(
+        data, lanes=2, num_workers=0, shuffle_seed=43, **SHUFFLED
+    )
+    other = [all_ids(loader) for _ in range(2)]
+    assert not {tuple(order) for order in other} & {tuple(order) for order in orders}
+
+
+def test_only_set_epoch_moves_persistent_workers_of_a_plain_loader(
+    data: Path, orders: list[list[int]]
+) -> None:
+    dataset = StructuredDataset(data, lanes=2, **SHUFFLED)
+    plain = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    assert all_ids(plain) == orders[0]
+    assert all_ids(plain) == orders[0]
+    dataset.set_epoch(2)
+    assert all_ids(plain) == orders[2]
+    assert all_ids(plain) == orders[2]
+
+
+def test_a_plain_loader_in_this_process_moves_on(data: Path, orders: list[list[int]]) -> None:
+    dataset = StructuredDataset(data, lanes=2, **SHUFFLED)
+    plain = DataLoader(dataset, batch_size=None)
+    assert all_ids(plain) == orders[0]
+    assert all_ids(plain) == orders[1]
+
+
+def test_text_is_shuffled_by_epoch_too(tmp_path: Path) -> None:
+    write_csv(tmp_path)
+    loader, _ = StructuredDataset.create_dataloader(
+        tmp_path, "csv", num_workers=0, shuffle=True, split_bytes=1500, batch_size=100
+    )
+    first, second = all_ids(loader), all_ids(loader)
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, "1", None, True])
+def test_an_epoch_is_a_count(data: Path, epoch: Any) -> None:
+    loader = make(data, num_workers=0)
+    with pytest.raises(OptionError, match="epoch"):
+        loader.set_epoch(epoch)
+    with pytest.raises(OptionError, match="epoch"):
+        loader.dataset.set_epoch(epoch)

@@ -1,0 +1,237 @@
+"""Leaving a loop, a loader or the interpreter at any moment leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_files import all_ids, descriptors, eventually, is_running, write_parquet
+from worker_code import with_process
+
+from penstock import StatefulLoader, StructuredDataset
+
+KINDS = [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_parquet(tmp_path_factory.mktemp("data"), [(3000, 500)] * 6)
+
+
+def make(data: Path, **options: Any) -> StatefulLoader:
+    settings = {"batch_size": 50, **options}
+    return StructuredDataset.create_dataloader(data, **settings)[0]
+
+
+def reading_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("penstock")]
+
+
+def shared_files() -> set[str]:
+    mine = (f"torch_{os.getpid()}_", "psm_", "sem.")
+    return {name for name in os.listdir("/dev/shm") if name.startswith(mine)}
+
+
+def nothing_is_left() -> bool:
+    return not reading_threads() and not multiprocessing.active_children()
+
+
+def run_a_few(loader: StatefulLoader) -> None:
+    for _ in islice(loader, 3):
+        pass
+
+
+def raise_in_the_loop(loader: StatefulLoader) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(loader)
+
+
+def _interrupted(loader: StatefulLoader) -> None:
+    for _ in loader:
+        raise KeyboardInterrupt
+
+
+def run_to_the_end(loader: StatefulLoader) -> None:
+    assert len(all_ids(loader)) == 18000
+
+
+def ask_for_an_iterator(loader: StatefulLoader) -> None:
+    iter(loader)
+
+
+def ask_for_a_state_before_the_first_batch(loader: StatefulLoader) -> None:
+    running = iter(loader)
+    loader.state_dict()
+    del running
+
+
+def ask_for_a_state_after_the_last(loader: StatefulLoader) -> None:
+    for _ in islice(loader, 3):
+        loader.state_dict()
+    loader.state_dict()
+
+
+@pytest.mark.parametrize("filters", [None, [("id", ">=", 0)]])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "act",
+    [
+        run_a_few,
+        raise_in_the_loop,
+        run_to_the_end,
+        ask_for_an_iterator,
+        ask_for_a_state_before_the_first_batch,
+        ask_for_a_state_after_the_last,
+    ],
+)
+def test_nothing_is_left_behind(
+    data: Path, act: Callable[[StatefulLoader], None], kind: dict[str, Any], filters: Any
+) -> None:
+    shared, open_files = shared_files(), descriptors()
+    loader = make(data, filters=filters, **kind)
+    act(loader)
+    gc.collect()
+    if kind.get("persistent_workers"):
+        assert not reading_threads()
+        del loader
+    assert eventually(nothing_is_left)
+    assert shared_files() <= shared
+    gc.collect()
+    assert descriptors() <= open_files + 8
+
+
+def test_descriptors_and_threads_do_not_pile_up(data: Path) -> None:
+    loader = make(data, num_workers=2)
+    run_a_few(loader)
+    before = descriptors()
+    for _ in range(6):
+        run_a_few(loader)
+    assert eventually(nothing_is_left)
+    assert descriptors() <= before + 4
+
+
+def test_two_iterators_dropped_at_once(data: Path) -> None:
+    loader = make(data, num_workers=2, persistent_workers=True)
+    first, second = iter(loader), iter(loader)
+    next(first), next(second)
+    del first, second, loader
+    gc.collect()
+    assert eventually(nothing_is_left)
+
+
+EXIT = """
+import sys
+from penstock import StructuredDataset
+
+def main():
+    global kept, loader
+    loader, _ = StructuredDataset.create_dataloader(
+        sys.argv[1], num_workers=int(sys.argv[2]), batch_size=50, split_bytes=20_000
+    )
+    kept = iter(loader)
+    for _ in range(3):
+        next(kept)
+    if sys.argv[3] == "raise":
+        raise SystemExit(0)
+
+main()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_interpreter_exits_in_mid_epoch(data: Path, tmp_path: Path, workers: int) -> None:
+    script = tmp_path / "exit.py"
+    script.write_text(EXIT)
+    started = []
+    for number in range(5):
+        pair = [
+            subprocess.Popen(
+                [sys.executable, script, data, str(workers), how],
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for how in ("fall off", "raise")
+        ]
+        started += [(number, process, process.communicate(timeout=60)) for process in pair]
+    for number, process, (_, errors) in started:
+        assert process.returncode == 0, f"run {number}: {errors}"
+        assert errors == "", f"run {number}"
+
+
+INTERRUPT = """
+import os, sys, time
+from penstock import StructuredDataset
+
+def transform(batch):
+    return {**batch, "pid": os.getpid()}
+
+if __name__ == "__main__":
+    loader, _ = StructuredDataset.create_dataloader(
+        sys.argv[1], num_workers=int(sys.argv[2]), batch_size=10, transform=transform
+    )
+    pids = set()
+    for number, batch in enumerate(loader):
+        if number < 8:
+            pids.add(batch["pid"])
+        if number == 8:
+            print(*pids, flush=True)
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupt_from_the_keyboard_ends_everything(
+    data: Path, tmp_path: Path, workers: int
+) -> None:
+    script = tmp_path / "interrupt.py"
+    script.write_text(INTERRUPT)
+    process = subprocess.Popen(
+        [sys.executable, script, data, str(workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    pids = list(map(int, process.stdout.readline().split()))
+    assert len(pids) == max(workers, 1)
+    time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode in (-signal.SIGINT, 130, 1)
+    assert "KeyboardInterrupt" in errors
+    assert "terminate called" not in errors
+    assert eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_workers_end_when_their_parent_is_killed(data: Path, tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(INTERRUPT)
+    process = subprocess.Popen(
+        [sys.executable, script, data, "2"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    pids = list(map(int, process.stdout.readline().split()))
+    process.kill()
+    process.communicate(timeout=30)
+    assert eventually(lambda: not any(map(is_running, pids)), patience_s=30)
+
+
+def test_persistent_workers_are_the_same_and_others_are_not(data: Path) -> None:
+    kept = make(data, num_workers=2, persistent_workers=True, transform=with_process)
+    first, second = ({batch["pid"] for batch in kept} for _ in range(2))
+    assert first == second
+    fresh = make(data, num_workers=2, transform=with_process)
+    first, second = ({batch["pid"] for batch in fresh} for _ in range(2))
+    assert not first & second

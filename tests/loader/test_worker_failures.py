@@ -1,0 +1,211 @@
+"""What goes wrong in a worker process reaches the user: what, where, and the worker's own words."""
+
+from __future__ import annotations
+
+import collections
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from small_files import all_ids, write_parquet
+from worker_code import (
+    die_at_row_777,
+    leave_at_row_777,
+    raise_what_does_not_pickle,
+    refuse_row_777,
+    slowly,
+    stop_iteration_at_row_777,
+    with_process,
+)
+
+from penstock import (
+    ConversionError,
+    FileChangedError,
+    OptionError,
+    PenstockError,
+    StatefulLoader,
+    StructuredDataset,
+    WorkerError,
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_parquet(tmp_path / "data")
+
+
+def make(data: Path, **options: Any) -> StatefulLoader:
+    settings = {"batch_size": 100, "num_workers": 2, **options}
+    return StructuredDataset.create_dataloader(data, **settings)[0]
+
+
+def exhaust(loader: StatefulLoader) -> None:
+    """Iterate without a line of Python in between, where a signal might strike."""
+    collections.deque(loader, maxlen=0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_file_that_changed_is_named(data: Path, num_workers: int) -> None:
+    loader = make(data, num_workers=num_workers)
+    broken = data / "part-02.parquet"
+    broken.write_bytes(broken.read_bytes()[:-100])
+    with pytest.raises(FileChangedError, match="part-02") as caught:
+        exhaust(loader)
+    check_cause(caught.value, num_workers, "FileChangedError")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_null_without_a_place_names_file_rows_and_column(data: Path, num_workers: int) -> None:
+    rows = pa.table({"id": pa.array([1, None, 3], pa.int64()), "x": [1.0, 2.0, 3.0]})
+    pq.write_table(rows, data / "part-07.parquet")
+    loader = make(data, num_workers=num_workers, columns=["id"])
+    with pytest.raises(ConversionError, match=r"part-07\.parquet, rows 0-3.*'id'") as caught:
+        exhaust(loader)
+    check_cause(caught.value, num_workers, "ConversionError")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_a_transform_raises_arrives_as_it_is(data: Path, num_workers: int) -> None:
+    loader = make(data, num_workers=num_workers, transform=refuse_row_777)
+    with pytest.raises(LookupError, match="row 777 is not welcome") as caught:
+        exhaust(loader)
+    check_cause(caught.value, num_workers, "refuse_row_777")
+
+
+def test_an_exception_that_does_not_pickle_keeps_its_name_and_words(data: Path) -> None:
+    loader = make(data, transform=raise_what_does_not_pickle)
+    with pytest.raises(RuntimeError, match=r"HardToSend: no luck \(7\)") as caught:
+        exhaust(loader)
+    check_cause(caught.value, 2, "raise_what_does_not_pickle")
+    with pytest.raises(Exception, match="no luck") as local:
+        exhaust(make(data, num_workers=0, transform=raise_what_does_not_pickle))
+    assert type(local.value).__name__ == "HardToSend"
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"lanes": 3}])
+def test_a_stop_iteration_does_not_end_the_epoch_in_silence(
+    data: Path, options: dict[str, Any]
+) -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        exhaust(make(data, transform=stop_iteration_at_row_777, **options))
+
+
+def test_an_error_ends_the_epoch_and_not_the_loader(data: Path) -> None:
+    failing = make(data, transform=refuse_row_777, persistent_workers=True)
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            exhaust(failing)
+    assert failing.dataset.epoch == 0
+
+
+@pytest.mark.parametrize("transform", [die_at_row_777, leave_at_row_777])
+def test_a_worker_that_dies_is_an_error_and_not_a_hang(data: Path, transform: Any) -> None:
+    loader = make(data, transform=transform)
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match="worker"):
+        exhaust(loader)
+    assert time.monotonic() - began < 30
+
+
+def test_persistent_workers_that_died_are_replaced(data: Path) -> None:
+    loader = make(data, transform=with_process, persistent_workers=True)
+    pids = {batch["pid"] for batch in loader}
+    assert pids == {batch["pid"] for batch in loader}
+    with pytest.raises(RuntimeError):  # torch's handler of the signal may be faster than we are
+        kill_and_go_on(pids.pop(), loader)
+    assert len(all_ids(loader)) == 1154
+
+
+def kill_and_go_on(pid: int, loader: StatefulLoader) -> None:
+    os.kill(pid, signal.SIGKILL)
+    exhaust(loader)
+
+
+def test_a_timeout_is_an_error_that_says_so(data: Path) -> None:
+    loader = make(data, transform=sleep_long, timeout=0.2)
+    with pytest.raises(WorkerError, match=r"timed out.*timeout"):
+        exhaust(loader)
+
+
+def sleep_long(batch: Any) -> Any:
+    time.sleep(3)
+    return batch
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("name", ["transform", "collate_fn", "worker_init_fn"])
+def test_what_cannot_be_sent_names_both_cures(data: Path, name: str, method: str) -> None:
+    loader = make(data, multiprocessing_context=method, **{name: lambda batch: batch})
+    with pytest.raises(WorkerError, match=rf"{name}.*top level.*__main__.*num_workers=0"):
+        exhaust(loader)
+
+
+@pytest.mark.parametrize("context", ["thread", 7, "Fork"])
+def test_an_unknown_start_method_is_refused_at_once(data: Path, context: Any) -> None:
+    with pytest.raises(OptionError, match="multiprocessing_context"):
+        make(data, multiprocessing_context=context)
+
+
+UNGUARDED = """
+import sys
+from functools import partial
+from penstock import StructuredDataset
+
+def transform(ballast, batch):
+    return batch
+
+loader, _ = StructuredDataset.create_dataloader(
+    sys.argv[1],
+    num_workers=1,
+    multiprocessing_context=sys.argv[2],
+    transform=partial(transform, bytes(int(sys.argv[3]))),
+)
+for batch in loader:
+    pass
+"""
+
+
+@pytest.mark.parametrize(("method", "ballast"), [("spawn", 300_000), ("forkserver", 0)])
+def test_a_script_without_a_guard_is_told_to_have_one(
+    data: Path, tmp_path: Path, method: str, ballast: int
+) -> None:
+    """Also where the worker dies before it has taken all that it is sent."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, script, data, method, str(ballast)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    last = done.stderr[done.stderr.rindex("WorkerError") :]
+    assert 'if __name__ == "__main__":' in last
+
+
+def test_every_error_of_ours_crosses_as_itself() -> None:
+    from penstock.loader.feed import failure
+
+    for kind in PenstockError.__subclasses__():
+        sent = failure(kind("what, where, what to do"))
+        assert type(sent.error) is kind
+        assert "what, where" in sent.trace
+
+
+def test_slow_workers_lose_nothing(data: Path) -> None:
+    assert len(all_ids(make(data, transform=slowly, prefetch_factor=1))) == 1154
+
+
+def check_cause(error: BaseException, num_workers: int, words: str) -> None:
+    """An error from a worker carries the worker's traceback."""
+    if num_workers:
+        assert isinstance(error.__cause__, WorkerError)
+        assert "Traceback" in str(error.__cause__)
+        assert words in str(error.__cause__)

@@ -1,0 +1,213 @@
+"""Stores: fsspec's, what is missing, and files that are no longer the ones that were found."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from penstock.errors import (
+    FileChangedError,
+    MissingExtraError,
+    NothingFoundError,
+    OptionError,
+    ReadError,
+)
+from penstock.model import DataFileInfo
+from penstock.storage import LocalStore, find_files, open_pinned, store_for
+from penstock.storage.stores import FsspecStore
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """The filesystem in memory, empty before and after."""
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+    yield files
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+
+
+def found(path: Any) -> list[str]:
+    return [file.path for file in find_files(path).files]
+
+
+def test_files_of_fsspec_are_listed_globbed_and_opened(memory: Any) -> None:
+    for name in ("a.parquet", "d/b.parquet", "d/_SUCCESS", "d/.x.parquet", "_k=1/c.parquet"):
+        memory.pipe(f"/bucket/{name}", name.encode())
+    everything = [
+        "memory://bucket/_k=1/c.parquet",
+        "memory://bucket/a.parquet",
+        "memory://bucket/d/b.parquet",
+    ]
+    assert found("memory://bucket") == everything
+    assert found("memory://bucket/") == everything
+    assert found("memory:///bucket") == everything
+    assert found("memory://bucket/**/*.parquet") == everything
+    assert found("memory://bucket/*.parquet") == everything[1:2]
+    assert found("memory://bucket/d/[ab].parquet") == everything[2:]
+    assert found(["memory://bucket/d", "memory://bucket/a.parquet"]) == everything[1:]
+    assert found("memory://bucket/d/_SUCCESS") == ["memory://bucket/d/_SUCCESS"]
+
+    listing = find_files("memory://bucket/a.parquet")
+    (file,) = listing.files
+    assert (file.size, listing.roots) == (9, ["memory://bucket"])
+    with listing.store.open(file.path) as stream:
+        assert stream.read_at(3, 2) == b"par"
+        assert stream.size() == 9
+
+
+def test_a_name_that_exists_is_literal_in_fsspec_too(memory: Any) -> None:
+    memory.pipe("/b/part[0].parquet", b"x")
+    memory.pipe("/b/part0.parquet", b"y")
+    assert found("memory://b/part[0].parquet") == ["memory://b/part[0].parquet"]
+    assert found("memory://b/part[01].parquet") == ["memory://b/part0.parquet"]
+
+
+@pytest.mark.parametrize("location", ["memory://none", "memory://none/*.parquet"])
+def test_nothing_found_in_fsspec(memory: Any, location: str) -> None:
+    with pytest.raises(NothingFoundError, match=location.replace("*", r"\*")):
+        find_files(location)
+
+
+def test_stores_compare_hash_and_pickle() -> None:
+    one, same = store_for("memory://a", {"x": [1]}), store_for("memory://b", {"x": [1]})
+    other = store_for("memory://a", {"x": [2]})
+    assert one == same
+    assert len({one, same}) == 1
+    assert one != other
+    assert len({one, other, LocalStore(), LocalStore()}) == 3
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert pickle.loads(pickle.dumps(LocalStore())) == LocalStore()
+
+
+def test_options_of_a_store_are_not_shown() -> None:
+    assert "hunter2" not in repr(store_for("memory://a", {"secret": "hunter2"}))
+
+
+def test_paths_in_different_stores_are_refused(memory: Any, tmp_path: Path) -> None:
+    memory.pipe("/a.parquet", b"x")
+    (tmp_path / "b.parquet").write_text("x")
+    with pytest.raises(OptionError, match=r"different stores.*b\.parquet.*memory://a\.parquet"):
+        find_files(["memory://a.parquet", tmp_path / "b.parquet"])
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(OptionError, match="no filesystem is known for nosuch://"):
+        find_files("nosuch://bucket/a.parquet")
+
+
+BLOCKED = """
+import sys
+for name in ("s3fs", "gcsfs", "adlfs", "dropboxdrivefs"):
+    sys.modules[name] = None
+from penstock.errors import MissingExtraError
+from penstock.storage import find_files
+for protocol in ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "dropbox"):
+    try:
+        find_files(f"{protocol}://bucket/a.parquet")
+    except MissingExtraError as error:
+        assert isinstance(error, ImportError)
+        print(protocol, error)
+"""
+
+
+def test_a_missing_extra_says_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True, timeout=100
+    )
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert said["dropbox"].startswith("reading dropbox:// needs another package: ")
+    extras = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+    extras |= {"az": "azure", "abfs": "azure", "abfss": "azure"}
+    for protocol, extra in extras.items():
+        assert said[protocol] == (
+            f"the filesystem for {protocol}:// is not installed; "
+            f'run: pip install "penstock[{extra}]"'
+        )
+
+
+def test_a_missing_extra_is_an_import_error() -> None:
+    assert issubclass(MissingExtraError, ImportError)
+
+
+@pytest.mark.parametrize("url", ["/data/a", "a", "file:///a", "local://a"])
+def test_plain_paths_are_local(url: str) -> None:
+    assert store_for(url) == LocalStore()
+
+
+def test_only_what_survives_a_fork_says_so() -> None:
+    assert LocalStore().fork_safe
+    assert store_for("memory://x").fork_safe
+    assert not FsspecStore("s3").fork_safe
+
+
+def pinned(path: Path) -> DataFileInfo:
+    (file,) = find_files(path).files
+    return DataFileInfo(file.path, file.size, etag=file.etag)
+
+
+def test_a_file_that_is_as_it_was_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"0123456789")
+    with open_pinned(LocalStore(), pinned(path)) as stream:
+        assert stream.read_at(3, 4) == b"456"
+    with open_pinned(LocalStore(), DataFileInfo(str(path))) as stream:
+        assert stream.size() == 10
+
+
+def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"0123456789")
+    file = pinned(path)
+    path.write_bytes(b"01234")
+    with pytest.raises(FileChangedError, match=r"a\.parquet changed.*10 bytes then, 5 now"):
+        open_pinned(LocalStore(), file)
+
+
+def test_a_file_written_again_with_the_same_size_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"0123456789")
+    file = pinned(path)
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    with pytest.raises(FileChangedError, match=r"a\.parquet was written again"):
+        open_pinned(LocalStore(), file)
+
+
+@pytest.mark.parametrize("replacement", ["nothing", "directory", "dangling link"])
+def test_a_file_that_vanished_is_refused(tmp_path: Path, replacement: str) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"0123456789")
+    file = pinned(path)
+    path.unlink()
+    if replacement == "directory":
+        path.mkdir()
+    elif replacement == "dangling link":
+        path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileChangedError, match=r"a\.parquet vanished") as caught:
+        open_pinned(LocalStore(), file)
+    assert isinstance(caught.value, ReadError)
+
+
+def test_files_of_fsspec_are_pinned_too(memory: Any) -> None:
+    memory.pipe("/b/a.parquet", b"0123456789")
+    (file,) = find_files("memory://b").files
+    info = DataFileInfo(file.path, file.size, etag=file.etag)
+    store = store_for(file.path)
+    with open_pinned(store, info) as stream:
+        assert stream.read() == b"0123456789"
+    memory.pipe("/b/a.parquet", b"9876543210")
+    with pytest.raises(FileChangedError, match=r"memory://b/a\.parquet was written again"):
+        open_pinned(store, info)
+    memory.rm("/b/a.parquet")
+    with pytest.raises(FileChangedError, match="vanished"):
+        open_pinned(store, info)
