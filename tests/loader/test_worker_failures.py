@@ -105,6 +105,8 @@ def test_an_error_ends_the_epoch_and_not_the_loader(data: Path) -> None:
     assert failing.dataset.epoch == 0
 
 
+# Torch raises in a handler of SIGCHLD, which may strike where nobody can catch it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("transform", [die_at_row_777, leave_at_row_777])
 def test_a_worker_that_dies_is_an_error_and_not_a_hang(data: Path, transform: Any) -> None:
     loader = make(data, transform=transform)
@@ -114,6 +116,7 @@ def test_a_worker_that_dies_is_an_error_and_not_a_hang(data: Path, transform: An
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_persistent_workers_that_died_are_replaced(data: Path) -> None:
     loader = make(data, transform=with_process, persistent_workers=True)
     pids = {batch["pid"] for batch in loader}

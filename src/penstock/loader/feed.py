@@ -6,8 +6,11 @@ import pickle
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.convert import Block
@@ -15,6 +18,7 @@ from penstock.loader.board import Board
 from penstock.loader.options import Finish
 from penstock.loader.parcels import Parcel, pack, pack_blocks
 from penstock.loader.pipeline import OpenLanes, Pipeline
+from penstock.loader.shared import shared_bytes
 from penstock.loader.stats import Stats
 from penstock.model import FileList
 from penstock.stream import Cursor, Run
@@ -63,6 +67,21 @@ class Feed(IterableDataset[Any]):
         self._board = board
         self._finish = finish
         self._parcel_batches = parcel_batches
+        self._sent: torch.Tensor | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In shared memory, but for the board.
+
+        A parent blocks for ever if it writes more into the pipe of a spawned process than the
+        pipe holds, and the process dies before it reads (for want of a ``__main__`` guard, say).
+        """
+        kept_back = ("_board", "_sent")
+        state = {name: self.__dict__[name] for name in self.__dict__ if name not in kept_back}
+        pickled = np.frombuffer(ForkingPickler.dumps(state), np.uint8)
+        memory = shared_bytes(len(pickled))
+        memory.numpy()[:] = pickled
+        self._sent = memory  # its descriptor must be open until the process has it
+        return _received, (memory, self._board)
 
     @property
     def user_code(self) -> dict[str, Any]:
@@ -111,6 +130,12 @@ class Feed(IterableDataset[Any]):
                     batches = [self._finish(batch) for batch in batches]
             packed = pack(batches)
         return Parcel(lane, cursors, rows, *packed, whole, stats.drain())
+
+
+def _received(memory: torch.Tensor, board: Board) -> Feed:
+    feed = Feed.__new__(Feed)
+    feed.__dict__.update(pickle.loads(memory.numpy().tobytes()), _board=board)
+    return feed
 
 
 class _LaneBatches:

@@ -89,7 +89,7 @@ class OpenLanes:
             *(self._pieces(files, start) for start in starts), key=lambda piece: piece.position
         )
         self._ahead: ReadAhead[Piece, Block] = ReadAhead(
-            (Job(piece.lane, piece, piece.cost_bytes) for piece in pieces),
+            (Job(piece.lane, piece, piece.cost_bytes, piece.exact) for piece in pieces),
             self._blocks,
             size_of=lambda block: block.nbytes,
             budget_bytes=pipeline.prefetch_bytes,

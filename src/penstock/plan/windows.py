@@ -37,6 +37,8 @@ class Piece:
     """rows of the window that come before it; None: to be counted by who reads in order"""
     chunks: tuple[FileSplit, ...]
     cost_bytes: int
+    exact: bool
+    """whether that is known, and not only guessed from the size on disk"""
     position: float
     """where in its lane it begins, from 0 to 1, to read lanes side by side"""
 
@@ -72,7 +74,8 @@ def lane_pieces(
         members = range(first, min(first + mix, len(chunks)))
         splits = tuple(chunks.split(i, files) for i in members)
         size = sum(_cost(chunks, i, cost) for i in members)
-        yield Piece(lane, window, None, splits, size, position)
+        exact = chunks[slice(members.start, members.stop)].counted and not cost.variable
+        yield Piece(lane, window, None, splits, size, exact, position)
 
 
 def _cost(chunks: Chunks, index: int, cost: RowCost) -> int:
@@ -94,20 +97,20 @@ def _split_window(
     chunk = chunks.split(window, files)
     kind = chunks.kind[window]
     if kind == WHOLE:
-        yield Piece(lane, window, None, (chunk,), 2 * block_bytes, position)
+        yield Piece(lane, window, None, (chunk,), 2 * block_bytes, False, position)
     elif kind == BYTES and chunk.byte_range is not None:
         whole = chunk.byte_range
         for start in range(whole.offset, whole.stop, block_bytes):
             text = ByteRange(start, min(block_bytes, whole.stop - start))
             split = FileSplit(chunk.file, byte_range=text)
-            yield Piece(lane, window, None, (split,), text.length, position)
+            yield Piece(lane, window, None, (split,), text.length, False, position)
     elif chunk.row_range is not None:
         wanted = chunk.row_range
         for part, size in _row_parts(chunk, skip, block_bytes):
             held = min(cost.of(part.length, size), 4 * block_bytes)
             row = part.offset - wanted.offset if counted else None
             split = FileSplit(chunk.file, row_range=part)
-            yield Piece(lane, window, row, (split,), held, position)
+            yield Piece(lane, window, row, (split,), held, not cost.variable, position)
 
 
 def _row_parts(chunk: FileSplit, skip: int, block_bytes: int) -> Iterator[tuple[RowRange, int]]:

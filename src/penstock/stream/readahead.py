@@ -30,7 +30,9 @@ class Job(Generic[Spec, Made]):
     lane: int
     spec: Spec
     cost_bytes: int
-    """estimate of what it holds in memory while it waits"""
+    """estimate of what it holds in memory while it is made and waits"""
+    exact: bool = True
+    """False: it may be far too low, and other jobs wait until one has shown how far"""
     state: int = field(default=_PENDING, init=False)
     made: deque[tuple[Made, int]] = field(default_factory=deque, init=False)
     queued_bytes: int = field(default=0, init=False)
@@ -73,6 +75,7 @@ class ReadAhead(Generic[Spec, Made]):
         self._exhausted = False
         self._held = 0
         self._growth = 1.0
+        self._learned = False
         self._stuck = 0
         self._broken: BaseException | None = None
         self._closed = False
@@ -187,6 +190,8 @@ class ReadAhead(Generic[Spec, Made]):
                     return None
                 job = self._pending[0]
                 cost = int(job.cost_bytes * self._growth)
+                if not job.exact and not self._learned:
+                    cost = max(cost, self._budget)
                 if job.limit_bytes < 0 or not self._held or self._held + cost <= self._budget:
                     self._pending.popleft()
                     job.limit_bytes = max(min(cost, self._budget - self._held), 1)
@@ -244,6 +249,7 @@ class ReadAhead(Generic[Spec, Made]):
     def _learn(self, job: Job[Spec, Made]) -> None:
         """Raise the estimates of jobs to come where blocks turn out larger than expected."""
         if job.cost_bytes > 0:
+            self._learned = True
             found = job.made_bytes / job.cost_bytes
             self._growth = max(1.0, found, self._growth * _FORGET)
 
