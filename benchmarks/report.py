@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from statistics import median
 
@@ -19,7 +19,8 @@ __all__ = ["table", "write"]
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 _METHOD = Path(__file__).with_name("method.md")
-_GROUND = ("torch", "pyarrow", "numpy")
+_GROUND = ("torch", "pyarrow", "numpy", "pandas")
+"""what both sides have in common; pyarrow imports pandas where it is installed"""
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
@@ -97,16 +98,16 @@ def _figures(verdict: Verdict) -> dict[str, object]:
 def _versions(peers_python: Path) -> dict[str, str]:
     """Of both sides; it is an error if they do not stand on the same ground."""
     ask = (
-        "import json, sys; from importlib.metadata import version;"
-        "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
+        "import json, sys; from importlib.metadata import distributions;"
+        "print(json.dumps({d.name: d.version for d in distributions() if d.name in sys.argv[1:]}))"
     )
     peer = "torch-dataloader-utils"
     asked = subprocess.run(
         [str(peers_python), "-c", ask, peer, *_GROUND], capture_output=True, text=True, check=True
     )
     theirs: dict[str, str] = json.loads(asked.stdout)
-    ours = {name: version(name) for name in _GROUND}
-    if any(ours[name] != theirs[name] for name in _GROUND):
+    ours = {one.name: one.version for one in distributions() if one.name in _GROUND}
+    if ours != {name: theirs[name] for name in theirs if name != peer}:
         raise SystemExit(f"versions differ: {ours} here, {theirs} for the peers")
     return {"Python": platform.python_version(), **ours, peer: theirs[peer]}
 

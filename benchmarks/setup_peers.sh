@@ -4,9 +4,13 @@
 set -eu
 cd "$(dirname "$0")/.."
 [ -x .venv-peers/bin/python ] || .venv/bin/python -m venv .venv-peers
-version_in_venv() {
-    .venv/bin/python -c "from importlib.metadata import version; print(version('$1'))"
-}
+# pandas too, where .venv has it: pyarrow imports it if it is there, which shows in memory.
+same=$(.venv/bin/python - <<'PY'
+from importlib.metadata import distributions
+shared = {"pyarrow", "numpy", "pandas"}
+print(*sorted({f"{d.name}=={d.version}" for d in distributions() if d.name in shared}))
+PY
+)
+# shellcheck disable=SC2086
 .venv-peers/bin/python -m pip install --quiet -c constraints.txt \
-    torch==2.13.0 torch-dataloader-utils==0.2.0 \
-    "pyarrow==$(version_in_venv pyarrow)" "numpy==$(version_in_venv numpy)"
+    torch==2.13.0 torch-dataloader-utils==0.2.0 $same

@@ -65,7 +65,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"ragged": "square"},
         {"on_error": "ignore"},
         {"on_error": None},
-        {"split_strategy": object()},
+        {"split_strategy": 7},
         {"split_strategy": "round robin"},
         {"columns": "id"},
         {"columns": []},
