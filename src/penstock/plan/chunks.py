@@ -138,17 +138,19 @@ def _pack(first: Int64Array, size_bytes: Int64Array, split_bytes: int) -> Int64A
     if len(large) == 0:
         return first
     before = np.concatenate([[0], np.cumsum(size_bytes)])
-    ends = np.append(first[1:], len(size_bytes))
+    reach = np.searchsorted(before, before[:-1] + split_bytes, side="right") - 1
+    following = np.maximum(reach, np.arange(1, len(size_bytes) + 1)).tolist()
+    ends = np.append(first[1:], len(size_bytes)).tolist()
     breaks: list[int] = []
-    for run in large:
-        at, end = int(first[run]), int(ends[run])
-        while True:
-            reach = int(np.searchsorted(before, before[at] + split_bytes, side="right")) - 1
-            at = max(at + 1, reach)
-            if at >= end:
-                break
+    for run in large.tolist():
+        at, end = following[first[run]], ends[run]
+        while at < end:
             breaks.append(at)
-    return np.union1d(first, np.asarray(breaks, np.int64))
+            at = following[at]
+    begins = np.zeros(len(size_bytes), bool)
+    begins[first] = True
+    begins[breaks] = True
+    return np.flatnonzero(begins)
 
 
 def _cut_runs(runs: Chunks, split_rows: int) -> Chunks:

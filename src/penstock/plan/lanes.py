@@ -98,8 +98,11 @@ def _cut_at(files: FileList, chunks: Chunks, cuts: Int64Array) -> LanePlan:
     ends = np.cumsum(weights)
     starts = ends - weights
     total = int(ends[-1]) if len(ends) else 0
-    at = np.unique(np.concatenate([starts, cuts[(cuts > 0) & (cuts < total)]]))
-    parent = np.searchsorted(ends, at, side="right")
+    inner = np.unique(cuts[(cuts > 0) & (cuts < total)])
+    inner = inner[~np.isin(inner, starts)]
+    place = np.searchsorted(starts, inner)
+    at = np.insert(starts, place, inner)
+    parent = np.insert(np.arange(len(starts)), place, place - 1)
     length = np.diff(np.append(at, total))
     cuttable = chunks.kind[parent] == (ROWS if chunks.counted else BYTES)
     inside = at - starts[parent]
