@@ -11,7 +11,11 @@ __all__ = ["cut_rows", "in_blocks", "rows_only"]
 
 
 def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
-    """The same rows in tables of about ``block_bytes``: small ones joined, large ones sliced."""
+    """The same rows in tables of up to about ``block_bytes``: small ones joined, large ones cut.
+
+    Joining is only worth its copy for tables that are much smaller than a block.
+    """
+    enough_bytes = block_bytes // 16
     pending: list[pa.Table] = []
     pending_bytes = 0
     for table in tables:
@@ -26,6 +30,9 @@ def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table
         else:
             pending.append(table)
             pending_bytes += size
+            if pending_bytes >= enough_bytes:
+                yield _joined(pending)
+                pending, pending_bytes = [], 0
     if pending:
         yield _joined(pending)
 

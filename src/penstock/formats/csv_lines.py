@@ -28,7 +28,7 @@ CURES = (
     'format_options={"read_options": ..., "parse_options": ..., "convert_options": ...}'
 )
 _LINE_FEED = 0x0A
-_PIECE_BYTES = 1 << 18
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

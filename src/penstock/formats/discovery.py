@@ -25,11 +25,14 @@ from penstock.formats.reader import TabularReader
 from penstock.formats.registry import make_format, select_files
 from penstock.formats.schemas import unify
 from penstock.model import DataFileInfo, FileList
-from penstock.storage import FileStatus, Store, find_files
+from penstock.storage import FileStatus, LocalStore, Store, find_files
 
 __all__ = ["Discovered", "discover"]
 
 logger = logging.getLogger(__name__)
+
+_INSPECTING_THREADS = 16
+_FILES_WORTH_A_THREAD = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,10 @@ class _Inspection:
         self, statuses: list[FileStatus], keep: ds.Expression | None
     ) -> tuple[list[DataFileInfo], list[FileFacts]]:
         """What is in each file; broken ones are left out or raise."""
-        results = _in_parallel(lambda status: self._look(status, keep), statuses)
+        threads = _INSPECTING_THREADS
+        if isinstance(self._store, LocalStore):  # work for the processor alone
+            threads = min(threads, len(statuses) // _FILES_WORTH_A_THREAD)
+        results = _in_parallel(lambda status: self._look(status, keep), statuses, threads)
         infos: list[DataFileInfo] = []
         facts: list[FileFacts] = []
         for status, result in zip(statuses, results, strict=True):
@@ -169,11 +175,10 @@ class _Inspection:
 
 
 def _in_parallel(
-    look: Callable[[FileStatus], FileFacts | ReadError], statuses: list[FileStatus]
+    look: Callable[[FileStatus], FileFacts | ReadError], statuses: list[FileStatus], threads: int
 ) -> list[FileFacts | ReadError]:
-    if len(statuses) < 2:
+    if threads < 2 or len(statuses) < 2:
         return [look(status) for status in statuses]
-    threads = min(4 * (os.cpu_count() or 1), 32, len(statuses))
     with ThreadPoolExecutor(threads, thread_name_prefix="penstock-inspect") as pool:
         return list(pool.map(look, statuses))
 

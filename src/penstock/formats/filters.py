@@ -55,16 +55,20 @@ def columns_of(expression: ds.Expression, schema: pa.Schema) -> list[str]:
 def binds(expression: ds.Expression, fields: Iterable[pa.Field]) -> bool:
     """Whether the expression can be evaluated over these columns alone."""
     try:
-        pa.schema(list(fields)).empty_table().filter(expression)
+        _bind(expression, pa.schema(list(fields)))
     except _NOT_BOUND:
         return False
     return True
 
 
+def _bind(expression: ds.Expression, schema: pa.Schema) -> None:
+    ds.Scanner.from_batches([], schema=schema, filter=expression)
+
+
 def check_filter(expression: ds.Expression, schema: pa.Schema) -> None:
     """Raise a SchemaError unless the expression can be evaluated over the data set's columns."""
     try:
-        schema.empty_table().filter(expression)
+        _bind(expression, schema)
     except _NOT_BOUND as error:
         raise SchemaError(
             f"filters {expression} cannot be applied: {error}; "

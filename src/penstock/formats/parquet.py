@@ -57,12 +57,12 @@ class ParquetFormat:
             with self._open(store, file) as opened:
                 footer = opened.metadata
                 schema = opened.schema_arrow.remove_metadata()
+                groups = row_groups(footer)
+                if keep is not None and len(groups):
+                    groups = groups.keep(_surviving(store, file, footer, schema, keep))
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file.path, error) from error
         _footers.add(_key(file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
-        groups = row_groups(footer)
-        if keep is not None and len(groups):
-            groups = groups.keep(_surviving(footer, schema, keep))
         return FileFacts(schema, record_count=footer.num_rows, row_groups=groups)
 
     def read(
@@ -82,17 +82,25 @@ class ParquetFormat:
         return pq.ParquetFile(open_pinned(store, file), metadata=_footers.get(_key(file)), **how)
 
 
-def _surviving(footer: pq.FileMetaData, schema: pa.Schema, keep: ds.Expression) -> list[int]:
+def _surviving(
+    store: Store,
+    file: DataFileInfo,
+    footer: pq.FileMetaData,
+    schema: pa.Schema,
+    keep: ds.Expression,
+) -> list[int]:
     """Row groups that may hold a row for ``keep``; all of them if it cannot be told.
 
     The filter may name columns that this file lacks or has in another type: then there is
     nothing to conclude from its statistics, and rows are filtered after reading.
     """
-    sink = pa.BufferOutputStream()
-    footer.write_metadata_file(sink)
-    fragment = ds.ParquetFileFormat().make_fragment(
-        pa.BufferReader(sink.getvalue()), pafs.LocalFileSystem()
-    )
+    if isinstance(store, LocalStore):
+        source: Any = file.path  # reading the footer once more is cheaper than writing it down
+    else:
+        sink = pa.BufferOutputStream()
+        footer.write_metadata_file(sink)
+        source = pa.BufferReader(sink.getvalue())
+    fragment = ds.ParquetFileFormat().make_fragment(source, pafs.LocalFileSystem())
     try:
         return [group.id for group in fragment.subset(keep, schema=schema).row_groups]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):

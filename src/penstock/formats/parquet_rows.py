@@ -48,7 +48,7 @@ class GroupDecoder:
         leaves = _leaf_columns(self.opened.schema_arrow, self.wanted)
         columns = [leaf for leaf, _ in leaves]
         row_bytes = self._row_bytes(leaves, groups, rows)
-        for first, last in _runs_of_groups(groups, rows, row_bytes, block_bytes):
+        for first, last in _runs_of_groups(groups, rows, row_bytes, block_bytes // 8):
             run = RowRange(int(groups.start[first]), int(groups.rows[first:last].sum()))
             start = max(rows.offset, run.offset) - run.offset
             length = min(rows.stop, run.stop) - run.offset - start
@@ -113,9 +113,12 @@ _sampled_widths: BoundedCache[float] = BoundedCache(lambda width: 100)
 
 
 def _runs_of_groups(
-    groups: RowGroups, wanted: RowRange, row_bytes: float, block_bytes: int
+    groups: RowGroups, wanted: RowRange, row_bytes: float, limit_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    """Runs of row groups to decode together: those wanted whole, up to the size of a block."""
+    """Runs of row groups to decode together: those wanted whole, while they are small.
+
+    What is decoded together has to be copied together afterwards.
+    """
     stop: Int64Array = groups.start + groups.rows
     overlapping = np.flatnonzero((stop > wanted.offset) & (groups.start < wanted.stop)).tolist()
     whole = (groups.start >= wanted.offset) & (stop <= wanted.stop)
@@ -123,7 +126,7 @@ def _runs_of_groups(
     size = 0.0
     for group in overlapping:
         own = row_bytes * int(groups.rows[group])
-        if first is not None and (not whole[group] or size + own > block_bytes):
+        if first is not None and (not whole[group] or size + own > limit_bytes):
             yield first, group
             first, size = None, 0.0
         if not whole[group]:

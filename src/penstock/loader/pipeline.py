@@ -15,6 +15,7 @@ from penstock.formats.reader import TabularReader
 from penstock.loader.stats import Stats
 from penstock.model import FileList, FileSplit
 from penstock.plan import ROW_ORDER, Chunks, Piece, RowCost, lane_pieces, permutation
+from penstock.storage import LocalStore
 from penstock.stream import Cursor, Job, Located, ReadAhead, Run, cut
 
 __all__ = ["LaneStart", "OpenLanes", "Pipeline"]
@@ -85,6 +86,9 @@ class OpenLanes:
         self._epoch = epoch
         self._stats = stats
         self._starts = {start.lane: start for start in starts}
+        threads = min(_MAX_THREADS, usable_cores())
+        # Local files are read as fast as they are decoded: to be further ahead than the threads
+        # can work takes memory and gains nothing.
         pieces = heapq.merge(
             *(self._pieces(files, start) for start in starts), key=lambda piece: piece.position
         )
@@ -93,7 +97,10 @@ class OpenLanes:
             self._blocks,
             size_of=lambda block: block.nbytes,
             budget_bytes=pipeline.prefetch_bytes,
-            threads=min(_MAX_THREADS, usable_cores()),
+            threads=threads,
+            most_jobs=len(starts) + threads + 1
+            if isinstance(pipeline.reader.store, LocalStore)
+            else None,
         )
 
     def runs(self, lane: int) -> Iterator[Run[Block]]:

@@ -46,10 +46,10 @@ class Job(Generic[Spec, Made]):
 class ReadAhead(Generic[Spec, Made]):
     """Runs jobs in threads, in the order given, and hands out each lane's blocks in order.
 
-    Jobs begin while the budget lasts. One that a consumer waits for begins regardless, and
-    never waits for a thread that is itself waiting to be emptied: a budget that is too small
-    makes it slow, not stuck. Threads start with the first block asked for and end with
-    ``close``, which waits for what is being decoded.
+    Jobs begin while the budget lasts, and no more than ``most_jobs`` at a time. One that a
+    consumer waits for begins regardless, and never waits for a thread that is itself waiting to
+    be emptied: a budget that is too small makes it slow, not stuck. Threads start with the first
+    block asked for and end with ``close``, which waits for what is being decoded.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class ReadAhead(Generic[Spec, Made]):
         size_of: Callable[[Made], int],
         budget_bytes: int,
         threads: int,
+        most_jobs: int | None = None,
     ) -> None:
         self.waited_s = 0.0
         self.peak_bytes = 0
@@ -74,6 +75,8 @@ class ReadAhead(Generic[Spec, Made]):
         self._lanes: dict[int, deque[Job[Spec, Made]]] = {}
         self._exhausted = False
         self._held = 0
+        self._most_jobs = most_jobs
+        self._begun = 0
         self._growth = 1.0
         self._learned = False
         self._stuck = 0
@@ -146,7 +149,9 @@ class ReadAhead(Generic[Spec, Made]):
                 self._changed.wait()
             self.waited_s += time.perf_counter() - began
             if not job.made:
+                self._begun -= 1
                 self._charge(job)
+                self._changed.notify_all()
                 if job.error is not None:
                     raise job.error
                 return None
@@ -192,14 +197,20 @@ class ReadAhead(Generic[Spec, Made]):
                 cost = int(job.cost_bytes * self._growth)
                 if not job.exact and not self._learned:
                     cost = max(cost, self._budget)
-                if job.limit_bytes < 0 or not self._held or self._held + cost <= self._budget:
+                if job.limit_bytes < 0 or self._has_room(cost):
                     self._pending.popleft()
+                    self._begun += 1
                     job.limit_bytes = max(min(cost, self._budget - self._held), 1)
                     job.state = _RUNNING
                     self._charge(job)
                     return job
                 self._changed.wait()
             return None
+
+    def _has_room(self, cost_bytes: int) -> bool:
+        if self._most_jobs is not None and self._begun >= self._most_jobs:
+            return False
+        return not self._held or self._held + cost_bytes <= self._budget
 
     def _pull(self) -> bool:
         """Move one more job from the plan to those that are known; called with the lock held."""
