@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from penstock.convert import Block
 from penstock.loader.board import Board
 from penstock.loader.options import Finish
-from penstock.loader.parcels import Parcel, pack, pack_blocks
+from penstock.loader.parcels import Parcel, pack, pack_blocks, pack_dicts
 from penstock.loader.pipeline import OpenLanes, Pipeline
 from penstock.loader.shared import shared_bytes
 from penstock.loader.stats import Stats
@@ -128,7 +128,7 @@ class Feed(IterableDataset[Any]):
             if self._finish is not None:
                 with stats.timed("transform"):
                     batches = [self._finish(batch) for batch in batches]
-            packed = pack(batches)
+            packed = pack_dicts(batches) or pack(batches)
         return Parcel(lane, cursors, rows, *packed, whole, stats.drain())
 
 

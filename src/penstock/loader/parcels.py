@@ -17,7 +17,7 @@ from penstock.convert import Block, Converter
 from penstock.loader.shared import shared_bytes
 from penstock.stream import Cursor
 
-__all__ = ["Batch", "Parcel", "ParcelRun", "pack", "pack_blocks", "unpack"]
+__all__ = ["Batch", "Parcel", "ParcelRun", "pack", "pack_blocks", "pack_dicts", "unpack"]
 
 _ALIGNMENT = 64
 
@@ -100,6 +100,54 @@ def pack_blocks(blocks: Sequence[Block]) -> tuple[torch.Tensor, bytes] | None:
 def _arrays(buffer: torch.Tensor, layout: list[tuple[int, str, tuple[int, ...]]]) -> Any:
     memory = buffer.numpy()
     return [np.ndarray(shape, dtype, memory, offset) for offset, dtype, shape in layout]
+
+
+def pack_dicts(batches: Sequence[Any]) -> tuple[torch.Tensor, bytes] | None:
+    """Dicts of tensors that are alike but for their rows, column by column; None for all else."""
+    first = batches[0]
+    if not all(type(batch) is dict and batch.keys() == first.keys() for batch in batches):
+        return None
+    columns = [[batch[key] for batch in batches] for key in first]
+    if not columns or not all(map(_alike, columns)):
+        return None
+    arrays = [[part.numpy() for part in column] for column in columns]
+    rows = [[len(part) for part in column] for column in arrays]
+    offsets, size = _places([sum(part.nbytes for part in column) for column in arrays])
+    buffer = shared_bytes(size)
+    memory = buffer.numpy()
+    layout = []
+    for offset, parts, lengths in zip(offsets, arrays, rows, strict=True):
+        shape, dtype = (sum(lengths), *parts[0].shape[1:]), parts[0].dtype
+        np.concatenate(parts, out=np.ndarray(shape, dtype, memory, offset))
+        layout.append((offset, dtype.str, shape))
+    return buffer, pickle.dumps((_dicts, (list(first), layout, rows)))
+
+
+def _alike(column: Sequence[Any]) -> bool:
+    """Whether these are tensors that numpy can lay end to end."""
+    first = column[0]
+    if type(first) is not torch.Tensor or first.dim() == 0 or first.dtype == torch.bfloat16:
+        return False
+    return all(
+        type(part) is torch.Tensor
+        and _plain(part)
+        and part.dtype == first.dtype
+        and part.shape[1:] == first.shape[1:]
+        for part in column
+    )
+
+
+def _dicts(
+    buffer: torch.Tensor,
+    layout: tuple[list[Any], list[tuple[int, str, tuple[int, ...]]], list[list[int]]],
+) -> Any:
+    keys, places, rows = layout
+    columns = [torch.from_numpy(array) for array in _arrays(buffer, places)]
+    parts = [
+        torch.split_with_sizes(column, lengths)
+        for column, lengths in zip(columns, rows, strict=True)
+    ]
+    return [dict(zip(keys, leaves, strict=True)) for leaves in zip(*parts, strict=True)]
 
 
 def pack(value: Any) -> tuple[torch.Tensor, bytes]:

@@ -1,0 +1,99 @@
+"""What crosses between processes arrives as it was, in one shared buffer."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from penstock.loader.parcels import Batch, pack, pack_dicts, unpack
+
+
+def tensors(rows: int, start: int = 0) -> dict[str, Any]:
+    ids = torch.arange(start, start + rows)
+    return {"id": ids, "x": ids.float().reshape(-1, 1) / 2, "on": ids % 2 == 0}
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and bool((one == other).all())
+    return type(one) is type(other) and bool(one == other)
+
+
+def test_alike_dicts_of_tensors_go_column_by_column() -> None:
+    batches = [tensors(4), tensors(4, 4), tensors(1, 8), tensors(0)]
+    packed = pack_dicts(batches)
+    assert packed is not None
+    assert packed[0].is_shared()
+    arrived = unpack(*packed)
+    assert len(arrived) == 4
+    assert all(same(a, b) for a, b in zip(arrived, batches, strict=True))
+    arrived[0]["id"].zero_()
+    assert arrived[1]["id"].tolist() == [4, 5, 6, 7], "batches do not share rows"
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [tensors(2), {"id": torch.arange(2)}],
+        [{"a": torch.zeros(2)}, {"a": torch.zeros(2, dtype=torch.int64)}],
+        [{"a": torch.zeros(2, 3)}, {"a": torch.zeros(2, 4)}],
+        [{"a": torch.tensor(1.0)}],
+        [{"a": [1, 2]}],
+        [{"a": torch.zeros(2, dtype=torch.bfloat16)}],
+        [{"a": torch.zeros(2, requires_grad=True)}],
+        [{}],
+        [torch.zeros(2)],
+    ],
+)
+def test_all_else_goes_pickled(batches: list[Any]) -> None:
+    assert pack_dicts(batches) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        tensors(3),
+        {"nested": {"t": torch.zeros(2, 3, dtype=torch.bfloat16)}, "l": [1, "x", None]},
+        {"scalar": torch.tensor(2.5), "empty": torch.zeros(0, 4), "bool": torch.tensor([True])},
+        {"strided": torch.arange(12).reshape(3, 4).t(), "n": np.arange(5)[::2]},
+        {"objects": np.array(["a", None], object)},
+        (torch.arange(3), "text"),
+    ],
+)
+def test_a_packed_value_arrives(value: Any) -> None:
+    buffer, layout = pack(value)
+    assert buffer.is_shared()
+    arrived = unpack(buffer, layout)
+    if isinstance(value, dict):
+        flat = {**value, **value.get("nested", {})}
+        got = {**arrived, **arrived.get("nested", {})}
+        flat.pop("nested", None), flat.pop("objects", None)
+        assert all(same(flat[k], got[k]) for k in flat)
+    else:
+        assert torch.equal(arrived[0], value[0])
+        assert arrived[1] == value[1]
+
+
+def test_a_slice_of_a_record_batch_does_not_take_the_whole_along() -> None:
+    whole = pa.record_batch({"a": np.arange(100_000)})
+    buffer, layout = pack(whole.slice(10, 5))
+    assert buffer.nbytes + len(layout) < 5_000
+    assert unpack(buffer, layout).equals(whole.slice(10, 5))
+
+
+def test_a_batch_of_a_hand_made_loader_arrives_as_a_plain_dict() -> None:
+    from multiprocessing.reduction import ForkingPickler
+
+    sent = ForkingPickler.dumps(Batch(tensors(3)))
+    arrived = pickle.loads(sent)
+    assert type(arrived) is dict
+    assert same(arrived, tensors(3))
