@@ -184,6 +184,7 @@ def _fitting_workers(options: DatasetOptions) -> int:
     if options.get("transform") is None and options.get("collate_fn") is None:
         logger.info("num_workers=0: batches are made by threads of this process")
         return 0
-    workers = max(1, usable_cores() - 1)
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # processes that share these cores
+    workers = max(1, usable_cores() // beside)
     logger.info("num_workers=%d: transform and collate_fn run in worker processes", workers)
     return workers
