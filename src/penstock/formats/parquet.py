@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from penstock.errors import OptionError, ReadError
@@ -54,16 +53,28 @@ class ParquetFormat:
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
         try:
-            with self._open(store, file) as opened:
-                footer = opened.metadata
-                schema = opened.schema_arrow.remove_metadata()
-                groups = row_groups(footer)
-                if keep is not None and len(groups):
-                    groups = groups.keep(_surviving(store, file, footer, schema, keep))
+            with open_pinned(store, file) as source:
+                facts, footer = self._look(source, keep)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file.path, error) from error
         _footers.add(_key(file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
-        return FileFacts(schema, record_count=footer.num_rows, row_groups=groups)
+        return facts
+
+    def _look(
+        self, source: pa.NativeFile, keep: ds.Expression | None
+    ) -> tuple[FileFacts, pq.FileMetaData]:
+        """What is in the file, from one reading of its footer unless options forbid."""
+        fragment = None if keep is None else ds.ParquetFileFormat().make_fragment(source)
+        if fragment is None or self.options:
+            opened = pq.ParquetFile(source, **self.options)
+            footer, schema = opened.metadata, opened.schema_arrow
+        else:
+            footer = fragment.metadata
+            schema = footer.schema.to_arrow_schema()
+        groups = row_groups(footer)
+        if fragment is not None:
+            groups = groups.keep(_surviving(fragment, keep))
+        return FileFacts(schema.remove_metadata(), footer.num_rows, groups), footer
 
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
@@ -82,29 +93,17 @@ class ParquetFormat:
         return pq.ParquetFile(open_pinned(store, file), metadata=_footers.get(_key(file)), **how)
 
 
-def _surviving(
-    store: Store,
-    file: DataFileInfo,
-    footer: pq.FileMetaData,
-    schema: pa.Schema,
-    keep: ds.Expression,
-) -> list[int]:
+def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[int]:
     """Row groups that may hold a row for ``keep``; all of them if it cannot be told.
 
     The filter may name columns that this file lacks or has in another type: then there is
     nothing to conclude from its statistics, and rows are filtered after reading.
     """
-    if isinstance(store, LocalStore):
-        source: Any = file.path  # reading the footer once more is cheaper than writing it down
-    else:
-        sink = pa.BufferOutputStream()
-        footer.write_metadata_file(sink)
-        source = pa.BufferReader(sink.getvalue())
-    fragment = ds.ParquetFileFormat().make_fragment(source, pafs.LocalFileSystem())
     try:
-        return [group.id for group in fragment.subset(keep, schema=schema).row_groups]
+        left = fragment.subset(keep, schema=fragment.physical_schema).row_groups
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return list(range(footer.num_row_groups))
+        left = fragment.row_groups
+    return [group.id for group in left]
 
 
 def _unreadable(where: str, error: BaseException) -> BaseException:
