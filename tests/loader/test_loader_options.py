@@ -144,3 +144,10 @@ def test_a_number_that_is_given_is_not_logged_as_a_choice(
     with caplog.at_level(logging.INFO, logger="penstock"):
         StructuredDataset.create_dataloader(data, num_workers=0)
     assert "num_workers" not in caplog.text
+
+
+def test_no_workers_cannot_be_kept(data: Path) -> None:
+    with pytest.raises(OptionError, match="persistent_workers"):
+        StructuredDataset.create_dataloader(data, num_workers=0, persistent_workers=True)
+    loader, _ = StructuredDataset.create_dataloader(data, persistent_workers=True)
+    assert loader.num_workers == 0, "left to the library, it is no contradiction"

@@ -155,6 +155,10 @@ class StructuredDataset(TabularDataset):
         ``num_workers=None`` reads with threads in this process, unless ``transform`` or
         ``collate_fn`` run Python code for each batch: then with processes.
         """
+        if num_workers == 0 and persistent_workers:
+            raise OptionError(
+                "persistent_workers=True has no effect beside num_workers=0: there are no workers"
+            )
         if num_workers is None:
             num_workers = _fitting_workers(options)
         check_count("num_workers", num_workers, least=0)
