@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.convert.columns import Column, Rows
+from penstock.convert.columns import Column, Rows, StructColumn
 from penstock.errors import ConversionError
 
 __all__ = ["ArrowBlock", "Block", "ColumnBlock"]
@@ -80,53 +80,47 @@ class Block(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ColumnBlock(Block):
-    """Columns by key; batches are dicts."""
+    """Columns by key, as in a struct; batches are dicts."""
 
-    names: tuple[str, ...]
-    columns: tuple[Column, ...]
-    num_rows: int
+    fields: StructColumn
+
+    @property
+    def num_rows(self) -> int:
+        return self.fields.num_rows
 
     @property
     def nbytes(self) -> int:
-        return sum(column.nbytes for column in self.columns)
+        return self.fields.nbytes
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in the order of their keys."""
+        return self.fields.columns
 
     def slice(self, start: int, length: int) -> ColumnBlock:
-        columns = tuple(column.slice(start, length) for column in self.columns)
-        return ColumnBlock(self.names, columns, max(0, min(length, self.num_rows - start)))
+        return ColumnBlock(self.fields.slice(start, length))
 
     def take(self, rows: npt.NDArray[np.int64]) -> ColumnBlock:
-        index: Rows = np.require(rows, np.int64, ["C", "W"])
-        return ColumnBlock(self.names, tuple(c.take(index) for c in self.columns), len(index))
+        return ColumnBlock(self.fields.take(np.require(rows, np.int64, ["C", "W"])))
 
     def batches(self, batch_size: int) -> Iterator[dict[str, Any]]:
         if self.num_rows == 0:
             return
-        names = self.names
-        if not names:
-            yield from ({} for _ in range(0, self.num_rows, batch_size))
-            return
         # A few batches at a time: thousands of views made at once would set off the garbage
         # collector again and again, and in the end a full collection.
-        step = max(_VIEWS_AT_ONCE // len(names), 1) * batch_size
+        step = max(_VIEWS_AT_ONCE // max(len(self.columns), 1), 1) * batch_size
         for start in range(0, self.num_rows, step):
-            part = [column.slice(start, step) for column in self.columns]
-            for leaves in zip(*[column.split(batch_size) for column in part], strict=True):
-                yield dict(zip(names, leaves))  # noqa: B905  (strict costs a tenth of the time)
+            yield from self.fields.slice(start, step).split(batch_size)
 
     def arrays(self) -> list[npt.NDArray[Any]] | None:
-        parts = [column.arrays() for column in self.columns]
-        if not parts or any(part is None for part in parts):
-            return None
-        return [array for part in parts for array in part or ()]
+        return self.fields.arrays()
 
     def pin(self) -> ColumnBlock:
-        return ColumnBlock(self.names, tuple(c.pin() for c in self.columns), self.num_rows)
+        return ColumnBlock(self.fields.pin())
 
     @classmethod
     def joined(cls, blocks: Sequence[ColumnBlock]) -> ColumnBlock:
-        parts = zip(*[block.columns for block in blocks], strict=True)
-        columns = tuple(type(same[0]).concat(same) for same in parts)
-        return cls(blocks[0].names, columns, sum(block.num_rows for block in blocks))
+        return cls(StructColumn.concat([block.fields for block in blocks]))
 
     @classmethod
     def gathered(cls, blocks: Sequence[ColumnBlock], rows: npt.NDArray[np.int64]) -> ColumnBlock:
@@ -134,7 +128,7 @@ class ColumnBlock(Block):
         index: Rows = np.require(rows, np.int64, ["C", "W"])
         parts = zip(*[block.columns for block in blocks], strict=True)
         columns = tuple(type(same[0]).concat(same).take(index) for same in parts)
-        return cls(blocks[0].names, columns, len(index))
+        return cls(StructColumn(blocks[0].fields.names, columns, len(index)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import torch
 
 from penstock.convert.blocks import ArrowBlock, Block, ColumnBlock
 from penstock.convert.builders import Builder, rebuild
-from penstock.convert.columns import Column
+from penstock.convert.columns import Column, StructColumn
 from penstock.convert.fields import FieldPlanner, field_paths
 from penstock.convert.memory import contiguous
 from penstock.convert.nulls import Remedies
@@ -65,13 +65,13 @@ class Converter:
             for builder, values in zip(self._builders, table.columns, strict=True)
             for column in _columns(builder, values)
         ]
-        return ColumnBlock(self._names, tuple(columns), table.num_rows)
+        return ColumnBlock(StructColumn(self._names, tuple(columns), table.num_rows))
 
     def block(self, arrays: Sequence[npt.NDArray[Any]]) -> Block:
         """The block whose ``arrays()`` these are, over the same memory."""
         num_rows = len(arrays[0]) if arrays else 0
         columns = rebuild(self._builders, iter(arrays), num_rows)
-        return ColumnBlock(self._names, tuple(columns), num_rows)
+        return ColumnBlock(StructColumn(self._names, tuple(columns), num_rows))
 
     def _check_schema(self, table: pa.Table) -> None:
         if table.schema.equals(self.schema):

@@ -100,11 +100,12 @@ def _expand(
         yield status.path, status
         return
     walked = dict(_walk(store, location))
-    if walked or not _MAGIC.search(location):
+    magic = _MAGIC.search(location)
+    if walked or magic is None:
         roots.append(location)
         yield from walked.items()
         return
-    root = location[: _MAGIC.search(location).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    root = location[: magic.start()].rpartition("/")[0]
     roots.append(root)
     for match in store.glob(location):
         if _hidden(match[len(root) :], location[len(root) :]):
