@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -39,6 +40,8 @@ _OPTION_TYPES = {
     "convert_options": pacsv.ConvertOptions,
 }
 _HEADER_BYTES = 1 << 14
+_VISIBLE = re.compile(rb"[^\r\n]")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 _ASCII_COMPATIBLE = ("utf-8", "ascii", "iso8859", "cp125", "koi8")
 
 
@@ -239,18 +242,18 @@ def _newlines_in_quotes(lines: CsvLines, body: bytes, whole: bool) -> bool:
 
 
 def _blank(text: bytes) -> bool:
-    return not text.removeprefix(BOM).strip(b"\r\n")
+    return _skip_blank(text, len(BOM) if text.startswith(BOM) else 0) == len(text)
 
 
 def _skip_blank(head: bytes, start: int) -> int:
-    return len(head) - len(head[start:].lstrip(b"\r\n"))
+    visible = _VISIBLE.search(head, start)
+    return visible.start() if visible else len(head)
 
 
 def _line_end(head: bytes, start: int) -> int:
     """After the line end, which is any of the three that Arrow knows."""
-    length = len(head[start:].splitlines()[0]) if head[start:] else 0
-    end = start + length
-    return end + (2 if head[end : end + 2] == b"\r\n" else 1 if end < len(head) else 0)
+    end = _LINE_END.search(head, start)
+    return end.end() if end else len(head)
 
 
 def _undecoded(field: pa.Field, convert: pacsv.ConvertOptions) -> bool:

@@ -87,7 +87,7 @@ class CsvLines:
         in silence. Where there are quotes a row is appended, to see whether it comes out as one.
         """
         quote = self.parse.quote_char
-        if not quote or not block.count(ord(quote)):
+        if not quote or quote.encode() not in block:
             return False
         if rows == block.count(_LINE_FEED) + (not block.ends_with_newline):
             # Every line is a row, so the last line tells it all.

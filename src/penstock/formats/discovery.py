@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +33,7 @@ __all__ = ["Discovered", "discover"]
 logger = logging.getLogger(__name__)
 
 _INSPECTING_THREADS = 16
-_FILES_WORTH_A_THREAD = 16
+_SECONDS_WORTH_A_THREAD = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +131,7 @@ class _Inspection:
         self, statuses: list[FileStatus], keep: ds.Expression | None
     ) -> tuple[list[DataFileInfo], list[FileFacts]]:
         """What is in each file; broken ones are left out or raise."""
-        threads = _INSPECTING_THREADS
-        if isinstance(self._store, LocalStore):  # work for the processor alone
-            threads = min(threads, len(statuses) // _FILES_WORTH_A_THREAD)
-        results = _in_parallel(lambda status: self._look(status, keep), statuses, threads)
+        results = self._look_at_all(statuses, keep)
         infos: list[DataFileInfo] = []
         facts: list[FileFacts] = []
         for status, result in zip(statuses, results, strict=True):
@@ -153,6 +151,19 @@ class _Inspection:
                 )
             )
         return infos, facts
+
+    def _look_at_all(
+        self, statuses: list[FileStatus], keep: ds.Expression | None
+    ) -> Iterator[FileFacts | ReadError]:
+        """Look into files in parallel: at local ones, that cost no waiting, if it takes long."""
+        threads = _INSPECTING_THREADS
+        if isinstance(self._store, LocalStore) and statuses:
+            began = time.perf_counter()
+            yield self._look(statuses[0], keep)
+            statuses = statuses[1:]
+            seconds = len(statuses) * (time.perf_counter() - began)
+            threads = min(threads, int(seconds / _SECONDS_WORTH_A_THREAD))
+        yield from _in_parallel(lambda status: self._look(status, keep), statuses, threads)
 
     def any_schema(self, statuses: list[FileStatus]) -> pa.Schema:
         """The columns of the first file that can be read."""

@@ -7,6 +7,7 @@ give every line exactly once, wherever they are cut: also inside a line or betwe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -46,7 +47,8 @@ INFERENCE_BYTES = 1 << 20
 _SLACK_BYTES = 1 << 16
 _LARGER_PIECES = 16
 _SHOWN_CHARACTERS = 80
-_COUNTED_AT_ONCE = 1 << 18
+_SOUGHT_AT_ONCE = 1 << 18
+_VISIBLE = re.compile(rb"\S")
 _CODEC_OF_SUFFIX = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 
@@ -58,11 +60,19 @@ class TextBlock:
     offset: int
     """of the first byte in the (decompressed) text"""
 
+    def __contains__(self, byte: bytes) -> bool:
+        """Whether a byte occurs; far faster than to count it."""
+        view = memoryview(self.data)
+        return any(
+            byte in bytes(view[i : i + _SOUGHT_AT_ONCE])
+            for i in range(0, len(view), _SOUGHT_AT_ONCE)
+        )
+
     def count(self, byte: int) -> int:
         """How often a byte occurs; lets other threads run and stays in the cache."""
         values = np.frombuffer(self.data, np.uint8)
-        pieces = range(0, len(values), _COUNTED_AT_ONCE)
-        return sum(int(np.count_nonzero(values[i : i + _COUNTED_AT_ONCE] == byte)) for i in pieces)
+        pieces = range(0, len(values), _SOUGHT_AT_ONCE)
+        return sum(int(np.count_nonzero(values[i : i + _SOUGHT_AT_ONCE] == byte)) for i in pieces)
 
     @property
     def ends_with_newline(self) -> bool:
@@ -179,11 +189,11 @@ def first_lines(text: pa.NativeFile, at_least: int) -> tuple[bytes, bool]:
     while True:
         wanted = max(at_least, len(data))
         piece = read_fully(text, wanted)
-        data += piece
+        data = data + piece if data else piece
         if len(piece) < wanted:
             return data, True
         cut = data.rfind(b"\n") + 1
-        if data[:cut].removeprefix(BOM).strip():
+        if _VISIBLE.search(data, len(BOM) if data.startswith(BOM) else 0, cut):
             return data[:cut], False
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.acero  # or Table.filter imports it, in the middle of the first read
 import pyarrow.dataset as ds
 
 from penstock.errors import ReadError

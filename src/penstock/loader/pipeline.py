@@ -91,7 +91,7 @@ class OpenLanes:
         if isinstance(pipeline.reader.store, LocalStore) and pipeline.mix == 1:
             # Local files are read as fast as they are decoded: to be further ahead than the
             # threads can work gains nothing, and fresh memory costs more than memory used again.
-            most_jobs = len(starts) + threads + 1
+            most_jobs = len(starts) + threads
             budget = min(budget, 2 * pipeline.block_bytes * (len(starts) + threads))
         pieces = heapq.merge(
             *(self._pieces(files, start) for start in starts), key=lambda piece: piece.position
