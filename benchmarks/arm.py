@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from arms.registry import find
+from arms.registry import EPOCH_END, find
 from data import Data
 
 
@@ -33,12 +33,15 @@ def main() -> None:
         arm.prepare()
     cpu_s = -_cpu_s(resource.RUSAGE_SELF)
     start = time.perf_counter()
-    first_s = None
-    rows = 0
+    first_s = epoch_s = None
+    rows = epoch_rows = 0
     for piece in arm.run(data):
         if first_s is None:
             first_s = time.perf_counter() - start
-        rows += piece
+        if piece is not EPOCH_END:
+            rows += piece
+        elif epoch_s is None:
+            epoch_s, epoch_rows = time.perf_counter() - start, rows
     seconds = time.perf_counter() - start
     cpu_s += _cpu_s(resource.RUSAGE_SELF)
     gc.collect()  # ends worker processes that are still there: only ended ones are counted
@@ -49,6 +52,8 @@ def main() -> None:
                 "seconds": seconds,
                 "cpu_seconds": cpu_s + _cpu_s(resource.RUSAGE_CHILDREN),
                 "first_batch_seconds": first_s,
+                "first_epoch_seconds": epoch_s or seconds,
+                "first_epoch_rows": epoch_rows or rows,
                 "peak_bytes": _peak_bytes(),
                 "imports_bytes": imports_bytes,
             }

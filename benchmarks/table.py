@@ -9,7 +9,9 @@ from typing import Literal
 
 __all__ = ["COMPARISONS", "FIELDS", "Comparison", "Passes", "Verdict", "judge"]
 
-Metric = Literal["rate", "first_batch_seconds", "peak_bytes", "seconds", "growth_bytes"]
+Metric = Literal[
+    "rate", "first_epoch_rate", "first_batch_seconds", "peak_bytes", "seconds", "growth_bytes"
+]
 Passes = dict[str, list[dict[str, float]]]
 """by arm: what each of its passes took"""
 
@@ -44,7 +46,12 @@ class Comparison:
         """The target in words."""
         if self.target is None:
             return ""
-        return f"{'≥' if self.metric == 'rate' else '≤'} {self.target:g}"
+        return f"{'≥' if self.more_is_better else '≤'} {self.target:g}"
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether the metric is a rate."""
+        return self.metric in ("rate", "first_epoch_rate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class Verdict:
         target = self.comparison.target
         if target is None:
             return None
-        return self.ratio >= target if self.comparison.metric == "rate" else self.ratio <= target
+        return self.ratio >= target if self.comparison.more_is_better else self.ratio <= target
 
 
 def judge(comparison: Comparison, passes: Passes) -> Verdict:
@@ -97,12 +104,19 @@ def _median(passes: list[dict[str, float]], field: str) -> float:
 FIELDS: dict[str, Callable[[dict[str, float]], float]] = {
     "rate": lambda one: one["rows"] / one["seconds"],
     "cpu_rate": lambda one: one["rows"] / one["cpu_seconds"],
+    "first_epoch_rate": lambda one: one["first_epoch_rows"] / one["first_epoch_seconds"],
     "seconds": lambda one: one["seconds"],
     "first_batch_seconds": lambda one: one["first_batch_seconds"],
     "peak_bytes": lambda one: one["peak_bytes"],
     "growth_bytes": lambda one: one["peak_bytes"] - one["imports_bytes"],
 }
 
+_FORMATS = (
+    ("csv", "CSV", "pyarrow.csv.read_csv"),
+    ("jsonl", "JSONL", "pyarrow.json.read_json"),
+    ("orc", "ORC", "pyarrow.orc.ORCFile.read"),
+    ("arrow", "Arrow IPC", "pyarrow.ipc.open_file(...).read_all"),
+)
 _PLAN = "planning 1,000,000 row groups of 100,000 files and sending a worker its lanes"
 
 COMPARISONS = (
@@ -163,12 +177,7 @@ COMPARISONS = (
             f"`{reader}`",
             0.8,
         )
-        for key, title, reader in (
-            ("csv", "CSV", "pyarrow.csv.read_csv"),
-            ("jsonl", "JSONL", "pyarrow.json.read_json"),
-            ("orc", "ORC", "pyarrow.orc.ORCFile.read"),
-            ("arrow", "Arrow IPC", "pyarrow.ipc.open_file(...).read_all"),
-        )
+        for key, title, reader in _FORMATS
     ),
     Comparison(
         "first-batch",
@@ -187,6 +196,18 @@ COMPARISONS = (
         f"{_TDU}, its best setting",
         1,
         "peak_bytes",
+    ),
+    *(
+        Comparison(
+            f"{key}-first-epoch",
+            f"{title}: the first epoch alone, with the start of the loader",
+            f"library.{key}",
+            (f"floor.{key}",),
+            f"`{reader}`, the first time",
+            None,
+            "first_epoch_rate",
+        )
+        for key, title, reader in (("filter", "filter", "scanner"), *_FORMATS)
     ),
     Comparison(
         "sequential-peer-plain",

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import torch
 from data import GROUPS_PER_FILE, LIST_LENGTH, Data
 
-from arms.registry import arm
+from arms.registry import Pieces, arm, in_epochs
 
 MIX = 4
 
@@ -47,42 +47,49 @@ def read_shuffled(data: Data) -> Iterator[int]:
 
 
 @arm("floor.filter", reads="parquet")
-def scan_filtered(data: Data) -> Iterator[int]:
+def scan_filtered(data: Data) -> Pieces:
     first, last = data.filter_range()
     keep = (pc.field("row") >= first) & (pc.field("row") <= last)
     dataset = ds.dataset(data.folder("parquet"), format="parquet")
-    for batch in dataset.scanner(columns=["f00", "row"], filter=keep).to_batches():
-        yield batch.num_rows
+
+    def scan() -> Iterator[int]:
+        for batch in dataset.scanner(columns=["f00", "row"], filter=keep).to_batches():
+            yield batch.num_rows
+
+    yield from in_epochs(scan)
 
 
 @arm("floor.lists", reads="lists")
-def read_lists(data: Data) -> Iterator[int]:
-    for path in data.files("lists"):
-        for chunk in pq.read_table(path)["vector"].chunks:
-            values = torch.from_numpy(chunk.flatten().to_numpy())
-            yield len(values.view(-1, LIST_LENGTH))
+def read_lists(data: Data) -> Pieces:
+    def read() -> Iterator[int]:
+        for path in data.files("lists"):
+            for chunk in pq.read_table(path)["vector"].chunks:
+                values = torch.from_numpy(chunk.flatten().to_numpy())
+                yield len(values.view(-1, LIST_LENGTH))
+
+    yield from in_epochs(read)
 
 
 @arm("floor.csv", reads="csv")
-def read_csv(data: Data) -> Iterator[int]:
-    for path in data.files("csv"):
-        yield csv.read_csv(path).num_rows
+def read_csv(data: Data) -> Pieces:
+    yield from in_epochs(lambda: (csv.read_csv(path).num_rows for path in data.files("csv")))
 
 
 @arm("floor.jsonl", reads="jsonl")
-def read_jsonl(data: Data) -> Iterator[int]:
-    for path in data.files("jsonl"):
-        yield json.read_json(path).num_rows
+def read_jsonl(data: Data) -> Pieces:
+    yield from in_epochs(lambda: (json.read_json(path).num_rows for path in data.files("jsonl")))
 
 
 @arm("floor.orc", reads="orc")
-def read_orc(data: Data) -> Iterator[int]:
-    for path in data.files("orc"):
-        yield orc.ORCFile(path).read().num_rows
+def read_orc(data: Data) -> Pieces:
+    yield from in_epochs(lambda: (orc.ORCFile(path).read().num_rows for path in data.files("orc")))
 
 
 @arm("floor.arrow", reads="arrow")
-def read_arrow(data: Data) -> Iterator[int]:
-    for path in data.files("arrow"):
-        with pa.OSFile(str(path)) as source:
-            yield ipc.open_file(source).read_all().num_rows
+def read_arrow(data: Data) -> Pieces:
+    def read() -> Iterator[int]:
+        for path in data.files("arrow"):
+            with pa.OSFile(str(path)) as source:
+                yield ipc.open_file(source).read_all().num_rows
+
+    yield from in_epochs(read)

@@ -8,18 +8,25 @@ from typing import Any
 import torch
 from data import Data
 
-from arms.registry import arm
+from arms.registry import Pieces, arm, in_epochs
 from arms.touch import count_rows
 from penstock import StructuredDataset
 
 Batch = dict[str, torch.Tensor]
 
 
-def _read(data: Data, kind: str = "parquet", **options: Any) -> Iterator[int]:
+def _read(data: Data, **options: Any) -> Iterator[int]:
     loader, _ = StructuredDataset.create_dataloader(
-        data.folder(kind), kind, batch_size=1024, **options
+        data.folder("parquet"), "parquet", batch_size=1024, **options
     )
     yield from count_rows(loader, columns=21)
+
+
+def _read_epochs(data: Data, kind: str) -> Pieces:
+    loader, _ = StructuredDataset.create_dataloader(
+        data.folder(kind), kind, batch_size=1024, num_workers=0
+    )
+    yield from in_epochs(lambda: count_rows(loader, columns=21))
 
 
 @arm("library.parquet", reads="parquet")
@@ -44,7 +51,7 @@ def read_in_two_workers(data: Data) -> Iterator[int]:
 
 
 @arm("library.filter", reads="parquet")
-def read_filtered(data: Data) -> Iterator[int]:
+def read_filtered(data: Data) -> Pieces:
     first, last = data.filter_range()
     loader, _ = StructuredDataset.create_dataloader(
         data.folder("parquet"),
@@ -54,35 +61,35 @@ def read_filtered(data: Data) -> Iterator[int]:
         columns=["f00", "row"],
         filters=[("row", ">=", first), ("row", "<=", last)],
     )
-    yield from count_rows(loader, columns=2)
+    yield from in_epochs(lambda: count_rows(loader, columns=2))
 
 
 @arm("library.lists", reads="lists")
-def read_lists(data: Data) -> Iterator[int]:
+def read_lists(data: Data) -> Pieces:
     loader, _ = StructuredDataset.create_dataloader(
         data.folder("lists"), "parquet", batch_size=1024, num_workers=0
     )
-    yield from count_rows(loader, columns=1, count="vector")
+    yield from in_epochs(lambda: count_rows(loader, columns=1, count="vector"))
 
 
 @arm("library.csv", reads="csv")
-def read_csv(data: Data) -> Iterator[int]:
-    yield from _read(data, "csv", num_workers=0)
+def read_csv(data: Data) -> Pieces:
+    yield from _read_epochs(data, "csv")
 
 
 @arm("library.jsonl", reads="jsonl")
-def read_jsonl(data: Data) -> Iterator[int]:
-    yield from _read(data, "jsonl", num_workers=0)
+def read_jsonl(data: Data) -> Pieces:
+    yield from _read_epochs(data, "jsonl")
 
 
 @arm("library.orc", reads="orc")
-def read_orc(data: Data) -> Iterator[int]:
-    yield from _read(data, "orc", num_workers=0)
+def read_orc(data: Data) -> Pieces:
+    yield from _read_epochs(data, "orc")
 
 
 @arm("library.arrow", reads="arrow")
-def read_arrow(data: Data) -> Iterator[int]:
-    yield from _read(data, "arrow", num_workers=0)
+def read_arrow(data: Data) -> Pieces:
+    yield from _read_epochs(data, "arrow")
 
 
 def slow_transform(batch: Batch) -> Batch:

@@ -87,12 +87,11 @@ class OpenLanes:
         self._stats = stats
         self._starts = {start.lane: start for start in starts}
         threads = min(_MAX_THREADS, usable_cores())
-        budget, most_jobs = pipeline.prefetch_bytes, None
+        most_jobs = None
         if isinstance(pipeline.reader.store, LocalStore) and pipeline.mix == 1:
             # Local files are read as fast as they are decoded: to be further ahead than the
             # threads can work gains nothing, and fresh memory costs more than memory used again.
-            most_jobs = len(starts) + threads
-            budget = min(budget, 2 * pipeline.block_bytes * (len(starts) + threads))
+            most_jobs = len(starts) + threads + 1
         pieces = heapq.merge(
             *(self._pieces(files, start) for start in starts), key=lambda piece: piece.position
         )
@@ -100,7 +99,7 @@ class OpenLanes:
             (Job(piece.lane, piece, piece.cost_bytes, piece.exact) for piece in pieces),
             self._blocks,
             size_of=lambda block: block.nbytes,
-            budget_bytes=budget,
+            budget_bytes=pipeline.prefetch_bytes,
             threads=threads,
             most_jobs=most_jobs,
         )
