@@ -21,7 +21,12 @@ from penstock.errors import (
     StateMismatchError,
     WorkerError,
 )
-from penstock.loader import SkippedDataWarning, StatefulLoader, StructuredDataset
+from penstock.loader import (
+    SkippedDataWarning,
+    StatefulLoader,
+    StructuredDataset,
+    merge_states,
+)
 from penstock.model import (
     ByteRange,
     DataFileInfo,
@@ -64,6 +69,7 @@ __all__ = [
     "StructuredDataset",
     "TargetSizeSplitStrategy",
     "WorkerError",
+    "merge_states",
 ]
 
 __version__ = "0.1.0"

@@ -45,11 +45,11 @@ def state(data: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"batch_size": 99}, "batch_size.*100.*99"),
         ({"shuffle": False}, "shuffle"),
         ({"split_rows": 71}, "split_rows"),
         ({"split_rows": None}, "split_rows"),
         ({"mix": 2}, "mix"),
+        ({"interleave": 2}, "interleave"),
         ({"shuffle_seed": 43}, "shuffle_seed.*42.*43"),
         ({"filters": [("id", ">", 4)]}, "filters"),
         ({"filters": None}, "filters"),
@@ -100,8 +100,9 @@ def test_what_does_not_change_the_order_may_differ(data: Path, state: dict[str, 
         {},
         {"version": 99},
         {"version": 1},
-        {"version": 1, "plan": None},
-        {"version": 1, "plan": "plan", "lanes": [[0, 0]], "epoch": 0, "turn": 0},
+        {"version": 2},
+        {"version": 2, "plan": None},
+        {"version": 2, "plan": "plan", "lanes": [[0, 0]], "epoch": 0, "turn": 0},
     ],
 )
 def test_what_is_no_state_is_refused(data: Path, garbage: Any) -> None:
@@ -128,6 +129,17 @@ def test_what_is_no_state_is_refused(data: Path, garbage: Any) -> None:
         ("epoch", True),
         ("turn", -1),
         ("turn", [0]),
+        ("steps", -1),
+        ("steps", None),
+        ("batch_size", 0),
+        ("ranks", [0, 0, 0]),
+        ("ranks", [2, 2, 0]),
+        ("ranks", [0, 1]),
+        ("ranks", 3),
+        ("before", [[100, [[0, -1]]]]),
+        ("before", [[0, [[0, 1]]]]),
+        ("before", 5),
+        ("before", [[100, [[10**6, 1]]]]),
     ],
 )
 def test_a_damaged_state_is_refused(
@@ -150,15 +162,9 @@ def test_a_cursor_beyond_the_rows_is_refused_where_they_are_counted(data: Path) 
 
 
 def test_a_missing_part_is_named(data: Path, state: dict[str, Any]) -> None:
-    for part in ("epoch", "turn", "lanes", "plan"):
+    for part in ("epoch", "turn", "steps", "batch_size", "lanes", "plan"):
         with pytest.raises(StateMismatchError, match=part):
             make(data).load_state_dict({k: v for k, v in state.items() if k != part})
-
-
-def test_lanes_that_workers_cannot_share_are_refused(data: Path) -> None:
-    state = saved(make(data, lanes=3))
-    with pytest.raises(StateMismatchError, match="3 lanes"):
-        make(data, num_workers=2).load_state_dict(state)
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 4), (4, 1)])

@@ -11,14 +11,19 @@ from penstock.model import DataFileInfo, FileList
 from penstock.plan import (
     Chunks,
     EvenBatchesSplitStrategy,
+    Grouping,
+    Lane,
     Piece,
     RowCost,
     cut_chunks,
     lane_pieces,
-    rows_left,
 )
 
 COST = RowCost(fixed_bytes=8, variable=False)
+
+
+def lane_of(chunks: Chunks, mix: int) -> Lane:
+    return Lane(5, chunks, Grouping(mix).of(chunks.file)[1], {})
 
 
 def pieces(
@@ -33,9 +38,8 @@ def pieces(
 ) -> list[Piece]:
     made = lane_pieces(
         files,
-        5,
-        chunks,
-        mix=mix,
+        lane_of(chunks, mix),
+        together=mix > 1,
         counted=counted,
         cursor=cursor,
         block_bytes=block_bytes,
@@ -64,7 +68,7 @@ def test_pieces_cover_exactly_what_is_behind_a_cursor(
     strategy = EvenBatchesSplitStrategy(3, 80, split_rows, shuffle=True, seed=1)
     plan = strategy.generate(listed, lanes, 0)
     for lane in range(lanes):
-        chunks = plan.lane(lane)
+        chunks = plan.lane(lane).chunks
         windows = [
             rows_of(chunks.split(i, listed) for i in range(at, min(at + mix, len(chunks))))
             for at in range(0, len(chunks), mix)
@@ -75,7 +79,7 @@ def test_pieces_cover_exactly_what_is_behind_a_cursor(
         expected = [r for w in windows[window:] for r in w]
         skipped = row if mix == 1 else 0
         assert rows_of(c for piece in made for c in piece.chunks) == expected[skipped:]
-        assert rows_left(chunks, mix, (window, row)) == len(expected) - row
+        assert lane_of(chunks, mix).rows_left((window, row)) == len(expected) - row
         assert [piece.window for piece in made] == sorted(piece.window for piece in made)
         assert {piece.lane for piece in made} <= {5}
         for piece in made:
@@ -157,7 +161,7 @@ def test_positions_run_from_0_to_1() -> None:
 
 def test_a_lane_without_chunks() -> None:
     assert pieces(FileList(), Chunks.empty()) == []
-    assert rows_left(Chunks.empty(), 1, (0, 0)) == 0
+    assert lane_of(Chunks.empty(), 1).rows_left((0, 0)) == 0
 
 
 def test_cost_of_rows() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 
 from penstock.errors import ReadError
 from penstock.formats.cache import BoundedCache
+from penstock.formats.filters import columns_of
 from penstock.formats.partitioning import PathColumns
 from penstock.formats.protocol import Format
 from penstock.formats.schemas import align
@@ -42,6 +43,12 @@ class TabularReader:
             kept = table if self.filter is None else self._filtered(table, chunk)
             if kept.num_rows:
                 yield kept.select(self.schema.names)
+
+    def counting(self) -> TabularReader:
+        """The same rows without their columns: only what the filter needs is read."""
+        needed = [] if self.filter is None else columns_of(self.filter, self.read_schema)
+        columns = pa.schema([column for column in self.read_schema if column.name in needed])
+        return replace(self, schema=pa.schema([]), read_schema=columns)
 
     def _filtered(self, table: pa.Table, chunk: FileSplit) -> pa.Table:
         try:

@@ -3,6 +3,13 @@
 from penstock.loader.dataloader import StatefulLoader
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.epoch import SkippedDataWarning
+from penstock.loader.state import merge_states
 from penstock.loader.structured import StructuredDataset
 
-__all__ = ["SkippedDataWarning", "StatefulLoader", "StructuredDataset", "TabularDataset"]
+__all__ = [
+    "SkippedDataWarning",
+    "StatefulLoader",
+    "StructuredDataset",
+    "TabularDataset",
+    "merge_states",
+]

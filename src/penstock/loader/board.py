@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,15 @@ import numpy as np
 from penstock.loader.pipeline import LaneStart
 from penstock.loader.shared import shared_integers
 from penstock.model import Int64Array
-from penstock.plan import Chunks, LanePlan
+from penstock.plan import Chunks, Lane, LanePlan, Span
 from penstock.stream import Cursor
 
 __all__ = ["Board"]
 
-_HEADER = 3  # epoch, lanes, chunks
-_COLUMNS = 5
+_HEADER = 5  # epoch, lanes, chunks, spans, generation
+_COLUMNS = 6  # those of chunks, and the window
+_SPAN = 6  # lane, window, key, start, stop
+_LANE = 4  # first chunk, chunk after the last, cursor
 
 
 class Board:
@@ -26,44 +28,66 @@ class Board:
     """
 
     def __init__(self, plan: LanePlan) -> None:
-        size = _HEADER + 3 * len(plan) + 1 + _COLUMNS * self._room(len(plan.chunks))
-        self._memory = shared_integers(size)
-        self._lanes = len(plan)
-
-    @staticmethod
-    def _room(chunks: int) -> int:
-        """Another epoch's cuts fall elsewhere and may make a few chunks more."""
-        return chunks + chunks // 8 + 64
+        chunks = len(plan.chunks)
+        # Another epoch's cuts fall elsewhere and may make a few chunks more.
+        self._memory = shared_integers(_size(plan, chunks + chunks // 8 + 64))
 
     def holds(self, plan: LanePlan) -> bool:
         """Whether there is room for this plan."""
-        used = _HEADER + 3 * len(plan) + 1 + _COLUMNS * len(plan.chunks)
-        return len(plan) == self._lanes and used <= len(self._memory)
+        return _size(plan, len(plan.chunks)) <= len(self._memory)
 
-    def post(self, epoch: int, plan: LanePlan, cursors: Sequence[Cursor]) -> None:
-        """Write an epoch's lanes and where to begin in them."""
-        lanes, chunks = len(plan), len(plan.chunks)
+    def post(self, epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> None:
+        """Write an epoch's lanes, and where to begin in those that are to be read here."""
+        lanes, chunks, spans = len(plan), len(plan.chunks), len(plan.spans)
         memory = self._memory.numpy()
-        memory[:_HEADER] = epoch, lanes, chunks
-        memory[_HEADER : _HEADER + lanes + 1] = plan.bounds
-        at = _HEADER + lanes + 1
-        memory[at : at + 2 * lanes] = np.asarray(cursors, np.int64).reshape(-1)
-        table = memory[at + 2 * lanes :][: _COLUMNS * chunks].reshape(_COLUMNS, chunks)
+        memory[:_HEADER] = epoch, lanes, chunks, spans, plan.generation
+        table = _lanes(memory, lanes)
+        table[:, 0], table[:, 1] = plan.bounds[:-1], plan.bounds[1:]
+        table[:, 2:] = -1
+        for lane, cursor in cursors.items():
+            table[lane, 2:] = cursor
+        rows = _spans(memory, lanes, spans)
+        for row, (place, span) in zip(rows, plan.spans.items(), strict=True):
+            row[:] = *place, *span.key, span.start, -1 if span.stop is None else span.stop
+        columns = _columns(memory, lanes, spans, chunks)
+        columns[-1] = plan.window
         for row, name in enumerate(Chunks.__slots__):
-            table[row] = getattr(plan.chunks, name)
+            columns[row] = getattr(plan.chunks, name)
 
-    def read(self, index: int, consumers: int) -> tuple[int, list[LaneStart]]:
-        """The epoch, and copies of the lanes of one consumer."""
+    def read(self, worker: int, workers: int) -> tuple[int, list[LaneStart]]:
+        """The epoch, and copies of the lanes of one of the workers."""
         memory: Int64Array = self._memory.numpy()
-        epoch, lanes, chunks = (int(value) for value in memory[:_HEADER])
-        bounds = memory[_HEADER : _HEADER + lanes + 1]
-        at = _HEADER + lanes + 1
-        cursors = memory[at : at + 2 * lanes].reshape(lanes, 2)
-        table = memory[at + 2 * lanes :][: _COLUMNS * chunks].reshape(_COLUMNS, chunks)
+        epoch, lanes, chunks, spans, generation = (int(value) for value in memory[:_HEADER])
+        table = _lanes(memory, lanes)
+        columns = _columns(memory, lanes, spans, chunks)
         starts = []
-        for lane in range(index, lanes, consumers):
-            columns: list[Any] = list(table[:, bounds[lane] : bounds[lane + 1]].copy())
-            columns[3] = columns[3].astype(np.int8)
-            cursor = (int(cursors[lane, 0]), int(cursors[lane, 1]))
-            starts.append(LaneStart(lane, Chunks(*columns), cursor))
+        for index in np.flatnonzero(table[:, 2] >= 0)[worker::workers].tolist():
+            first, last, *cursor = table[index].tolist()
+            *own, window = columns[:, first:last].copy()
+            own[3] = own[3].astype(np.int8)
+            mine = _spans_of(index, _spans(memory, lanes, spans))
+            lane = Lane(index, Chunks(*own), window, mine, generation)
+            starts.append(LaneStart(lane, (cursor[0], cursor[1])))
         return epoch, starts
+
+
+def _size(plan: LanePlan, chunks: int) -> int:
+    return _HEADER + _LANE * len(plan) + _SPAN * len(plan.spans) + _COLUMNS * chunks
+
+
+def _lanes(memory: Int64Array, lanes: int) -> Int64Array:
+    return memory[_HEADER:][: _LANE * lanes].reshape(lanes, _LANE)
+
+
+def _spans(memory: Int64Array, lanes: int, spans: int) -> Int64Array:
+    return memory[_HEADER + _LANE * lanes :][: _SPAN * spans].reshape(spans, _SPAN)
+
+
+def _columns(memory: Int64Array, lanes: int, spans: int, chunks: int) -> Any:
+    rest = memory[_HEADER + _LANE * lanes + _SPAN * spans :]
+    return rest[: _COLUMNS * chunks].reshape(_COLUMNS, chunks)
+
+
+def _spans_of(index: int, table: Int64Array) -> dict[int, Span]:
+    mine = table[table[:, 0] == index].tolist()
+    return {row[1]: Span((row[2], row[3]), row[4], None if row[5] < 0 else row[5]) for row in mine}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.errors import StateMismatchError
 from penstock.loader.board import Board
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.epoch import EpochPass, LaneFeed
+from penstock.loader.in_step import InStep
 from penstock.loader.pipeline import LaneStart
+from penstock.loader.ranks import Agreement
 from penstock.loader.state import Position
 from penstock.loader.workers import Inbox, WorkerOptions
 from penstock.plan import LanePlan
@@ -79,10 +80,13 @@ class StatefulLoader(DataLoader[Any]):
         self._pin = pin_memory and torch.cuda.is_available()
         if pin_memory and not self._pin:
             logger.warning("pin_memory has no effect: there is no CUDA device")
-        self._lanes = dataset.lanes
+        self._lanes: int | None = None  # of a state, which are kept for the epochs after it
         self._fingerprint = dataset.fingerprint
         self._pass: EpochPass | None = None
+        self._began: Position = dataset.crew.start(dataset.epoch)
         self._resume: Position | None = None
+        self._in_step: InStep | None = None
+        self._agreement = Agreement(dataset.ranks) if dataset.must_agree else None
         self._kept: tuple[Board, DataLoader[Any]] | None = None
         self._user_of_kept: weakref.ref[EpochPass] | None = None
 
@@ -92,7 +96,7 @@ class StatefulLoader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
         self.dataset.set_epoch(epoch)
-        if self._resume is not None and self._resume.epoch != epoch:
+        if self._resume is not None and self._resume.place.epoch != epoch:
             self._resume = None
 
     # --- state
@@ -102,83 +106,100 @@ class StatefulLoader(DataLoader[Any]):
         return self._position().as_state(self._fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration go on from a state, unless another epoch is set before."""
-        position = Position.from_state(state, self._fingerprint)
-        lanes = self._fitting_lanes(len(position.cursors))
-        self.dataset.check_position(position)
-        self._lanes = lanes
-        self._resume = position
-        self._pass = None
-        self.dataset.set_epoch(position.epoch)
+        """Make the next iteration go on from a state, unless another epoch is set before.
 
-    def _fitting_lanes(self, lanes: int) -> int:
-        """The lanes of a state, if this loader can go on with them."""
-        consumers = max(self.num_workers, 1)
-        if lanes != self._lanes and (self.dataset.lanes_given or lanes % consumers):
-            raise StateMismatchError(
-                f"the state has {lanes} lanes, and this loader {self._lanes} (a lane a worker, or "
-                f"lanes=); use num_workers={lanes}, or lanes={lanes} with a number of workers "
-                "that divides it"
-            )
-        return lanes
+        Ranks, workers and the size of batches may be others than when it was taken.
+        """
+        position = Position.from_state(state, self._fingerprint)
+        mine = self.dataset.resumed(position, self.dataset.crew)
+        self._lanes = None if mine.place.before else mine.place.lanes
+        self._resume = mine
+        self._pass = None
+        self.dataset.set_epoch(mine.place.epoch)
+
+    def _start(self, epoch: int) -> Position:
+        return self.dataset.crew.start(epoch, self._lanes)
 
     def _position(self) -> Position:
         epoch = self.dataset.epoch
-        if self._resume is not None and self._resume.epoch == epoch:
+        if self._resume is not None and self._resume.place.epoch == epoch:
             return self._resume
         if self._pass is None or self._pass.epoch != epoch:
-            return Position.start(epoch, self._lanes)
-        now = Position(epoch, self._pass.turn, tuple(self._pass.cursors))
-        known = self.dataset.is_over(now)
-        if self._pass.is_over() if known is None else known:
-            return Position.start(epoch + 1, self._lanes)
-        return now
+            return self._start(epoch)
+        now = self._after(self._began, self._pass)
+        return self._start(epoch + 1) if self._is_over(now, self._pass) else now
+
+    def _is_over(self, position: Position, running: EpochPass) -> bool:
+        if self._in_step is not None:
+            return self._in_step.is_over()
+        known = self.dataset.is_over(position)
+        return running.is_over() if known is None else known
+
+    @staticmethod
+    def _after(began: Position, running: EpochPass) -> Position:
+        """The position that a pass has come to."""
+        cursors = dict(zip(began.own_lanes, running.cursors, strict=True))
+        steps = began.steps[0] + running.handed_over["batches"]
+        return replace(began, steps=(steps,), turns=(running.turn,), cursors=cursors)
 
     # --- iterating
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         epoch = self.dataset.epoch
         position, self._resume = self._resume, None
-        if position is None or position.epoch != epoch:
-            position = Position.start(epoch, self._lanes)
-        self._pass = self._begin(position)
-        return self._deliver(self._pass, resumed=any(map(any, position.cursors)))
+        if position is None or position.place.epoch != epoch:
+            position = self._start(epoch)
+        return self._deliver(self._begin(position), resumed=position.begun)
 
     def _deliver(self, running: EpochPass, *, resumed: bool) -> Iterator[Any]:
         """The rest of an epoch; if a state left nothing of it, the next one."""
         empty = True
-        for batch in running:
+        for batch in self._steps(running):
             empty = False
             yield batch
-        self.dataset.end_epoch(running.epoch)
+        self._end(running)
         if empty and resumed:
-            self._pass = running = self._begin(Position.start(running.epoch + 1, self._lanes))
-            yield from running
-            self.dataset.end_epoch(running.epoch)
+            running = self._begin(self._start(running.epoch + 1))
+            yield from self._steps(running)
+            self._end(running)
+
+    def _end(self, running: EpochPass) -> None:
+        padded = self.dataset.evened(self._began.place).padded
+        if self._in_step is not None:
+            self.dataset.counters.padded += self._in_step.padded_rows
+        elif padded:
+            self.dataset.counters.padded += padded[self.dataset.ranks.rank]
+        self.dataset.end_epoch(running.epoch)
+
+    def _steps(self, running: EpochPass) -> Iterable[Any]:
+        """The batches of a pass, as far as all ranks go together."""
+        if self._agreement is None:
+            return running
+        self._in_step = InStep(running, self._agreement.agree, pad=self.dataset.even == "pad")
+        return self._in_step
 
     def _begin(self, position: Position) -> EpochPass:
-        plan = self.dataset.plan(self._lanes, position.epoch)
-        if self.num_workers == 0:
-            return self._begin_here(plan, position)
-        return self._begin_in_workers(plan, position)
+        plan = self.dataset.evened(position.place).plan
+        begin = self._begin_here if self.num_workers == 0 else self._begin_in_workers
+        self._began, self._pass, self._in_step = position, begin(plan, position), None
+        return self._pass
 
     def _begin_here(self, plan: LanePlan, position: Position) -> EpochPass:
-        starts = [
-            LaneStart(lane, plan.lane(lane), cursor) for lane, cursor in enumerate(position.cursors)
-        ]
+        starts = [LaneStart(plan.lane(lane), position.cursor(lane)) for lane in position.own_lanes]
         pipeline = replace(self.dataset.pipeline, pin_memory=self._pin)
-        return self.dataset.local_pass(pipeline, starts, position.epoch, turn=position.turn)
+        epoch, turn = position.place.epoch, position.turns[0]
+        return self.dataset.local_pass(pipeline, starts, epoch, turn=turn)
 
     def _begin_in_workers(self, plan: LanePlan, position: Position) -> EpochPass:
         board, source = self._workers(plan)
-        board.post(position.epoch, plan, position.cursors)
+        cursors = {lane: position.cursor(lane) for lane in position.own_lanes}
+        epoch = position.place.epoch
+        board.post(epoch, plan, cursors)
         pipeline, stats = self.dataset.pipeline, self.dataset.counters
-        inbox = Inbox(source, pipeline, len(plan), self._pin, stats)
-        feeds = [
-            LaneFeed(cursor, partial(inbox.next_run, lane))
-            for lane, cursor in enumerate(position.cursors)
-        ]
-        made = EpochPass(position.epoch, feeds, turn=position.turn, stats=stats, close=inbox.close)
+        inbox = Inbox(source, pipeline, list(cursors), self._pin, stats)
+        feeds = [LaneFeed(at, partial(inbox.next_run, lane)) for lane, at in cursors.items()]
+        turn = position.turns[0]
+        made = EpochPass(epoch, feeds, turn=turn, stats=stats, close=inbox.close)
         if self._kept is not None and self._kept[1] is source:
             self._user_of_kept = weakref.ref(made)
         return made
@@ -206,7 +227,8 @@ class StatefulLoader(DataLoader[Any]):
         """What was done since the loader was made.
 
         ``rows`` and ``batches`` handed out, ``bytes`` decoded, ``seconds`` by stage (summed over
-        threads and processes), ``skipped_chunks`` with the reason of each, ``retries``.
+        threads and processes), ``padded`` rows that came once more so that ranks stay in step,
+        ``skipped_chunks`` with the reason of each, ``retries``.
         """
         counted = self.dataset.counters.as_dict()
         if self._pass is not None and not self._pass.counted:

@@ -12,20 +12,32 @@ from typing import Any
 import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
-from penstock.convert import Converter
-from penstock.errors import StateMismatchError
+from penstock.convert import Block, Converter
+from penstock.errors import OptionError, StateMismatchError
 from penstock.formats.discovery import Discovered
 from penstock.loader.board import Board
 from penstock.loader.epoch import EpochPass, LaneFeed, LocalRun, SkippedDataWarning
 from penstock.loader.feed import Feed
+from penstock.loader.itinerary import Crew, Route, resumed
 from penstock.loader.options import Finish, OrderOptions, check_count
 from penstock.loader.parcels import Batch
 from penstock.loader.pipeline import LaneStart, Pipeline
+from penstock.loader.ranks import Ranks
 from penstock.loader.shared import is_shared, shared_integers
-from penstock.loader.state import Fingerprint, Position
+from penstock.loader.state import END, Fingerprint, Place, Position
 from penstock.loader.stats import Stats
 from penstock.model import DataFileInfo, Split
-from penstock.plan import LanePlan, decode_factor, plan_lanes, rows_left
+from penstock.plan import (
+    EvenBatchesSplitStrategy,
+    EvenPlan,
+    LanePlan,
+    batches_in,
+    decode_factor,
+    even_out,
+    plan_lanes,
+    plan_the_rest,
+)
+from penstock.stream import Cursor, Run
 
 __all__ = ["TabularDataset"]
 
@@ -53,10 +65,19 @@ class TabularDataset(IterableDataset[Any]):
         finish: Finish | None,
         skip_broken: bool,
         prefetch_bytes: int,
+        ranks: Ranks,
+        even: str | bool | None,
     ) -> None:
         super().__init__()
         self._found = found
         self._order = order
+        self.ranks = ranks
+        self.even = _checked_even(even, ranks)
+        if order.lanes is not None and order.lanes % ranks.size:
+            raise OptionError(
+                f"lanes={order.lanes} cannot be shared evenly by {ranks.size} ranks; "
+                "choose a multiple of their number"
+            )
         self._finish = finish
         self.pipeline = Pipeline(
             found.reader,
@@ -64,16 +85,19 @@ class TabularDataset(IterableDataset[Any]):
             batch_size=order.batch_size,
             drop_last=order.drop_last,
             seed=order.shuffle_seed,
-            mix=order.mix,
+            grouping=order.grouping,
             counted=found.counted and not skip_broken,
             skip_broken=skip_broken,
             prefetch_bytes=prefetch_bytes,
         )
         self.counters = Stats()
-        self.consumers = 1
-        self._planned: tuple[tuple[int, int], LanePlan] | None = None
+        self.workers = 1
+        self._planned: tuple[Place, LanePlan] | None = None
+        self._evened: tuple[Place, EvenPlan] | None = None
         # In shared memory, so that workers that are already running see a new epoch.
         self._shared_epoch = shared_integers(1)
+        if self.num_rows is not None and self.num_rows < ranks.size > 1:
+            raise OptionError(f"{self.num_rows} rows cannot be shared by {ranks.size} ranks")
         if order.split_strategy is None:
             self._provide_for_small_chunks()
         for reason in found.broken:
@@ -110,19 +134,19 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def splits(self) -> list[Split]:
         """Who reads what in the current epoch: one Split a lane."""
-        return list(self.plan(self.lanes, self.epoch))
+        return list(self.plan())
 
     def __len__(self) -> int:
-        """Batches of an epoch; a TypeError when only reading them would tell."""
+        """Batches of an epoch, of this rank; a TypeError when only reading them would tell."""
         if not self.pipeline.counted:
             raise TypeError(
                 "the number of batches is not known before they are read: rows are filtered, "
                 'not counted in this format, or may be skipped (on_error="skip")'
             )
-        plan = self.plan(self.lanes, self.epoch)
-        rows = [int(plan.lane(lane).length.sum()) for lane in range(len(plan))]
-        size = self._order.batch_size
-        return sum(r // size if self._order.drop_last else -(-r // size) for r in rows)
+        place = self.crew.start(self.epoch).place
+        plan = self.evened(place).plan
+        own = range(self.ranks.rank, len(plan), self.ranks.size)
+        return sum(self._batches(plan.lane(lane).rows_left()) for lane in own)
 
     def __repr__(self) -> str:
         rows = "?" if self.num_rows is None else f"{self.num_rows:,}"
@@ -144,15 +168,13 @@ class TabularDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        index, consumers = (0, 1) if info is None else (info.id, info.num_workers)
-        epoch = self.epoch
-        lanes = self._order.lanes or consumers
-        plan = self.plan(lanes, epoch)
-        mine = [LaneStart(lane, plan.lane(lane)) for lane in range(index, lanes, consumers)]
-        share = self.pipeline.sharing(consumers)
-        if info is None:
-            return self._until_the_end(self.local_pass(share, mine, epoch, turn=0))
-        return map(_crossing, self.local_pass(share, mine, epoch, turn=0))
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        position = replace(self.crew, workers=workers).start(self.epoch)
+        plan = self.evened(position.place).plan
+        lanes = position.own_lanes[worker::workers]
+        starts = [LaneStart(plan.lane(lane)) for lane in lanes]
+        passing = self.local_pass(self.pipeline.sharing(workers), starts, self.epoch, turn=0)
+        return self._until_the_end(passing) if info is None else map(_crossing, passing)
 
     @staticmethod
     def collate(batch: Any) -> Any:
@@ -166,14 +188,16 @@ class TabularDataset(IterableDataset[Any]):
     # --- for loaders
 
     @property
-    def lanes(self) -> int:
-        """Number of lanes: as given, or one for each consumer."""
-        return self._order.lanes or self.consumers
-
-    @property
-    def lanes_given(self) -> bool:
-        """Whether the number of lanes was chosen by the user."""
-        return self._order.lanes is not None
+    def crew(self) -> Crew:
+        """Who reads."""
+        return Crew(
+            self.ranks.rank,
+            self.ranks.size,
+            self.workers,
+            self._order.batch_size,
+            self._order.lanes,
+            in_step=self.even is not False,
+        )
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -183,7 +207,6 @@ class TabularDataset(IterableDataset[Any]):
             self._found.roots,
             filters=self._found.reader.filter,
             order=self._order.describe(),
-            batch_size=self._order.batch_size,
             seed=self._order.shuffle_seed,
         )
 
@@ -196,20 +219,145 @@ class TabularDataset(IterableDataset[Any]):
         """What worker processes run."""
         return Feed(self.pipeline, self._found.files, board, self._finish, parcel_batches, workers)
 
-    def plan(self, lanes: int, epoch: int) -> LanePlan:
-        """The lanes of an epoch; the last plan is kept."""
-        if self._planned is None or self._planned[0] != (lanes, epoch):
-            made = plan_lanes(self._order.strategy, self._found.files, lanes=lanes, epoch=epoch)
-            self._planned = (lanes, epoch), made
+    def plan(self, lanes: int | None = None, epoch: int | None = None) -> LanePlan:
+        """Who reads what: the lanes of an epoch from its start, for all ranks."""
+        epoch = self.epoch if epoch is None else epoch
+        return self.plan_at(self.crew.start(epoch, lanes).place)
+
+    def plan_at(self, place: Place) -> LanePlan:
+        """The lanes of the epoch, or of what was left of it; the last plan is kept."""
+        place = replace(place, ranks=1, taken=0)
+        if self._planned is None or self._planned[0] != place:
+            self._planned = place, self._plan_at(place)
         return self._planned[1]
 
+    def _plan_at(self, place: Place) -> LanePlan:
+        stages = place.before
+        sizes = [(stage.batch_size, len(stage.cursors)) for stage in stages]
+        sizes.append((place.batch_size, place.lanes))
+        strategy, files = self._order.strategy_for(sizes[0][0]), self._found.files
+        plan = plan_lanes(strategy, files, lanes=sizes[0][1], epoch=place.epoch)
+        plan = plan.grouped(self._order.grouping)
+        for stage, (batch_size, lanes) in zip(stages, sizes[1:], strict=True):
+            self._check_cursors(plan, dict(enumerate(stage.cursors)))
+            plan = plan_the_rest(
+                plan,
+                stage.cursors,
+                lanes=lanes,
+                batch_size=batch_size,
+                grouping=self._order.grouping,
+                counted=self.pipeline.counted,
+            )
+        return plan
+
+    def evened(self, place: Place) -> EvenPlan:
+        """The lanes from a place on with the same number of batches for every rank.
+
+        Where rows are not counted, or ranks need not be in step, all that there is.
+        """
+        if self.even is False or place.ranks == 1 or not self.pipeline.counted:
+            return EvenPlan(self.plan_at(place))
+        if self._evened is None or self._evened[0] != place:
+            self._evened = place, self._even_out(place)
+        return self._evened[1]
+
+    def _even_out(self, place: Place) -> EvenPlan:
+        plan = self.plan_at(place)
+        cursors: dict[int, Cursor] = {}
+        turns = []
+        for rank in range(place.ranks):
+            start = self.route.start_of(place, rank)
+            turns.append(start.turns[0])
+            cursors.update({lane: start.cursor(lane) for lane in start.own_lanes})
+        made = even_out(
+            plan,
+            [cursors[lane] for lane in range(len(plan))],
+            turns,
+            batch_size=place.batch_size,
+            drop_last=self._order.drop_last,
+            pad=self.even == "pad",
+            reorders=self._order.grouping.reorders,
+        )
+        first = range(0, len(plan), place.ranks)
+        steps = sum(self._batches(made.plan.lane(lane).rows_left()) for lane in first)
+        if not steps and not place.before and self.num_rows:
+            raise OptionError(
+                f"{self.num_rows} rows make fewer batches of {self.batch_size} rows than there "
+                f"are ranks ({place.ranks}), so that nothing would be read; choose a smaller "
+                'batch_size, or even="pad" without drop_last'
+            )
+        if made.dropped_rows:
+            logger.info(
+                "epoch %d: %d rows are left out, so that %d ranks take the same number of steps",
+                place.epoch,
+                made.dropped_rows,
+                place.ranks,
+            )
+        return made
+
+    @property
+    def must_agree(self) -> bool:
+        """Whether ranks can be in step only if they agree while they run."""
+        return self.even is not False and self.ranks.size > 1 and not self.pipeline.counted
+
+    @property
+    def route(self) -> Route:
+        """What is needed to go on from a position."""
+        return Route(
+            self.plan_at,
+            self.pipeline.counted,
+            lambda place: bool(place.before) or self._dealt_evenly,
+            self._order.drop_last,
+            self.replay,
+        )
+
+    @property
+    def _dealt_evenly(self) -> bool:
+        return isinstance(self._order.strategy, EvenBatchesSplitStrategy)
+
+    def resumed(self, position: Position, crew: Crew) -> Position:
+        """Where a member of the crew goes on from a position, checked."""
+        plan = self.plan_at(position.place)
+        cursors = {
+            lane: (plan.lane(lane).windows, 0) if cursor[0] == END else cursor
+            for lane, cursor in position.cursors.items()
+        }
+        self._check_cursors(plan, cursors)
+        return resumed(replace(position, cursors=cursors), crew, self.route)
+
+    def replay(
+        self, plan: LanePlan, lanes: Sequence[int], steps: int
+    ) -> tuple[Mapping[int, Cursor], int]:
+        """Read so many batches of some lanes, without their columns; see ``Replay``."""
+        pipeline = replace(
+            self.pipeline,
+            reader=self.pipeline.reader.counting(),
+            converter=Converter(pa.schema([]), "torch"),
+        )
+        starts = [LaneStart(plan.lane(lane)) for lane in lanes]
+        passing = self.local_pass(pipeline, starts, self.epoch, turn=0, bare=True)
+        batches = iter(passing)
+        for _ in range(steps):
+            if next(batches, None) is None:
+                break
+        cursors, turn = dict(zip(lanes, passing.cursors, strict=True)), passing.turn
+        batches.close()  # type: ignore[attr-defined]
+        return cursors, turn
+
     def local_pass(
-        self, pipeline: Pipeline, starts: Sequence[LaneStart], epoch: int, *, turn: int
+        self,
+        pipeline: Pipeline,
+        starts: Sequence[LaneStart],
+        epoch: int,
+        *,
+        turn: int,
+        bare: bool = False,
     ) -> EpochPass:
-        """A pass over lanes that are read in this process."""
+        """A pass over lanes that are read in this process; ``bare``: without a user's functions."""
         opened = pipeline.open(self._found.files, starts, epoch, self.counters)
+        finish = None if bare else self._finish
         feeds = [
-            LaneFeed(start.cursor, partial(self._next_run, opened.runs(start.lane)))
+            LaneFeed(start.cursor, partial(_next_run, opened.runs(start.lane.index), finish))
             for start in starts
         ]
         return EpochPass(epoch, feeds, turn=turn, stats=self.counters, close=opened.close)
@@ -223,34 +371,31 @@ class TabularDataset(IterableDataset[Any]):
         """Whether no batch is left behind a position; None where only reading would tell."""
         if not self.pipeline.counted:
             return None
-        plan = self.plan(len(position.cursors), position.epoch)
-        least = self._order.batch_size if self._order.drop_last else 1
-        return all(
-            rows_left(plan.lane(lane), self._order.mix, cursor) < least
-            for lane, cursor in enumerate(position.cursors)
+        plan = self.evened(position.place).plan
+        return not any(
+            self._batches(plan.lane(lane).rows_left(position.cursor(lane)))
+            for lane in position.own_lanes
         )
 
-    def check_position(self, position: Position) -> None:
-        """Raise a StateMismatchError if a lane does not reach as far as its cursor."""
-        plan, mix = self.plan(len(position.cursors), position.epoch), self._order.mix
-        for lane, cursor in enumerate(position.cursors):
-            chunks = plan.lane(lane)
-            beyond = cursor[0] * mix > len(chunks)
-            if beyond or (self.pipeline.counted and rows_left(chunks, mix, cursor) < 0):
-                raise StateMismatchError(
-                    f"the state is damaged: lane {lane} is at {cursor}, which is beyond its end"
-                )
+    def _batches(self, rows: int) -> int:
+        return batches_in(rows, self._order.batch_size, self._order.drop_last)
 
-    def _next_run(self, runs: Iterator[Any]) -> LocalRun | None:
-        run = next(runs, None)
-        return None if run is None else LocalRun(run, self._finish)
+    def _check_cursors(self, plan: LanePlan, cursors: Mapping[int, Cursor]) -> None:
+        """Raise a StateMismatchError if a lane does not reach as far as its cursor."""
+        for index, cursor in cursors.items():
+            lane = plan.lane(index)
+            beyond = cursor[0] > max(lane.windows, 0) or (cursor[0] == lane.windows and cursor[1])
+            if beyond or (self.pipeline.counted and lane.rows_left(cursor) < 0):
+                raise StateMismatchError(
+                    f"the state is damaged: lane {index} is at {cursor}, which is beyond its end"
+                )
 
     def _provide_for_small_chunks(self) -> None:
         """Chunks that are parts of row groups: keep decoded groups, and say what it costs.
 
         Half of the memory for reading ahead goes to the groups that are kept.
         """
-        factor = decode_factor(self._found.files, self.plan(1, 0).chunks)
+        factor = decode_factor(self._found.files, self.plan(lanes=1, epoch=0).chunks)
         if factor < _WASTEFUL:
             return
         half = self.pipeline.prefetch_bytes // 2
@@ -265,7 +410,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send; counters are of this process.
-        return {**self.__dict__, "_planned": None, "counters": None}
+        return {**self.__dict__, "_planned": None, "_evened": None, "counters": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
@@ -273,6 +418,19 @@ class TabularDataset(IterableDataset[Any]):
             self._shared_epoch = shared_integers(1).copy_(self._shared_epoch)
 
 
+def _next_run(runs: Iterator[Run[Block]], finish: Finish | None) -> LocalRun | None:
+    run = next(runs, None)
+    return None if run is None else LocalRun(run, finish)
+
+
 def _crossing(batch: Any) -> Any:
     """A batch fit to leave a worker: a dict of many tensors goes in one piece."""
     return Batch(batch) if type(batch) is dict else batch
+
+
+def _checked_even(even: str | bool | None, ranks: Ranks) -> str | bool:
+    if even is None:
+        return "drop" if ranks.size > 1 else False
+    if even is not False and even not in ("drop", "pad"):
+        raise OptionError(f'even must be "drop", "pad" or False, not {even!r}')
+    return even

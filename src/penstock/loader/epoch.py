@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -63,7 +64,16 @@ class LocalRun:
 class LaneFeed:
     """A lane's runs one after the other. ``delivered`` counts batches handed out of the run."""
 
-    __slots__ = ("_next_run", "_run", "batches", "delivered", "done_batches", "done_rows", "start")
+    __slots__ = (
+        "_following",
+        "_next_run",
+        "_run",
+        "batches",
+        "delivered",
+        "done_batches",
+        "done_rows",
+        "start",
+    )
 
     def __init__(self, start: Cursor, next_run: Callable[[], BatchRun | None]) -> None:
         self.start = start
@@ -72,12 +82,22 @@ class LaneFeed:
         self.done_batches = 0
         self.done_rows = 0
         self._run: BatchRun | None = None
+        self._following: deque[BatchRun] = deque()
         self._next_run = next_run
+
+    def ahead(self, wanted: int) -> int:
+        """How many batches are certain to come, reading on until they are ``wanted`` or all."""
+        certain = 0 if self._run is None else self._run.count - self.delivered
+        certain += sum(run.count for run in self._following)
+        while certain < wanted and (run := self._next_run()) is not None:
+            self._following.append(run)
+            certain += run.count
+        return certain
 
     def advance(self) -> bool:
         """Make sure that ``batches`` has one more, reading on if need be; False at the end."""
         while self._run is None or self.delivered == self._run.count:
-            run = self._next_run()
+            run = self._following.popleft() if self._following else self._next_run()
             if run is None:
                 return False
             if self._run is not None:
@@ -132,6 +152,11 @@ class EpochPass:
             yield from self._one_lane() if len(self.lanes) == 1 else self._in_turn()
             self.finished = True
         finally:
+            self.end()
+
+    def end(self) -> None:
+        """Let go of what is read ahead; at the end of an iteration, or where none began."""
+        if not self.ended:
             self._running = False
             self.ended = True
             self._close()
@@ -144,6 +169,14 @@ class EpochPass:
         Of a pass that has not begun or was broken off it is not known.
         """
         return self.finished or (self._running and not any(lane.advance() for lane in self.lanes))
+
+    def ahead(self, wanted: int) -> int:
+        """How many batches are certain to come: ``wanted`` or more, or all that there are."""
+        each = -(-wanted // max(len(self.lanes), 1))
+        certain = sum(lane.ahead(each) for lane in self.lanes)
+        if certain < wanted:  # some lanes are at their end, and others may have more
+            certain = sum(lane.ahead(wanted) for lane in self.lanes)
+        return certain
 
     @property
     def turn(self) -> int:

@@ -97,7 +97,7 @@ class Feed(IterableDataset[Any]):
         stats = Stats()
         lanes = self._pipeline.open(self._files, starts, epoch, stats)
         try:
-            yield from self._parcels(lanes, [start.lane for start in starts], stats)
+            yield from self._parcels(lanes, [start.lane.index for start in starts], stats)
         except Exception as error:
             yield failure(error)
         finally:

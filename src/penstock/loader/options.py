@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import OptionError
 from penstock.model import SplitStrategy
-from penstock.plan import EvenBatchesSplitStrategy, parse_bytes
+from penstock.plan import EvenBatchesSplitStrategy, Grouping, parse_bytes
 
 __all__ = [
     "Finish",
@@ -35,12 +35,19 @@ class OrderOptions:
     split_bytes: int | str | None
     split_rows: int | None
     split_strategy: SplitStrategy | None
-    mix: int
-    lanes: int | None
+    mix: int = 1
+    interleave: int = 1
+    lanes: int | None = None
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
         check_count("mix", self.mix)
+        check_count("interleave", self.interleave)
+        if self.mix > 1 and self.interleave > 1:
+            raise OptionError(
+                f"mix={self.mix} and interleave={self.interleave} exclude each other: a window is "
+                "either mixed at random or taken in turn from its files"
+            )
         check_flag("drop_last", self.drop_last)
         check_flag("shuffle", self.shuffle)
         if isinstance(self.shuffle_seed, bool) or not isinstance(self.shuffle_seed, int):
@@ -70,22 +77,33 @@ class OrderOptions:
     @property
     def strategy(self) -> SplitStrategy:
         """The user's strategy, or the default with these sizes."""
+        return self.strategy_for(self.batch_size)
+
+    def strategy_for(self, batch_size: int) -> SplitStrategy:
+        """The same for batches of another size, as they were when a state was taken."""
         if self.split_strategy is not None:
             return self.split_strategy
         size = parse_bytes("split_bytes", self.split_bytes or DEFAULT_SPLIT_BYTES)
         if self.split_bytes is None:
-            size = max(size // self.mix, 1)  # a window of the default size, not a chunk
+            together = max(self.mix, self.interleave)
+            size = max(size // together, 1)  # a window of the default size, not a chunk
         return EvenBatchesSplitStrategy(
-            self.batch_size, size, self.split_rows, self.shuffle, self.shuffle_seed
+            batch_size, size, self.split_rows, self.shuffle, self.shuffle_seed
         )
 
     def describe(self) -> str:
         """All that changes the order beside files and filters, for the fingerprint of a state."""
         strategy = self.strategy
+        way = f"interleave {self.interleave}" if self.interleave > 1 else f"mix {self.mix}"
         if isinstance(strategy, EvenBatchesSplitStrategy):
             cut = f"{strategy.split_rows}r" if self.split_rows else f"{strategy.split_bytes}b"
-            return f"{'shuffled' if self.shuffle else 'in order'} {cut} mix {self.mix}"
-        return f"{type(strategy).__name__} mix {self.mix}"
+            return f"{'shuffled' if self.shuffle else 'in order'} {cut} {way}"
+        return f"{type(strategy).__name__} {way}"
+
+    @property
+    def grouping(self) -> Grouping:
+        """How chunks form windows."""
+        return Grouping(self.mix, self.interleave)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,16 @@ from penstock.errors import ConversionError, ReadError
 from penstock.formats.reader import TabularReader
 from penstock.loader.stats import Stats
 from penstock.model import FileList, FileSplit
-from penstock.plan import ROW_ORDER, Chunks, Piece, RowCost, lane_pieces, permutation
+from penstock.plan import (
+    ROW_ORDER,
+    Grouping,
+    Lane,
+    Piece,
+    RowCost,
+    lane_pieces,
+    permutation,
+    taking_turns,
+)
 from penstock.storage import LocalStore
 from penstock.stream import Cursor, Job, Located, ReadAhead, Run, cut
 
@@ -26,10 +35,9 @@ _MAX_THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class LaneStart:
-    """A lane's chunks in an epoch, and where in them to begin."""
+    """A lane of an epoch, and where in it to begin."""
 
-    lane: int
-    chunks: Chunks
+    lane: Lane
     cursor: Cursor = (0, 0)
 
 
@@ -42,7 +50,7 @@ class Pipeline:
     batch_size: int
     drop_last: bool
     seed: int
-    mix: int
+    grouping: Grouping
     counted: bool
     """whether the rows of a chunk are known before it is read"""
     skip_broken: bool
@@ -85,10 +93,10 @@ class OpenLanes:
         self._pipeline = pipeline
         self._epoch = epoch
         self._stats = stats
-        self._starts = {start.lane: start for start in starts}
+        self._starts = {start.lane.index: start for start in starts}
         threads = min(_MAX_THREADS, usable_cores())
         most_jobs = None
-        if isinstance(pipeline.reader.store, LocalStore) and pipeline.mix == 1:
+        if isinstance(pipeline.reader.store, LocalStore) and not pipeline.grouping.reorders:
             # Local files are read as fast as they are decoded: to be further ahead than the
             # threads can work gains nothing, and fresh memory costs more than memory used again.
             most_jobs = len(starts) + threads + 1
@@ -123,8 +131,7 @@ class OpenLanes:
         return lane_pieces(
             files,
             start.lane,
-            start.chunks,
-            mix=self._pipeline.mix,
+            together=self._pipeline.grouping.reorders,
             counted=self._pipeline.counted,
             cursor=start.cursor,
             block_bytes=self._pipeline.block_bytes,
@@ -132,32 +139,39 @@ class OpenLanes:
         )
 
     def _located(self, start: LaneStart) -> Iterator[Located[Block]]:
-        """A lane's blocks with their place; rows that the cursor has behind it are cut off."""
+        """A lane's blocks with their place; rows that are not its own, or were, are cut off."""
         window, row = start.cursor[0], 0
         current: Piece | None = None
-        for piece, block in self._ahead.blocks(start.lane):
+        for piece, block in self._ahead.blocks(start.lane.index):
             if piece.window != window:
                 window, row = piece.window, 0
             if piece is not current and piece.row is not None:
                 row = piece.row
             current = piece
-            behind = 0
+            behind = piece.span.start
             if piece.row is None and window == start.cursor[0]:
-                behind = min(max(start.cursor[1] - row, 0), block.num_rows)
-            rest = block.slice(behind, block.num_rows - behind) if behind else block
-            if rest.num_rows:
-                yield Located(rest, window, row + behind)
+                behind = max(behind, start.cursor[1])
+            first = min(max(behind - row, 0), block.num_rows)
+            last = block.num_rows
+            if piece.span.stop is not None:
+                last = max(min(last, piece.span.stop - row), first)
+            if first < last:
+                cut_off = last - first < block.num_rows
+                rest = block.slice(first, last - first) if cut_off else block
+                yield Located(rest, window, row + first)
             row += block.num_rows
 
     def _blocks(self, piece: Piece) -> Iterator[Block]:
-        """What a thread does with a piece: decode, convert, mix."""
-        if self._pipeline.mix == 1:
+        """What a thread does with a piece: decode, convert, bring into order."""
+        if not self._pipeline.grouping.reorders:
             for chunk in piece.chunks:
                 yield from map(self._pinned, self._converted(chunk))
             return
-        window = [block for chunk in piece.chunks for block in self._converted(chunk)]
+        chunks = [list(self._converted(chunk)) for chunk in piece.chunks]
+        window = [block for blocks in chunks for block in blocks]
         if window:
-            yield self._pinned(self._mixed(window, piece))
+            rows = [sum(block.num_rows for block in blocks) for blocks in chunks]
+            yield self._pinned(self._reordered(window, rows, piece))
 
     def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block
@@ -166,15 +180,19 @@ class OpenLanes:
         """Rows on both sides of a seam, in memory of their own."""
         return blocks[0] if len(blocks) == 1 else self._pinned(Block.concat(blocks))
 
-    def _mixed(self, window: list[Block], piece: Piece) -> Block:
+    def _reordered(self, window: list[Block], rows: list[int], piece: Piece) -> Block:
+        """The rows of a window, which has so many of each chunk, in their order."""
         with self._stats.timed("mix"):
+            if self._pipeline.grouping.interleave > 1:
+                return Block.gather(window, taking_turns(rows))
+            lane, number = piece.span.key
             order = permutation(
-                sum(block.num_rows for block in window),
+                sum(rows),
                 seed=self._pipeline.seed,
                 epoch=self._epoch,
                 purpose=ROW_ORDER,
-                lane=piece.lane,
-                window=piece.window,
+                lane=lane,
+                window=number,
             )
             return Block.gather(window, order)
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from penstock.errors import StateMismatchError
 from penstock.model import FileList
 from penstock.stream import Cursor
 
-__all__ = ["Fingerprint", "Position"]
+__all__ = ["END", "Fingerprint", "Place", "Position", "Stage", "merge_states"]
 
-VERSION = 1
+VERSION = 2
+_ALL = -1
+"""in place of a rank: the state is that of all of them"""
+_ALONE = [0, 1, 0]
+END = -1
+"""in place of a window: behind the last, whichever that is"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,45 +29,37 @@ class Fingerprint:
     files: str
     filters: str
     order: str
-    batch_size: int
     seed: int
 
     @classmethod
     def of(
-        cls,
-        files: FileList,
-        roots: Sequence[str],
-        *,
-        filters: object,
-        order: str,
-        batch_size: int,
-        seed: int,
+        cls, files: FileList, roots: Sequence[str], *, filters: object, order: str, seed: int
     ) -> Fingerprint:
         """Files count by their path below the roots, size, and etag or time of change."""
         digest = hashlib.sha256()
         for path, size, etag in zip(files.paths, files.sizes.tolist(), files.etags, strict=True):
             digest.update(f"{_below(path, roots)}\0{size}\0{etag}\n".encode())
         known = "" if filters is None else hashlib.sha256(str(filters).encode()).hexdigest()[:8]
-        return cls(digest.hexdigest()[:12], known, order, batch_size, seed)
+        return cls(digest.hexdigest()[:12], known, order, seed)
 
     def as_dict(self) -> dict[str, Any]:
         """The parts by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) != ""}
 
     def check(self, other: Mapping[str, Any]) -> None:
         """Raise a StateMismatchError that says what is different."""
         meaning = {
             "files": "the files (their paths, sizes or times of change)",
             "filters": "filters",
-            "order": "shuffle, split_bytes, split_rows, split_strategy or mix",
-            "batch_size": "batch_size",
+            "order": "shuffle, split_bytes, split_rows, split_strategy, mix or interleave",
             "seed": "shuffle_seed",
         }
-        for name, mine in self.as_dict().items():
-            if other.get(name) != mine:
+        mine = self.as_dict()
+        for name, what in meaning.items():
+            if other.get(name) != mine.get(name):
                 raise StateMismatchError(
-                    f"the state was taken with other data or options: {meaning[name]} differ "
-                    f"({other.get(name)!r} in the state, {mine!r} here)"
+                    f"the state was taken with other data or options: {what} differ "
+                    f"({other.get(name)!r} in the state, {mine.get(name)!r} here)"
                 )
 
 
@@ -71,54 +69,198 @@ def _below(path: str, roots: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A place in an epoch: every lane's cursor, and whose turn it is."""
+class Stage:
+    """A plan that was given up before its end, and how far every lane had come in it."""
 
-    epoch: int
-    turn: int
+    batch_size: int
     cursors: tuple[Cursor, ...]
 
-    @classmethod
-    def start(cls, epoch: int, lanes: int) -> Position:
-        """The first batch of an epoch."""
-        return cls(epoch, 0, ((0, 0),) * lanes)
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in an epoch's plans a rank counts from: the same for all ranks."""
+
+    epoch: int
+    batch_size: int
+    lanes: int
+    ranks: int = 1
+    taken: int = 0
+    """batches that all ranks together had taken of the plan when ranks became so many"""
+    before: tuple[Stage, ...] = ()
+    """plans of this epoch that were given up, because lanes or batch_size changed"""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in an epoch, after some batches that one rank took, or all of them."""
+
+    place: Place
+    rank: int | None
+    """None: the position holds the lanes of all ranks"""
+    steps: tuple[int, ...] = (0,)
+    """batches taken since ``place``, by this rank or by each"""
+    turns: tuple[int, ...] = (0,)
+    """which of the lanes of this rank, or of each, is next"""
+    cursors: Mapping[int, Cursor] = field(default_factory=dict)
+    """of the lanes that were begun"""
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of the epoch lies behind."""
+        return any(map(any, self.cursors.values())) or bool(self.place.before)
+
+    def lanes_of(self, rank: int) -> range:
+        """The lanes of a rank."""
+        return range(rank, self.place.lanes, self.place.ranks)
+
+    @property
+    def own_lanes(self) -> range:
+        """The lanes whose cursors are here."""
+        return range(self.place.lanes) if self.rank is None else self.lanes_of(self.rank)
+
+    def cursor(self, lane: int) -> Cursor:
+        """How far a lane has come."""
+        return self.cursors.get(lane, (0, 0))
 
     def as_state(self, fingerprint: Fingerprint) -> dict[str, Any]:
         """JSON-safe, and all that is needed to go on in a new process."""
-        return {
+        place, merged = self.place, self.rank is None
+        state: dict[str, Any] = {
             "version": VERSION,
-            "epoch": self.epoch,
-            "turn": self.turn,
-            "lanes": [list(cursor) for cursor in self.cursors],
+            "epoch": place.epoch,
+            "batch_size": place.batch_size,
+            "steps": list(self.steps) if merged else self.steps[0],
+            "turn": list(self.turns) if merged else self.turns[0],
+            "lanes": [list(self.cursor(lane)) for lane in self.own_lanes],
             "plan": fingerprint.as_dict(),
         }
+        if place.ranks > 1:
+            state["ranks"] = [_ALL if self.rank is None else self.rank, place.ranks, place.taken]
+        if place.before:
+            state["before"] = [
+                [stage.batch_size, [list(cursor) for cursor in stage.cursors]]
+                for stage in place.before
+            ]
+        return state
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], fingerprint: Fingerprint) -> Position:
         """The place that a state describes, if it is one in this data and this order."""
-        if not isinstance(state, Mapping) or state.get("version") != VERSION:
-            found = state.get("version") if isinstance(state, Mapping) else type(state).__name__
+        _check_version(state)
+        if not isinstance(state.get("plan"), Mapping):
+            raise StateMismatchError(f"the state is damaged: plan is {state.get('plan')!r}")
+        fingerprint.check(state["plan"])
+        try:
+            return cls._read(state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateMismatchError(f"the state is damaged: {error}") from error
+
+    @classmethod
+    def _read(cls, state: Mapping[str, Any]) -> Position:
+        rank, ranks, taken = state.get("ranks", _ALONE)
+        merged = rank == _ALL and ranks > 1
+        before = tuple(Stage(_count(size, 1), _cursors(at)) for size, at in state.get("before", ()))
+        cursors = _cursors(_part(state, "lanes"))
+        place = Place(
+            _count(_part(state, "epoch")),
+            _count(_part(state, "batch_size"), 1),
+            len(cursors) * (1 if merged else _count(ranks, 1)),
+            _count(ranks, 1),
+            _count(taken),
+            before,
+        )
+        steps, turns = _part(state, "steps"), _part(state, "turn")
+        position = cls(
+            place,
+            None if merged else _count(rank),
+            tuple(map(_count, steps)) if merged else (_count(steps),),
+            tuple(map(_count, turns)) if merged else (_count(turns),),
+        )
+        known = place.ranks if merged else 1
+        if len(position.steps) != known or len(position.turns) != known:
+            raise ValueError(f"steps are {steps!r}, and turns {turns!r}, of {place.ranks} ranks")
+        if not cursors or place.lanes % place.ranks or rank >= place.ranks:
+            raise ValueError(f"{len(cursors)} lanes of rank {rank} of {place.ranks}")
+        return replace(position, cursors=dict(zip(position.own_lanes, cursors, strict=True)))
+
+
+def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The states of all ranks of a job, in any order, as one that a job of any size can load."""
+    if not states:
+        raise StateMismatchError("there are no states to merge")
+    for state in states:
+        _check_version(state)
+    epoch = min(state.get("epoch", 0) for state in states)
+    first = next(state for state in states if state.get("epoch", 0) == epoch)
+    states = [_at_its_end(state, first) for state in states]
+    rank, ranks, taken = first.get("ranks", _ALONE)
+    if len(states) == 1 and (ranks == 1 or rank == _ALL):
+        return dict(first)
+    same = ("epoch", "batch_size", "plan", "before")
+    for state in states:
+        if state.get("ranks", _ALONE)[1:] != [ranks, taken] or any(
+            state.get(name) != first.get(name) for name in same
+        ):
             raise StateMismatchError(
-                f"not a state of this library, or of another version of it: {found!r} "
-                f"where {VERSION!r} is expected"
+                "states of different jobs, or of different moments of one, cannot be merged: "
+                f"{first!r} and {state!r}"
             )
-        plan, lanes = state.get("plan"), state.get("lanes")
-        if not isinstance(plan, Mapping) or not isinstance(lanes, list | tuple) or not lanes:
-            raise StateMismatchError(f"the state is damaged: plan is {plan!r}, lanes are {lanes!r}")
-        fingerprint.check(plan)
-        for name in ("epoch", "turn"):
-            if not _is_count(state.get(name)):
-                raise StateMismatchError(f"the state is damaged: {name} is {state.get(name)!r}")
-        for cursor in lanes:
-            if not _is_cursor(cursor):
-                raise StateMismatchError(f"the state is damaged: a lane is at {cursor!r}")
-        cursors = tuple((window, row) for window, row in lanes)
-        return cls(state["epoch"], state["turn"], cursors)
+    found = [state.get("ranks", _ALONE)[0] for state in states]
+    if sorted(found) != list(range(ranks)):
+        raise StateMismatchError(f"a state of each of {ranks} ranks is needed, not of {found}")
+    by_rank = [state for _, state in sorted(zip(found, states, strict=True), key=itemgetter(0))]
+    lanes: list[Any] = [None] * sum(len(state["lanes"]) for state in states)
+    for rank, state in enumerate(by_rank):
+        lanes[rank::ranks] = state["lanes"]
+    return {
+        **first,
+        "ranks": [_ALL, ranks, taken],
+        "steps": [state["steps"] for state in by_rank],
+        "turn": [state["turn"] for state in by_rank],
+        "lanes": lanes,
+    }
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _at_its_end(state: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A rank that stands before the next epoch has ended the one that another is still in."""
+    begun = state.get("steps", 0) or any(map(any, state.get("lanes", ())))
+    if state.get("epoch") != other.get("epoch", 0) + 1 or begun or "ranks" not in other:
+        return state
+    ranks = [state.get("ranks", _ALONE)[0], *other["ranks"][1:]]
+    if state.get("plan") != other.get("plan"):
+        return state
+    lanes = [[END, 0]] * len(other["lanes"])
+    # Another number of steps, whatever it is: the ranks are not in step.
+    return {**other, "ranks": ranks, "steps": other["steps"] + 1, "turn": 0, "lanes": lanes}
 
 
-def _is_cursor(value: object) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_count, value))
+def _check_version(state: object) -> None:
+    found = state.get("version") if isinstance(state, Mapping) else type(state).__name__
+    if found != VERSION:
+        raise StateMismatchError(
+            f"not a state of this library, or of another version of it: {found!r} "
+            f"where {VERSION!r} is expected"
+        )
+
+
+def _part(state: Mapping[str, Any], name: str) -> Any:
+    if name not in state:
+        raise ValueError(f"it has no {name}")
+    return state[name]
+
+
+def _count(value: object, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{value!r} where a number of at least {least} is expected")
+    return value
+
+
+def _cursors(value: object) -> tuple[Cursor, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{value!r} where places in lanes are expected")
+    cursors = []
+    for at in value:
+        if not isinstance(at, list | tuple) or len(at) != 2:
+            raise ValueError(f"a lane is at {at!r}")
+        cursors.append((END, 0) if at[0] == END else (_count(at[0]), _count(at[1])))
+    return tuple(cursors)

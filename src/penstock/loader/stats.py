@@ -20,6 +20,7 @@ class Stats:
         self.batches = 0
         self.bytes = 0
         self.retries = 0
+        self.padded = 0
         self.seconds: dict[str, float] = {}
         self.skipped: list[str] = []
 
@@ -76,6 +77,7 @@ class Stats:
                 "batches": self.batches,
                 "bytes": self.bytes,
                 "seconds": dict(self.seconds),
+                "padded": self.padded,
                 "skipped_chunks": list(self.skipped),
                 "retries": self.retries,
             }

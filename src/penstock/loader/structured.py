@@ -25,6 +25,7 @@ from penstock.loader.options import (
     make_finish,
 )
 from penstock.loader.pipeline import usable_cores
+from penstock.loader.ranks import find_ranks, given_ranks
 from penstock.model import SplitStrategy
 from penstock.plan import parse_bytes
 
@@ -48,7 +49,11 @@ class DatasetOptions(TypedDict, total=False):
     split_rows: int | None
     split_strategy: SplitStrategy | None
     mix: int
+    interleave: int
     lanes: int | None
+    rank: int | None
+    world_size: int | None
+    even: str | bool | None
     output_format: str
     transform: Callable[[Any], Any] | None
     collate_fn: Callable[[Any], Any] | None
@@ -83,7 +88,11 @@ class StructuredDataset(TabularDataset):
         split_rows: int | None = None,
         split_strategy: SplitStrategy | None = None,
         mix: int = 1,
+        interleave: int = 1,
         lanes: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        even: str | bool | None = None,
         output_format: str = "torch",
         transform: Callable[[Any], Any] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
@@ -105,8 +114,10 @@ class StructuredDataset(TabularDataset):
             split_rows=split_rows,
             split_strategy=split_strategy,
             mix=mix,
+            interleave=interleave,
             lanes=lanes,
         )
+        ranks = given_ranks(rank, world_size)
         if on_error not in ("raise", "skip"):
             raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
         check_mapping("storage_options", storage_options)
@@ -133,6 +144,8 @@ class StructuredDataset(TabularDataset):
             finish=finish,
             skip_broken=on_error == "skip",
             prefetch_bytes=budget,
+            ranks=ranks,
+            even=even,
         )
 
     @classmethod
@@ -142,6 +155,9 @@ class StructuredDataset(TabularDataset):
         format: str | None = "parquet",
         *,
         num_workers: int | None = None,
+        accelerator: Any = None,
+        process_group: Any = None,
+        device_mesh: Any = None,
         pin_memory: bool = False,
         prefetch_factor: int = 2,
         persistent_workers: bool = False,
@@ -154,6 +170,11 @@ class StructuredDataset(TabularDataset):
 
         ``num_workers=None`` reads with threads in this process, unless ``transform`` or
         ``collate_fn`` run Python code for each batch: then with processes.
+
+        In a distributed job each rank gets its share. Which rank this is, of how many, is taken
+        from ``rank`` and ``world_size``, from ``process_group`` or ``device_mesh`` (the
+        data-parallel part of it), from ``accelerator``, from an initialised
+        ``torch.distributed``, or from what the launcher put into the environment.
         """
         if num_workers == 0 and persistent_workers:
             raise OptionError(
@@ -167,9 +188,18 @@ class StructuredDataset(TabularDataset):
         check_flag("pin_memory", pin_memory)
         check_flag("persistent_workers", persistent_workers)
         check_callable("worker_init_fn", worker_init_fn)
+        ranks = find_ranks(
+            options.get("rank"),
+            options.get("world_size"),
+            accelerator=accelerator,
+            process_group=process_group,
+            device_mesh=device_mesh,
+        )
+        options["rank"], options["world_size"] = ranks.rank, ranks.size
         dataset = cls(path, format, **options)
-        dataset.consumers = max(num_workers, 1)
-        dataset.plan(dataset.lanes, dataset.epoch)  # a strategy that is at fault is refused now
+        dataset.ranks = ranks
+        dataset.workers = max(num_workers, 1)
+        dataset.evened(dataset.crew.start(dataset.epoch).place)  # what cannot be is refused now
         loader = StatefulLoader(
             dataset,
             num_workers=num_workers,

@@ -7,7 +7,7 @@ import multiprocessing
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
@@ -81,15 +81,20 @@ class Inbox:
     """Parcels of one epoch as they come in, given out lane by lane."""
 
     def __init__(
-        self, source: DataLoader[Any], pipeline: Pipeline, lanes: int, pin: bool, stats: Stats
+        self,
+        source: DataLoader[Any],
+        pipeline: Pipeline,
+        lanes: Sequence[int],
+        pin: bool,
+        stats: Stats,
     ) -> None:
         self._source = source
         self._parcels: Iterator[Any] | None = None
         self._pipeline = pipeline
         self._pin = pin
         self._stats = stats
-        self._waiting: list[deque[ParcelRun]] = [deque() for _ in range(lanes)]
-        self._open = set(range(lanes))
+        self._waiting: dict[int, deque[ParcelRun]] = {lane: deque() for lane in lanes}
+        self._open = set(lanes)
 
     def next_run(self, lane: int) -> ParcelRun | None:
         """The next batches of a lane; None after its last."""

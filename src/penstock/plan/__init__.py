@@ -2,8 +2,11 @@
 
 from penstock.plan.chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks
 from penstock.plan.decoding import decode_factor
+from penstock.plan.even import EvenPlan, batches_in, even_out, first_in_turn
+from penstock.plan.lane import Grouping, Lane, Span
 from penstock.plan.lanes import LanePlan
-from penstock.plan.order import ROW_ORDER, permutation
+from penstock.plan.order import ROW_ORDER, permutation, taking_turns
+from penstock.plan.resize import plan_the_rest
 from penstock.plan.sizes import parse_bytes
 from penstock.plan.strategies import (
     EvenBatchesSplitStrategy,
@@ -11,7 +14,7 @@ from penstock.plan.strategies import (
     TargetSizeSplitStrategy,
     plan_lanes,
 )
-from penstock.plan.windows import Piece, RowCost, lane_pieces, rows_left
+from penstock.plan.windows import Piece, RowCost, lane_pieces
 
 __all__ = [
     "BYTES",
@@ -20,16 +23,24 @@ __all__ = [
     "WHOLE",
     "Chunks",
     "EvenBatchesSplitStrategy",
+    "EvenPlan",
+    "Grouping",
+    "Lane",
     "LanePlan",
     "Piece",
     "RoundRobinSplitStrategy",
     "RowCost",
+    "Span",
     "TargetSizeSplitStrategy",
+    "batches_in",
     "cut_chunks",
     "decode_factor",
+    "even_out",
+    "first_in_turn",
     "lane_pieces",
     "parse_bytes",
     "permutation",
     "plan_lanes",
-    "rows_left",
+    "plan_the_rest",
+    "taking_turns",
 ]

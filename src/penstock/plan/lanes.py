@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import overload
 
 import numpy as np
 
+from penstock.errors import OptionError
 from penstock.model import FileList, Int64Array, Split
 from penstock.plan.chunks import BYTES, ROWS, Chunks, share_of
+from penstock.plan.lane import Grouping, Lane, Span
 
-__all__ = ["LanePlan", "deal_batches", "deal_largest_first", "deal_round_robin"]
+__all__ = ["LanePlan", "cut_evenly", "deal_batches", "deal_largest_first", "deal_round_robin"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +26,53 @@ class LanePlan(Sequence[Split]):
     """the lanes' chunks, lane after lane"""
     bounds: Int64Array
     """lane l has the chunks from bounds[l] to bounds[l + 1]"""
+    window: Int64Array
+    """of each chunk, counted in its lane"""
+    spans: Mapping[tuple[int, int], Span] = field(default_factory=dict)
+    """by lane and window, where it is not all of a window that nobody had before"""
+    generation: int = 0
+    """how often what was left of the epoch has been planned anew"""
+
+    @classmethod
+    def of(cls, files: FileList, chunks: Chunks, bounds: Int64Array) -> LanePlan:
+        """Lanes in which every chunk is a window."""
+        return cls(files, chunks, bounds, _places(bounds))
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def lane(self, index: int) -> Chunks:
-        """The chunks of one lane in their order."""
-        return self.chunks[slice(self.bounds[index], self.bounds[index + 1])]
+    def lane(self, index: int) -> Lane:
+        """One lane with its windows."""
+        mine = slice(self.bounds[index], self.bounds[index + 1])
+        spans = {window: span for (lane, window), span in self.spans.items() if lane == index}
+        return Lane(index, self.chunks[mine], self.window[mine], spans, self.generation)
+
+    def grouped(self, grouping: Grouping) -> LanePlan:
+        """The same lanes with their chunks in windows."""
+        if grouping.interleave == 1:
+            return replace(self, window=_places(self.bounds) // grouping.mix)
+        order, window = self.window.copy(), self.window.copy()
+        for first, last in zip(self.bounds[:-1], self.bounds[1:], strict=True):
+            places, window[first:last] = grouping.of(self.chunks.file[first:last])
+            order[first:last] = first + places
+        return replace(self, chunks=self.chunks[order], window=window)
+
+    def shard(self, index: int, count: int) -> Split:
+        """What the reader ``index`` of ``count`` has to read, if you share out the work yourself.
+
+        Its chunks are those of the lanes ``l`` with ``l % count == index``.
+        """
+        if not 0 <= index < count:
+            raise OptionError(f"there is no shard {index} of {count}")
+        if len(self) % count:
+            raise OptionError(
+                f"{len(self)} lanes cannot be shared evenly by {count}; plan(lanes={count}) can"
+            )
+        mine = self[index::count]
+        chunks = [chunk for split in mine for chunk in split.file_splits]
+        rows = [split.row_count for split in mine if split.row_count is not None]
+        size = sum(split.size_bytes or 0 for split in mine)
+        return Split(index, chunks, sum(rows) if len(rows) == len(mine) else None, size)
 
     @overload
     def __getitem__(self, index: int) -> Split: ...
@@ -41,12 +83,12 @@ class LanePlan(Sequence[Split]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"lane {index} of {len(self)}")
-        lane = self.lane(index % len(self))
+        chunks = self.lane(index % len(self)).chunks
         return Split(
             id=index % len(self),
-            file_splits=[lane.split(i, self.files) for i in range(len(lane))],
-            row_count=int(lane.length.sum()) if lane.counted else None,
-            size_bytes=int(lane.size_bytes.sum()),
+            file_splits=[chunks.split(i, self.files) for i in range(len(chunks))],
+            row_count=int(chunks.length.sum()) if chunks.counted else None,
+            size_bytes=int(chunks.size_bytes.sum()),
         )
 
     def __iter__(self) -> Iterator[Split]:
@@ -58,6 +100,13 @@ class LanePlan(Sequence[Split]):
         return int(self.chunks.length.sum()) if self.chunks.counted else None
 
 
+def _places(bounds: Int64Array) -> Int64Array:
+    """Of every chunk, its number in its lane."""
+    counts = np.diff(bounds)
+    places: Int64Array = np.arange(int(bounds[-1])) - np.repeat(bounds[:-1], counts)
+    return places
+
+
 def deal_batches(files: FileList, chunks: Chunks, *, lanes: int, batch_size: int) -> LanePlan:
     """Lay the chunks end to end and cut them into consecutive runs, one a lane.
 
@@ -65,6 +114,11 @@ def deal_batches(files: FileList, chunks: Chunks, *, lanes: int, batch_size: int
     that taking one batch from each lane in turn gives full batches to the end. A cut may fall
     inside a chunk. Where rows are not counted the runs are of equal weight.
     """
+    return LanePlan.of(files, *cut_evenly(chunks, lanes=lanes, batch_size=batch_size))
+
+
+def cut_evenly(chunks: Chunks, *, lanes: int, batch_size: int) -> tuple[Chunks, Int64Array]:
+    """Chunks and bounds of the lanes that ``deal_batches`` makes."""
     weights = chunks.weights
     total = int(weights.sum())
     if chunks.counted:
@@ -76,7 +130,7 @@ def deal_batches(files: FileList, chunks: Chunks, *, lanes: int, batch_size: int
         cuts = cuts[:-1]
     else:
         cuts = _snap(chunks, total * np.arange(1, lanes) // lanes)
-    return _cut_at(files, chunks, cuts)
+    return _cut_at(chunks, cuts)
 
 
 def _snap(chunks: Chunks, cuts: Int64Array) -> Int64Array:
@@ -92,7 +146,7 @@ def _snap(chunks: Chunks, cuts: Int64Array) -> Int64Array:
     return np.maximum.accumulate(snapped) if len(snapped) else snapped
 
 
-def _cut_at(files: FileList, chunks: Chunks, cuts: Int64Array) -> LanePlan:
+def _cut_at(chunks: Chunks, cuts: Int64Array) -> tuple[Chunks, Int64Array]:
     """Lanes between the cuts, which are positions in the chunks laid end to end."""
     weights = chunks.weights
     ends = np.cumsum(weights)
@@ -114,7 +168,7 @@ def _cut_at(files: FileList, chunks: Chunks, cuts: Int64Array) -> LanePlan:
         share_of(chunks.size_bytes[parent], length, weights[parent]),
     )
     edges = np.concatenate([[0], cuts, [total]])
-    return LanePlan(files, pieces, np.append(np.searchsorted(at, edges[:-1]), len(at)))
+    return pieces, np.append(np.searchsorted(at, edges[:-1]), len(at))
 
 
 def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> LanePlan:
@@ -140,4 +194,4 @@ def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) ->
     """Lanes in which the chunks keep the order they came in, large ones not first."""
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(lanes + 1))
-    return LanePlan(files, chunks[order], bounds)
+    return LanePlan.of(files, chunks[order], bounds)

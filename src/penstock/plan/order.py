@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from penstock.model import Int64Array
 
-__all__ = ["CHUNK_ORDER", "ROW_ORDER", "permutation"]
+__all__ = ["CHUNK_ORDER", "ROW_ORDER", "permutation", "taking_turns"]
 
 CHUNK_ORDER = 1
 """purpose of a permutation: the chunks of an epoch"""
@@ -36,4 +38,15 @@ def permutation(
     low = np.argsort((words & np.uint64(0xFFFF)).astype(np.uint16), kind="stable")
     high = ((words >> np.uint64(16)) & np.uint64(0xFFFF)).astype(np.uint16)
     order: Int64Array = low[np.argsort(high[low], kind="stable")].astype(np.int64, copy=False)
+    return order
+
+
+def taking_turns(counts: Sequence[int]) -> Int64Array:
+    """The order of rows in several lists laid end to end, if one is taken from each in turn.
+
+    >>> taking_turns([3, 1, 2]).tolist()
+    [0, 3, 4, 1, 5, 2]
+    """
+    turn = np.concatenate([np.empty(0, np.int64), *map(np.arange, counts)])
+    order: Int64Array = np.argsort(turn, kind="stable").astype(np.int64, copy=False)
     return order

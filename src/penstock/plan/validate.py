@@ -43,7 +43,7 @@ def checked_plan(
     bounds = np.zeros(lanes + 1, np.int64)
     bounds[1 : len(pieces) + 1] = np.cumsum([len(lane) for lane in pieces])
     bounds[len(pieces) + 1 :] = bounds[len(pieces)]
-    return LanePlan(files, _columns([p for lane in pieces for p in lane], files), bounds)
+    return LanePlan.of(files, _columns([p for lane in pieces for p in lane], files), bounds)
 
 
 def _pieces(

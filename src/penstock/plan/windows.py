@@ -9,8 +9,9 @@ import numpy as np
 
 from penstock.model import ByteRange, FileList, FileSplit, Int64Array, RowRange
 from penstock.plan.chunks import BYTES, ROWS, WHOLE, Chunks
+from penstock.plan.lane import Lane, Span
 
-__all__ = ["Piece", "RowCost", "lane_pieces", "rows_left"]
+__all__ = ["Piece", "RowCost", "lane_pieces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Piece:
 
     lane: int
     window: int
+    span: Span
     row: int | None
     """rows of the window that come before it; None: to be counted by who reads in order"""
     chunks: tuple[FileSplit, ...]
@@ -45,10 +47,9 @@ class Piece:
 
 def lane_pieces(
     files: FileList,
-    lane: int,
-    chunks: Chunks,
+    lane: Lane,
     *,
-    mix: int,
+    together: bool,
     counted: bool,
     cursor: tuple[int, int],
     block_bytes: int,
@@ -56,26 +57,27 @@ def lane_pieces(
 ) -> Iterator[Piece]:
     """The pieces of a lane from a cursor on, in order.
 
-    A window of several chunks is one piece. A window of one chunk is read in pieces of about
+    ``together``: a window is one piece. Else it is one chunk, and read in pieces of about
     ``block_bytes`` that end where row groups do; if its rows are counted, those before the
     cursor are not read at all.
     """
+    chunks = lane.chunks
     starts = np.cumsum(chunks.weights) - chunks.weights
     total = max(int(chunks.weights.sum()), 1)
-    for window in range(cursor[0], -(-len(chunks) // mix)):
-        first = window * mix
-        position = float(starts[first]) / total
-        if mix == 1:
+    for window in range(cursor[0], lane.windows):
+        members = lane.members(window)
+        position = float(starts[members.start]) / total
+        if together:
+            places = range(members.start, members.stop)
+            splits = tuple(chunks.split(place, files) for place in places)
+            size = sum(_cost(chunks, place, cost) for place in places)
+            exact = chunks[members].counted and not cost.variable
+            yield Piece(lane.index, window, lane.span(window), None, splits, size, exact, position)
+        else:
             skip = cursor[1] if window == cursor[0] and counted else 0
             yield from _split_window(
-                files, lane, window, chunks, skip, counted, block_bytes, cost, position
+                files, lane, window, members.start, skip, counted, block_bytes, cost, position
             )
-            continue
-        members = range(first, min(first + mix, len(chunks)))
-        splits = tuple(chunks.split(i, files) for i in members)
-        size = sum(_cost(chunks, i, cost) for i in members)
-        exact = chunks[slice(members.start, members.stop)].counted and not cost.variable
-        yield Piece(lane, window, None, splits, size, exact, position)
 
 
 def _cost(chunks: Chunks, index: int, cost: RowCost) -> int:
@@ -85,32 +87,35 @@ def _cost(chunks: Chunks, index: int, cost: RowCost) -> int:
 
 def _split_window(
     files: FileList,
-    lane: int,
+    lane: Lane,
     window: int,
-    chunks: Chunks,
+    place: int,
     skip: int,
     counted: bool,
     block_bytes: int,
     cost: RowCost,
     position: float,
 ) -> Iterator[Piece]:
-    chunk = chunks.split(window, files)
-    kind = chunks.kind[window]
+    chunk = lane.chunks.split(place, files)
+    kind, span = lane.chunks.kind[place], lane.span(window)
     if kind == WHOLE:
-        yield Piece(lane, window, None, (chunk,), 2 * block_bytes, False, position)
+        size = 2 * block_bytes
+        yield Piece(lane.index, window, span, None, (chunk,), size, False, position)
     elif kind == BYTES and chunk.byte_range is not None:
         whole = chunk.byte_range
         for start in range(whole.offset, whole.stop, block_bytes):
             text = ByteRange(start, min(block_bytes, whole.stop - start))
             split = FileSplit(chunk.file, byte_range=text)
-            yield Piece(lane, window, None, (split,), text.length, False, position)
+            size = text.length
+            yield Piece(lane.index, window, span, None, (split,), size, False, position)
     elif chunk.row_range is not None:
         wanted = chunk.row_range
         for part, size in _row_parts(chunk, skip, block_bytes):
             held = min(cost.of(part.length, size), 4 * block_bytes)
             row = part.offset - wanted.offset if counted else None
             split = FileSplit(chunk.file, row_range=part)
-            yield Piece(lane, window, row, (split,), held, not cost.variable, position)
+            exact = not cost.variable
+            yield Piece(lane.index, window, span, row, (split,), held, exact, position)
 
 
 def _row_parts(chunk: FileSplit, skip: int, block_bytes: int) -> Iterator[tuple[RowRange, int]]:
@@ -132,8 +137,3 @@ def _row_parts(chunk: FileSplit, skip: int, block_bytes: int) -> Iterator[tuple[
         size += group_bytes
     if at < stop:
         yield RowRange(at, stop - at), size
-
-
-def rows_left(chunks: Chunks, mix: int, cursor: tuple[int, int]) -> int:
-    """Rows of a lane behind a cursor, where all rows are counted."""
-    return int(chunks.length[cursor[0] * mix :].sum()) - cursor[1]

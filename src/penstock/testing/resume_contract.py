@@ -200,7 +200,7 @@ class ResumeContract:
         for state in states:
             assert len(json.dumps(state)) < 200 + 20 * len(state["lanes"])
 
-    @pytest.mark.parametrize("part", ["files", "filters", "order", "batch_size", "seed"])
+    @pytest.mark.parametrize("part", ["files", "filters", "order", "seed"])
     def test_a_state_of_something_else_is_refused(
         self, data: Path, states: list[State], part: str
     ) -> None:

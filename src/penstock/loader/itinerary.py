@@ -1,0 +1,150 @@
+"""From one number of ranks, workers and lanes to another, in the middle of an epoch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.errors import StateMismatchError
+from penstock.loader.state import Place, Position, Stage
+from penstock.plan import LanePlan, batches_in, first_in_turn
+from penstock.stream import Cursor
+
+__all__ = ["Crew", "Route", "resumed"]
+
+logger = logging.getLogger(__name__)
+
+Replay = Callable[[LanePlan, Sequence[int], int], tuple[Mapping[int, Cursor], int]]
+"""reads so many batches of some lanes of a plan, and tells how far each came and who is next"""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Who reads now."""
+
+    rank: int
+    ranks: int
+    workers: int
+    """of each rank, at least 1"""
+    batch_size: int
+    lanes: int | None
+    """as the user gave it"""
+    in_step: bool
+    """whether all ranks have to take the same number of batches"""
+
+    @property
+    def usual_lanes(self) -> int:
+        """Lanes of an epoch that is planned from its start."""
+        return self.lanes or self.ranks * self.workers
+
+    def start(self, epoch: int, lanes: int | None = None) -> Position:
+        """The first batch of an epoch."""
+        place = Place(epoch, self.batch_size, lanes or self.usual_lanes, self.ranks)
+        return Position(place, self.rank)
+
+    def keeps(self, place: Place) -> bool:
+        """Whether the lanes of a place can be read as they are."""
+        fits = place.lanes % (self.ranks * self.workers) == 0
+        return fits and place.batch_size == self.batch_size and self.lanes in (None, place.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What must be known of a data set to go on from a position in it."""
+
+    plan_at: Callable[[Place], LanePlan]
+    counted: bool
+    even: Callable[[Place], bool]
+    """whether the lanes of a place have equal numbers of batches, to one"""
+    drop_last: bool
+    replay: Replay
+
+    def start_of(self, place: Place, rank: int) -> Position:
+        """Where a rank begins at a place."""
+        start = Position(place, rank)
+        return _after(start, self) if place.taken else start
+
+
+def resumed(position: Position, crew: Crew, route: Route) -> Position:
+    """Where this rank of the crew goes on from a position that any crew may have saved.
+
+    If lanes are kept, so is the sequence of batches. Else what is left is planned anew.
+    """
+    place = position.place
+    together = len(set(position.steps)) == 1
+    if not position.begun and not any(position.steps):
+        return crew.start(place.epoch, place.lanes if crew.keeps(place) else None)
+    if crew.keeps(place):
+        if crew.ranks == place.ranks and (together or not crew.in_step):
+            return _as_rank(position, crew.rank, route)
+        if route.counted and together and route.even(place):
+            taken = place.taken + position.steps[0] * place.ranks
+            moved = replace(place, ranks=crew.ranks, taken=taken)
+            return route.start_of(moved, crew.rank)
+    ended = Stage(place.batch_size, _all_cursors(position, route))
+    rest = Place(
+        place.epoch,
+        crew.batch_size,
+        crew.usual_lanes,
+        crew.ranks,
+        before=(*place.before, ended),
+    )
+    return Position(rest, crew.rank)
+
+
+def _as_rank(position: Position, rank: int, route: Route) -> Position:
+    """The position of one rank; if it is that of another, as far as that had come."""
+    if position.rank is None:
+        cursors = {lane: position.cursor(lane) for lane in position.lanes_of(rank)}
+        steps, turns = (position.steps[rank],), (position.turns[rank],)
+        return Position(position.place, rank, steps, turns, cursors)
+    if position.rank == rank:
+        return position
+    return _after(replace(position, rank=rank), route)
+
+
+def _after(position: Position, route: Route) -> Position:
+    """The position with the cursors of its rank, from the number of batches it took."""
+    place, rank, steps = position.place, position.rank, position.steps[0]
+    assert rank is not None
+    plan = route.plan_at(place)
+    if not route.counted:
+        logger.warning(
+            "the state is of another rank and rows are not counted: reading %d batches again, "
+            "without their columns, to find the place of rank %d; merge_states avoids this",
+            steps,
+            rank,
+        )
+        cursors, turn = route.replay(plan, position.lanes_of(rank), steps)
+        return replace(position, turns=(turn,), cursors=cursors)
+    lanes = {index: plan.lane(index) for index in position.lanes_of(rank)}
+    size, count = place.batch_size, place.lanes
+    if route.even(place):
+        total = place.taken + steps * place.ranks
+        batches = {index: max(-((index - total) // count), 0) for index in lanes}
+        following = total + (rank - total) % place.ranks
+        turn = following % count // place.ranks
+    else:
+        counts = [batches_in(lane.rows_left(), size, route.drop_last) for lane in lanes.values()]
+        taken = first_in_turn(counts, steps)
+        batches = dict(zip(lanes, taken, strict=True))
+        last = max((at for at, n in enumerate(taken) if n == max(taken)), default=-1)
+        turn = (last + 1) % max(len(taken), 1) if steps else 0
+    cursors = {
+        index: lane.cursor_after(min(batches[index] * size, lane.rows_left()))
+        for index, lane in lanes.items()
+    }
+    return replace(position, turns=(turn,), cursors=cursors)
+
+
+def _all_cursors(position: Position, route: Route) -> tuple[Cursor, ...]:
+    """How far the lanes of all ranks have come."""
+    place = position.place
+    cursors: dict[int, Cursor] = {}
+    for rank in range(place.ranks):
+        cursors.update(_as_rank(position, rank, route).cursors)
+    missing = set(range(place.lanes)) - set(cursors)
+    if missing:
+        raise StateMismatchError(f"the state is damaged: nothing is known of lanes {missing}")
+    return tuple(cursors[lane] for lane in range(place.lanes))

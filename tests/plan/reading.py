@@ -1,0 +1,60 @@
+"""What readers of a plan would deliver, row by row, computed from the plan alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from file_makers import Row, rows_of
+
+from penstock.plan import ROW_ORDER, Grouping, Lane, LanePlan, permutation, taking_turns
+from penstock.stream import Cursor
+
+
+def window_rows(plan: LanePlan, lane: Lane, window: int, grouping: Grouping) -> list[Row]:
+    """All rows of a window in their order, whoever delivers them."""
+    places = range(*lane.members(window).indices(len(lane.chunks)))
+    chunks = [rows_of([lane.chunks.split(place, plan.files)]) for place in places]
+    rows = [row for chunk in chunks for row in chunk]
+    if grouping.interleave > 1:
+        return [rows[i] for i in taking_turns([len(chunk) for chunk in chunks])]
+    if grouping.mix > 1:
+        key = lane.span(window).key
+        order = permutation(
+            len(rows), seed=3, epoch=1, purpose=ROW_ORDER, lane=key[0], window=key[1]
+        )
+        return [rows[i] for i in order]
+    return rows
+
+
+def located_rows(plan: LanePlan, index: int, grouping: Grouping) -> list[tuple[Row, Cursor]]:
+    """The rows of a lane in order, each with the cursor behind it."""
+    lane = plan.lane(index)
+    found: list[tuple[Row, Cursor]] = []
+    for window in range(lane.windows):
+        span = lane.span(window)
+        rows = window_rows(plan, lane, window, grouping)[: span.stop]
+        found += [(row, (window, at + 1)) for at, row in enumerate(rows) if at >= span.start]
+    return found
+
+
+def lane_rows(plan: LanePlan, index: int, grouping: Grouping) -> list[Row]:
+    """The rows of a lane in order."""
+    return [row for row, _ in located_rows(plan, index, grouping)]
+
+
+def in_batches(rows: Sequence[Row], size: int, drop_last: bool = False) -> list[list[Row]]:
+    """The batches that a lane is cut into."""
+    cut = [list(rows[at : at + size]) for at in range(0, len(rows), size)]
+    return [batch for batch in cut if len(batch) == size or not drop_last]
+
+
+def in_turn(lanes: Sequence[list[list[Row]]], turn: int = 0) -> list[list[Row]]:
+    """A batch from each lane in turn, lanes that have none left passed over."""
+    waiting = [list(lane) for lane in lanes]
+    found: list[list[Row]] = []
+    while any(waiting):
+        lane = waiting[turn % len(waiting)]
+        turn += 1
+        if lane:
+            found.append(lane.pop(0))
+    return found

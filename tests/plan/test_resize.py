@@ -1,0 +1,148 @@
+"""What is left of an epoch, planned anew: exactly the rest, however often and wherever."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from file_makers import Row, counted_files, grouped, surviving, text
+from hypothesis import given
+from hypothesis import strategies as st
+from reading import in_batches, in_turn, lane_rows, located_rows, window_rows
+
+from penstock.model import DataFileInfo, FileList
+from penstock.plan import EvenBatchesSplitStrategy, Grouping, LanePlan, plan_the_rest
+from penstock.stream import Cursor
+
+groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(mix=3), Grouping(interleave=2)])
+
+
+def planned(
+    files: list[DataFileInfo], lanes: int, batch_size: int, split_rows: int | None, how: Grouping
+) -> LanePlan:
+    strategy = EvenBatchesSplitStrategy(batch_size, 50, split_rows, True, 3)
+    return strategy.generate(FileList(files), lanes, 1).grouped(how)
+
+
+@given(
+    files=counted_files(),
+    split_rows=st.none() | st.integers(1, 9),
+    how=groupings,
+    sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 7)), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_every_row_comes_once_over_any_number_of_changes(
+    files: list[DataFileInfo],
+    split_rows: int | None,
+    how: Grouping,
+    sizes: list[tuple[int, int]],
+    data: st.DataObject,
+) -> None:
+    lanes, batch_size = sizes[0]
+    plan = planned(files, lanes, batch_size, split_rows, how)
+    seen: list[Row] = []
+    for lanes, batch_size in sizes[1:]:
+        cursors: list[Cursor] = []
+        for index in range(len(plan)):
+            rows = located_rows(plan, index, how)
+            taken = data.draw(st.integers(0, len(rows)), label=f"rows of lane {index}")
+            seen += [row for row, _ in rows[:taken]]
+            cursors.append(rows[taken - 1][1] if taken else (0, 0))
+            assert plan.lane(index).rows_left(cursors[-1]) == len(rows) - taken
+            assert plan.lane(index).cursor_after(taken) == cursors[-1]
+        plan = plan_the_rest(
+            plan, cursors, lanes=lanes, batch_size=batch_size, grouping=how, counted=True
+        )
+        assert len(plan) == lanes
+        _check_evenness(plan, batch_size)
+    seen += [row for index in range(len(plan)) for row in lane_rows(plan, index, how)]
+    assert Counter(seen) == Counter(surviving(files))
+
+
+def _check_evenness(plan: LanePlan, batch_size: int) -> None:
+    """Lane l has the batches l, l + L, …: taken in turn only the very last is short."""
+    rows = [plan.lane(index).rows_left() for index in range(len(plan))]
+    batches = [-(-count // batch_size) for count in rows]
+    assert sorted(batches, reverse=True) == batches
+    assert batches[0] - batches[-1] <= 1
+    full = sum(rows) // batch_size
+    assert sum(count // batch_size for count in rows) == full
+
+
+@given(files=counted_files(), how=groupings, data=st.data())
+def test_rows_of_a_window_that_was_begun_keep_their_order(
+    files: list[DataFileInfo], how: Grouping, data: st.DataObject
+) -> None:
+    plan = planned(files, 2, 3, 4, how)
+    cursors: list[Cursor] = []
+    begun: list[list[Row]] = []
+    for index in range(len(plan)):
+        rows = located_rows(plan, index, how)
+        taken = data.draw(st.integers(0, len(rows)))
+        cursor = rows[taken - 1][1] if taken else (0, 0)
+        cursors.append(cursor)
+        if taken:
+            begun.append(window_rows(plan, plan.lane(index), cursor[0], how)[cursor[1] :])
+    rest = plan_the_rest(plan, cursors, lanes=3, batch_size=2, grouping=how, counted=True)
+    for window in begun:
+        pieces = [
+            [row for row in lane_rows(rest, index, how) if row in window]
+            for index in range(len(rest))
+        ]
+        assert [row for piece in pieces for row in piece] == window
+
+
+def test_where_rows_are_not_counted_begun_windows_go_whole_to_one_lane() -> None:
+    files = FileList([grouped("a", [4, 4, 4, 4], [10, 10, 10, 10]), grouped("b", [4], [10])])
+    plan = EvenBatchesSplitStrategy(2, 10).generate(files, 2, 0).grouped(Grouping(mix=2))
+    rest = plan_the_rest(
+        plan, [(0, 3), (1, 1)], lanes=3, batch_size=2, grouping=Grouping(mix=2), counted=False
+    )
+    spans = [(span.key, span.start, span.stop) for span in rest.spans.values()]
+    assert sorted(spans) == [((0, 0), 3, None), ((1, 1), 1, None)]
+    assert len(rest) == 3
+    held = sum(len(rest.lane(i).chunks) for i in range(3))
+    assert held == len(plan.chunks) - 2  # window 0 of lane 1 is behind its cursor
+
+
+def test_lines_that_were_begun_go_on_with_the_rest_of_their_chunk() -> None:
+    files = FileList([text("a", 100), text("b", 100)])
+    plan = EvenBatchesSplitStrategy(2, 50).generate(files, 2, 0).grouped(Grouping())
+    rest = plan_the_rest(
+        plan, [(1, 7), (0, 0)], lanes=1, batch_size=2, grouping=Grouping(), counted=False
+    )
+    lane = rest.lane(0)
+    assert lane.chunks.length.tolist() == [50, 50, 50]
+    assert [lane.span(window).start for window in range(lane.windows)] == [7, 0, 0]
+
+
+def test_a_second_generation_mixes_by_coordinates_of_its_own() -> None:
+    files = FileList([grouped("a", [4] * 6, [10] * 6)])
+    plan = EvenBatchesSplitStrategy(2, 10).generate(files, 1, 0).grouped(Grouping(mix=2))
+    rest = plan_the_rest(
+        plan, [(0, 2)], lanes=1, batch_size=2, grouping=Grouping(mix=2), counted=True
+    )
+    keys = [rest.lane(0).span(window).key for window in range(rest.lane(0).windows)]
+    assert keys == [(0, 0), (1 << 32, 1), (1 << 32, 2)]
+
+
+@given(
+    files=counted_files(),
+    how=groupings,
+    lanes=st.sampled_from([2, 4, 6, 12]),
+    batch_size=st.integers(1, 5),
+)
+def test_batches_taken_in_turn_do_not_depend_on_who_takes_them(
+    files: list[DataFileInfo], how: Grouping, lanes: int, batch_size: int
+) -> None:
+    plan = planned(files, lanes, batch_size, 3, how)
+    cut = [in_batches(lane_rows(plan, index, how), batch_size) for index in range(lanes)]
+    whole = in_turn(cut)
+    for ranks in (rank for rank in range(1, lanes + 1) if lanes % rank == 0):
+        of_ranks = [in_turn(cut[rank::ranks]) for rank in range(ranks)]
+        steps = max(map(len, of_ranks))
+        together = [
+            batch for step in range(steps) for own in of_ranks for batch in own[step : step + 1]
+        ]
+        assert together == whole
+    assert np.all(np.diff([len(batch) for batch in whole][:-1]) == 0)
