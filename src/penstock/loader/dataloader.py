@@ -126,21 +126,13 @@ class StatefulLoader(DataLoader[Any]):
             return self._resume
         if self._pass is None or self._pass.epoch != epoch:
             return self._start(epoch)
-        now = self._after(self._began, self._pass)
+        now = self._began.after(self._pass)
         return self._start(epoch + 1) if self._is_over(now, self._pass) else now
 
     def _is_over(self, position: Position, running: EpochPass) -> bool:
         if self._in_step is not None:
             return self._in_step.is_over()
-        known = self.dataset.is_over(position)
-        return running.is_over() if known is None else known
-
-    @staticmethod
-    def _after(began: Position, running: EpochPass) -> Position:
-        """The position that a pass has come to."""
-        cursors = dict(zip(began.own_lanes, running.cursors, strict=True))
-        steps = began.steps[0] + running.handed_over["batches"]
-        return replace(began, steps=(steps,), turns=(running.turn,), cursors=cursors)
+        return self.dataset.has_ended(position, running)
 
     # --- iterating
 

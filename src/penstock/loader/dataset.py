@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.convert import Block, Converter
-from penstock.errors import OptionError, StateMismatchError
+from penstock.errors import OptionError, StateMismatchError, WorkerError
 from penstock.formats.discovery import Discovered
 from penstock.loader.board import Board
 from penstock.loader.epoch import EpochPass, LaneFeed, LocalRun, SkippedDataWarning
@@ -43,6 +44,8 @@ __all__ = ["TabularDataset"]
 
 logger = logging.getLogger(__name__)
 
+_EPOCH, _READ_BY_WORKERS = 0, 1
+"""places in the memory that is shared with workers"""
 _WASTEFUL = 1.5
 """rows decoded for each row wanted, from which on decoded row groups are kept"""
 
@@ -92,10 +95,12 @@ class TabularDataset(IterableDataset[Any]):
         )
         self.counters = Stats()
         self.workers = 1
+        self._resume: Position | None = None
+        self._iterator: weakref.ref[DatasetIterator] | None = None
         self._planned: tuple[Place, LanePlan] | None = None
         self._evened: tuple[Place, EvenPlan] | None = None
         # In shared memory, so that workers that are already running see a new epoch.
-        self._shared_epoch = shared_integers(1)
+        self._shared = shared_integers(2)
         if self.num_rows is not None and self.num_rows < ranks.size > 1:
             raise OptionError(f"{self.num_rows} rows cannot be shared by {ranks.size} ranks")
         if order.split_strategy is None:
@@ -157,33 +162,59 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration reads."""
-        return int(self._shared_epoch[0])
+        return int(self._shared[_EPOCH])
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; running workers see it too."""
         check_count("epoch", epoch, least=0)
-        self._shared_epoch[0] = epoch
+        self._shared[_EPOCH] = epoch
+        if self._resume is not None and self._resume.place.epoch != epoch:
+            self._resume = None
 
     # --- iterating by hand
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> DatasetIterator:
+        if self.must_agree:
+            raise OptionError(
+                "the ranks of a loader of your own cannot agree on their steps, and how many there "
+                "are is not known beforehand: use create_dataloader, or even=False"
+            )
         info = get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        position = replace(self.crew, workers=workers).start(self.epoch)
-        plan = self.evened(position.place).plan
-        lanes = position.own_lanes[worker::workers]
-        starts = [LaneStart(plan.lane(lane)) for lane in lanes]
-        passing = self.local_pass(self.pipeline.sharing(workers), starts, self.epoch, turn=0)
-        return self._until_the_end(passing) if info is None else map(_crossing, passing)
+        if info is not None:
+            self._shared[_READ_BY_WORKERS] = 1
+        made = DatasetIterator(self, _crew_member(self, info), in_worker=info is not None)
+        position, self._resume = self._resume, None
+        made.begin(position)
+        self._iterator = weakref.ref(made)
+        return made
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last iteration is; for workers see their iterators.
+
+        The parent of a loader of your own with workers cannot know what was handed out: there it
+        is an error, and ``StatefulDataLoader`` or ``create_dataloader`` the cure.
+        """
+        running = self._iterator() if self._iterator is not None else None
+        if running is not None:
+            return running.state_dict()
+        if get_worker_info() is None and self._shared[_READ_BY_WORKERS]:
+            raise WorkerError(
+                "worker processes read this dataset, and what of it was handed out is not known "
+                "here: use torchdata's StatefulDataLoader, or the loader of create_dataloader"
+            )
+        position = self._resume or _crew_member(self, get_worker_info()).start(self.epoch)
+        return position.as_state(self.fingerprint)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on from a state, in this process or in workers."""
+        self._resume = Position.from_state(state, self.fingerprint)
+        self._iterator = None
+        self.set_epoch(self._resume.place.epoch)
 
     @staticmethod
     def collate(batch: Any) -> Any:
         """The ``collate_fn`` for a DataLoader of your own: leaves a finished batch as it is."""
         return batch
-
-    def _until_the_end(self, epoch_pass: EpochPass) -> Iterator[Any]:
-        yield from epoch_pass
-        self.end_epoch(epoch_pass.epoch)
 
     # --- for loaders
 
@@ -255,7 +286,7 @@ class TabularDataset(IterableDataset[Any]):
 
         Where rows are not counted, or ranks need not be in step, all that there is.
         """
-        if self.even is False or place.ranks == 1 or not self.pipeline.counted:
+        if self.even is False or self.ranks.size == 1 or not self.pipeline.counted:
             return EvenPlan(self.plan_at(place))
         if self._evened is None or self._evened[0] != place:
             self._evened = place, self._even_out(place)
@@ -264,11 +295,12 @@ class TabularDataset(IterableDataset[Any]):
     def _even_out(self, place: Place) -> EvenPlan:
         plan = self.plan_at(place)
         cursors: dict[int, Cursor] = {}
-        turns = []
+        turns = [0] * self.ranks.size
         for rank in range(place.ranks):
             start = self.route.start_of(place, rank)
-            turns.append(start.turns[0])
             cursors.update({lane: start.cursor(lane) for lane in start.own_lanes})
+            if place.ranks == self.ranks.size:
+                turns[rank] = start.turns[0]
         made = even_out(
             plan,
             [cursors[lane] for lane in range(len(plan))],
@@ -278,12 +310,12 @@ class TabularDataset(IterableDataset[Any]):
             pad=self.even == "pad",
             reorders=self._order.grouping.reorders,
         )
-        first = range(0, len(plan), place.ranks)
+        first = range(0, len(plan), self.ranks.size)
         steps = sum(self._batches(made.plan.lane(lane).rows_left()) for lane in first)
         if not steps and not place.before and self.num_rows:
             raise OptionError(
                 f"{self.num_rows} rows make fewer batches of {self.batch_size} rows than there "
-                f"are ranks ({place.ranks}), so that nothing would be read; choose a smaller "
+                f"are ranks ({self.ranks.size}), so that nothing would be read; choose a smaller "
                 'batch_size, or even="pad" without drop_last'
             )
         if made.dropped_rows:
@@ -291,7 +323,7 @@ class TabularDataset(IterableDataset[Any]):
                 "epoch %d: %d rows are left out, so that %d ranks take the same number of steps",
                 place.epoch,
                 made.dropped_rows,
-                place.ranks,
+                self.ranks.size,
             )
         return made
 
@@ -365,7 +397,12 @@ class TabularDataset(IterableDataset[Any]):
     def end_epoch(self, epoch: int) -> None:
         """Go on to the next epoch, unless another was chosen in the meantime."""
         if self.epoch == epoch:
-            self._shared_epoch[0] = epoch + 1
+            self._shared[_EPOCH] = epoch + 1
+
+    def has_ended(self, position: Position, running: EpochPass) -> bool:
+        """Whether no batch is left, which may have to be read on for."""
+        known = self.is_over(position)
+        return running.is_over() if known is None else known
 
     def is_over(self, position: Position) -> bool | None:
         """Whether no batch is left behind a position; None where only reading would tell."""
@@ -410,12 +447,83 @@ class TabularDataset(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send; counters are of this process.
-        return {**self.__dict__, "_planned": None, "_evened": None, "counters": None}
+        of_this_process = ("_planned", "_evened", "_iterator", "counters")
+        return {**self.__dict__, **dict.fromkeys(of_this_process)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
-        if not is_shared(self._shared_epoch):  # copied, and not sent to a worker
-            self._shared_epoch = shared_integers(1).copy_(self._shared_epoch)
+        if not is_shared(self._shared):  # copied, and not sent to a worker
+            self._shared = shared_integers(2).copy_(self._shared)
+
+
+class DatasetIterator:
+    """One consumer's batches of a dataset; its state is that of the batches handed out."""
+
+    def __init__(self, dataset: TabularDataset, crew: Crew, *, in_worker: bool) -> None:
+        self._dataset = dataset
+        self._crew = crew
+        self._in_worker = in_worker
+
+    def begin(self, position: Position | None) -> None:
+        """Read from a position on; None: from the start of the epoch."""
+        dataset, crew = self._dataset, self._crew
+        if position is None or position.place.epoch != dataset.epoch:
+            start = crew.start(dataset.epoch)
+        else:
+            start = dataset.resumed(position, crew)
+        plan, epoch = dataset.evened(start.place).plan, start.place.epoch
+        starts = [LaneStart(plan.lane(lane), start.cursor(lane)) for lane in start.own_lanes]
+        share = dataset.pipeline.sharing(max(crew.ranks // dataset.ranks.size, 1))
+        self._began = start
+        self._running = dataset.local_pass(share, starts, epoch, turn=start.turns[0])
+        self._batches = iter(self._running)
+
+    def __iter__(self) -> DatasetIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            if not self._in_worker:  # workers see the epochs that their parent sets
+                self._dataset.end_epoch(self._running.epoch)
+            raise
+        return _crossing(batch) if self._in_worker else batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this consumer is."""
+        now = self._began.after(self._running)
+        if not self._in_worker and self._dataset.has_ended(now, self._running):
+            now = self._crew.start(now.place.epoch + 1)
+        return now.as_state(self._dataset.fingerprint)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state in place of where it is."""
+        self._running.end()
+        position = Position.from_state(state, self._dataset.fingerprint)
+        self._dataset.set_epoch(position.place.epoch)
+        self.begin(position)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._running.end()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_batches"):
+            self._running.end()
+
+
+def _crew_member(dataset: TabularDataset, info: Any) -> Crew:
+    """A worker of a loader of the user's own, or this process: a rank among ranks x workers."""
+    worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+    ranks = dataset.ranks
+    return replace(
+        dataset.crew,
+        rank=worker * ranks.size + ranks.rank,
+        ranks=workers * ranks.size,
+        workers=1,
+        in_step=False,
+    )
 
 
 def _next_run(runs: Iterator[Run[Block]], finish: Finish | None) -> LocalRun | None:

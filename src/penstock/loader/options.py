@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import OptionError
-from penstock.model import SplitStrategy
-from penstock.plan import EvenBatchesSplitStrategy, Grouping, parse_bytes
+from penstock.model import FileList, SplitStrategy
+from penstock.plan import EvenBatchesSplitStrategy, Grouping, parse_bytes, plan_lanes
 
 __all__ = [
     "Finish",
@@ -22,6 +25,8 @@ __all__ = [
 ]
 
 DEFAULT_SPLIT_BYTES = "128MiB"
+_CHUNKS_IN_BUFFER = 8
+"""of which the rows of a shuffle buffer come, unless row groups are larger"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,28 @@ class OrderOptions:
             parse_bytes("split_bytes", self.split_bytes)
         if self.split_strategy is not None:
             self._check_strategy()
+
+    def mixing(self, rows: int, files: FileList) -> OrderOptions:
+        """The same with windows of at least so many rows, of two chunks or more."""
+        check_count("shuffle_buffer_rows", rows)
+        for name in ("mix", "interleave"):
+            if getattr(self, name) > 1:
+                raise OptionError(
+                    f"shuffle_buffer_rows={rows} chooses mix, and {name} is given: leave one out"
+                )
+        if (files.counts < 0).any():
+            raise OptionError(
+                "shuffle_buffer_rows needs files whose rows are counted; here use mix, and "
+                "split_bytes for the size of what is mixed"
+            )
+        order = self
+        if self.split_strategy is None and self.split_bytes is None and self.split_rows is None:
+            whole = max(int(files.groups.size_bytes.sum()), int(np.maximum(files.sizes, 0).sum()))
+            share = whole * rows / max(int(files.counts.sum()), 1) / _CHUNKS_IN_BUFFER
+            order = replace(self, split_bytes=max(int(share), 1))
+        chunks = plan_lanes(order.strategy, files, lanes=1, epoch=0).chunks
+        mean = float(chunks.length.mean()) if len(chunks) else 1.0
+        return replace(order, mix=max(math.ceil(rows / mean), 2))
 
     def _check_strategy(self) -> None:
         if not isinstance(self.split_strategy, SplitStrategy):

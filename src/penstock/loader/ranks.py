@@ -33,7 +33,6 @@ _SET_BY_SRUN = {"MPI", "SLURM"}
 _DATA_PARALLEL = {"data", "hsdp", "ddp", "replicate", "shard", "batch"}
 _DATA_PARALLEL_STARTS = ("dp", "data_", "fsdp")
 _SAME_DATA = {"tp", "cp", "pp", "sp", "tensor", "context", "pipeline", "sequence"}
-_EXPERTS = {"ep", "expert"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +85,7 @@ def find_ranks(
     elif accelerator is not None:
         found = _accelerator_ranks(accelerator)
     elif _is_initialised():
-        world = Ranks(dist.get_rank(), dist.get_world_size(), "torch.distributed")
-        found = _in_default_group(world)
+        found = replace(_group_ranks(dist.group.WORLD), source="torch.distributed")
     else:
         found = _environment_ranks()
     if found.size > 1:
@@ -166,7 +164,7 @@ def _data_dims(names: tuple[str, ...] | None, ndim: int) -> list[int]:
         if _is_data_parallel(name) and not _SAME_DATA.isdisjoint(name.lower().split("_")):
             _refuse_mesh(f"dimension {name!r} of device_mesh joins peers that read the same data")
     if ndim == 1:  # sliced on purpose, whatever it is called
-        if names[0].lower() in _SAME_DATA | _EXPERTS:
+        if names[0].lower() in _SAME_DATA | {"ep", "expert"}:
             _refuse_mesh(f"the peers along {names[0]!r} of device_mesh read the same data")
         return [0]
     dims = [dim for dim, name in enumerate(names) if _is_data_parallel(name)]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.errors import StateMismatchError
 from penstock.model import FileList
@@ -90,6 +90,17 @@ class Place:
     """plans of this epoch that were given up, because lanes or batch_size changed"""
 
 
+class Pass(Protocol):
+    """An iteration over the lanes of one rank."""
+
+    @property
+    def cursors(self) -> Sequence[Cursor]: ...
+    @property
+    def turn(self) -> int: ...
+    @property
+    def handed_over(self) -> Mapping[str, int]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """A place in an epoch, after some batches that one rank took, or all of them."""
@@ -121,6 +132,12 @@ class Position:
     def cursor(self, lane: int) -> Cursor:
         """How far a lane has come."""
         return self.cursors.get(lane, (0, 0))
+
+    def after(self, running: Pass) -> Position:
+        """The place to which a pass has come that began here."""
+        cursors = dict(zip(self.own_lanes, running.cursors, strict=True))
+        steps = self.steps[0] + running.handed_over["batches"]
+        return replace(self, steps=(steps,), turns=(running.turn,), cursors=cursors)
 
     def as_state(self, fingerprint: Fingerprint) -> dict[str, Any]:
         """JSON-safe, and all that is needed to go on in a new process."""

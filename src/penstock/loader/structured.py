@@ -50,6 +50,7 @@ class DatasetOptions(TypedDict, total=False):
     split_strategy: SplitStrategy | None
     mix: int
     interleave: int
+    shuffle_buffer_rows: int | None
     lanes: int | None
     rank: int | None
     world_size: int | None
@@ -89,6 +90,7 @@ class StructuredDataset(TabularDataset):
         split_strategy: SplitStrategy | None = None,
         mix: int = 1,
         interleave: int = 1,
+        shuffle_buffer_rows: int | None = None,
         lanes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -135,6 +137,8 @@ class StructuredDataset(TabularDataset):
             format_options=format_options,
             skip_broken=on_error == "skip",
         )
+        if shuffle_buffer_rows is not None:
+            order = order.mixing(shuffle_buffer_rows, found.files)
         super().__init__(
             found,
             order,

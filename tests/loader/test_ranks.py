@@ -1,0 +1,329 @@
+"""Who is who: by number, group, mesh, accelerator or environment; and how ranks agree."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rank_scripts import agreeing_ranks, four_ranks
+from rank_scripts.rank_processes import PATIENCE_S, run_ranks
+
+from penstock.errors import OptionError, WorkerError
+from penstock.loader.ranks import Agreement, Ranks, find_ranks
+
+LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "Horovod": ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "MPI": ("PMI_RANK", "PMI_SIZE"),
+    "MVAPICH2": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+}
+OTHER_SLURM = ("SLURM_NTASKS", "SLURM_TASK_PID", "SLURM_PTY_PORT", "SLURM_JOB_NAME")
+
+
+# --- four ranks
+
+
+@pytest.fixture(scope="module")
+def seen_by_four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks(four_ranks.look_around, 4, tmp_path_factory.mktemp("four"))
+
+
+EVERYBODY = [(rank, 4, (0, 1, 2, 3)) for rank in range(4)]
+FIRST_DIM = [(0, 2, (0, 2)), (0, 2, (1, 3)), (1, 2, (0, 2)), (1, 2, (1, 3))]
+SECOND_DIM = [(0, 2, (0, 1)), (1, 2, (0, 1)), (0, 2, (2, 3)), (1, 2, (2, 3))]
+IN_PAIRS = [(0, 2, None), (1, 2, None), (0, 2, None), (1, 2, None)]
+
+
+@pytest.mark.parametrize(
+    ("case", "expected", "source"),
+    [
+        ("default", EVERYBODY, "torch.distributed"),
+        ("numbers of the default group", EVERYBODY, "rank and world_size"),
+        ("other numbers", IN_PAIRS, "rank and world_size"),
+        ("numbers before group", [(0, 2, None)] * 4, "rank and world_size"),
+        ("numbers before mesh", [(0, 3, None)] * 4, "rank and world_size"),
+        ("all in a group", EVERYBODY, "process_group"),
+        ("accelerator of the default group", EVERYBODY, "accelerator"),
+        ("other accelerator", IN_PAIRS, "accelerator"),
+        ("dp tp", FIRST_DIM, "device_mesh: dp"),
+        ("tp dp", SECOND_DIM, "device_mesh: dp"),
+        ("replicate shard", EVERYBODY, "device_mesh: dp_replicate, dp_shard"),
+        ("three", EVERYBODY, "device_mesh: FSDP, data_x"),
+        ("experts", EVERYBODY, "device_mesh: dp_shard_mod_ep, dp_shard_in_ep"),
+        ("mesh of an accelerator", FIRST_DIM, "the accelerator's mesh: dp"),
+        ("one without name", EVERYBODY, "device_mesh"),
+        ("slice dp", FIRST_DIM, "device_mesh: dp"),
+        ("slice of any name", FIRST_DIM, "device_mesh: rows"),
+        ("slice of two", EVERYBODY, "device_mesh: dp_replicate, dp_shard"),
+    ],
+)
+def test_four_processes_know_their_place(
+    seen_by_four: list[dict[str, Any]], case: str, expected: list[Any], source: str
+) -> None:
+    seen = [answers[case] for answers in seen_by_four]
+    assert seen == [Ranks(rank, size, source, members) for rank, size, members in expected]
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("no group", "process_group must be a torch.distributed group, not 'dp'"),
+        ("no mesh", "device_mesh must be a DeviceMesh, not 4"),
+        ("no accelerator", "process_index and num_processes"),
+        ("unknown names", 'device_mesh=mesh["dp"]'),
+        ("two without names", 'device_mesh=mesh["dp"]'),
+        ("with context", "'dp_shard_cp' of device_mesh joins peers that read the same data"),
+        ("slice tp", "the peers along 'tp' of device_mesh read the same data"),
+        ("slice of experts", "the peers along 'expert' of device_mesh read the same data"),
+        ("mesh and group", "process_group and device_mesh"),
+    ],
+)
+def test_what_says_nothing_of_the_data_is_refused(
+    seen_by_four: list[dict[str, Any]], case: str, message: str
+) -> None:
+    for answers in seen_by_four:
+        assert message in answers[case]
+
+
+@pytest.mark.parametrize(
+    ("case", "source"), [("group", "process_group"), ("part of the processes", "device_mesh")]
+)
+def test_who_is_not_in_the_group_or_mesh_is_told(
+    seen_by_four: list[dict[str, Any]], case: str, source: str
+) -> None:
+    seen = [answers[case] for answers in seen_by_four]
+    assert seen[1::2] == [Ranks(0, 2, source, (1, 3)), Ranks(1, 2, source, (1, 3))]
+    assert all(f"not in {source}" in text for text in seen[0::2])
+
+
+# --- the environment
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Without any variable of a launcher."""
+    for name in (*OTHER_SLURM, *(name for pair in LAUNCHERS.values() for name in pair)):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_a_process_without_launcher_is_alone(environment: pytest.MonkeyPatch) -> None:
+    assert find_ranks() == Ranks(0, 1, "one process", None)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_is_known_by_its_variables(
+    environment: pytest.MonkeyPatch, launcher: str
+) -> None:
+    rank, size = LAUNCHERS[launcher]
+    environment.setenv(rank, "2")
+    environment.setenv(size, "4")
+    assert find_ranks() == Ranks(2, 4, f"{launcher}'s {rank} and {size}", None)
+
+
+def test_the_inner_launcher_wins(environment: pytest.MonkeyPatch) -> None:
+    for number, (rank, size) in reversed(list(enumerate(LAUNCHERS.values()))):
+        environment.setenv(rank, str(number))
+        environment.setenv(size, "16")
+        assert find_ranks().rank == number
+
+
+def test_one_process_of_a_launcher_is_fine(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("RANK", "0")
+    environment.setenv("WORLD_SIZE", "1")
+    assert find_ranks() == Ranks(0, 1, "torchrun's RANK and WORLD_SIZE", None)
+
+
+def test_numbers_and_accelerator_win_over_the_environment(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    environment.setenv("RANK", "2")
+    environment.setenv("WORLD_SIZE", "4")
+    accelerator = SimpleNamespace(process_index=5, num_processes=6)
+    assert find_ranks(0, 3, accelerator=accelerator) == Ranks(0, 3, "rank and world_size")
+    assert find_ranks(accelerator=accelerator) == Ranks(5, 6, "accelerator")
+
+
+NO_RANKS = [("1", None), (None, "4"), ("x", "4"), ("1", ""), ("-1", "4"), ("4", "4"), ("0", "0")]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rank", "size"),
+    [
+        (launcher, *values)
+        for launcher in LAUNCHERS
+        for values in NO_RANKS
+        if (launcher, values) != ("SLURM", ("1", None))  # how a batch script looks
+    ],
+)
+def test_half_a_pair_or_nonsense_is_refused(
+    environment: pytest.MonkeyPatch, launcher: str, rank: str | None, size: str | None
+) -> None:
+    for name, value in zip(LAUNCHERS[launcher], (rank, size), strict=True):
+        if value is not None:
+            environment.setenv(name, value)
+    with pytest.raises(OptionError) as caught:
+        find_ranks()
+    for name, value in zip(LAUNCHERS[launcher], (rank, size), strict=True):
+        assert f"{name}={'(not set)' if value is None else value}" in str(caught.value)
+
+
+def test_one_of_rank_and_world_size_is_refused(environment: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match="belong together"):
+        find_ranks(1)
+    with pytest.raises(OptionError, match="belong together"):
+        find_ranks(None, 2)
+
+
+def test_a_group_without_torch_distributed_is_refused() -> None:
+    with pytest.raises(OptionError, match="initialised"):
+        find_ranks(process_group=object())
+
+
+def test_ranks_are_told_once(
+    environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment.setenv("RANK", "77")
+    environment.setenv("WORLD_SIZE", "99")
+    with caplog.at_level(logging.INFO, logger="penstock"):
+        find_ranks()
+        find_ranks()
+        find_ranks(0, 1)
+    assert caplog.messages == ["rank 77 of 99 (from torchrun's RANK and WORLD_SIZE)"]
+    assert caplog.records[0].levelno == logging.INFO
+
+
+# --- SLURM
+
+
+def test_a_batch_script_and_salloc_are_one_process(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("SLURM_NTASKS", "8")
+    environment.setenv("SLURM_PROCID", "0")
+    environment.setenv("SLURM_TASK_PID", str(os.getppid()))
+    assert find_ranks().size == 1
+
+
+def test_the_interactive_step_of_salloc_is_one_process(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("SLURM_NTASKS", "8")
+    environment.setenv("SLURM_PROCID", "0")
+    environment.setenv("SLURM_STEP_NUM_TASKS", "1")
+    environment.setenv("SLURM_PTY_PORT", "34889")
+    assert find_ranks().size == 1
+
+
+def test_a_step_smaller_than_its_job_counts(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("SLURM_JOB_NAME", "interactive")
+    environment.setenv("SLURM_NTASKS", "8")
+    environment.setenv("SLURM_PROCID", "1")
+    environment.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert find_ranks() == Ranks(1, 2, "SLURM's SLURM_PROCID and SLURM_STEP_NUM_TASKS")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SLURM's tasks are looked up in /proc")
+@pytest.mark.parametrize("mpi", [False, True])
+@pytest.mark.parametrize(
+    ("terminal", "command", "expected"),
+    [
+        pytest.param(True, '"$@"; exit', [0, 1], id="typed in the shell of srun --pty"),
+        pytest.param(True, 'exec "$@"', [0, 8], id="srun --pty python"),
+        pytest.param(False, '"$@"; exit', [0, 8], id="srun of a script in that shell"),
+    ],
+)
+def test_only_who_types_at_the_terminal_of_a_step_is_alone(
+    environment: pytest.MonkeyPatch, terminal: bool, command: str, expected: list[int], mpi: bool
+) -> None:
+    for name, value in {"PROCID": 0, "STEP_NUM_TASKS": 8, "PTY_PORT": 34889}.items():
+        environment.setenv(f"SLURM_{name}", str(value))
+    if mpi:
+        environment.setenv("PMI_RANK", "0")
+        environment.setenv("PMI_SIZE", "8")
+    code = "from penstock.loader.ranks import find_ranks as f; r = f(); print([r.rank, r.size])"
+    hosts_end, tasks_end = pty.openpty()
+    try:
+        # a session without terminal gets the first one that it opens
+        take_terminal = f"exec <{os.ttyname(tasks_end)}; " if terminal else ""
+        script = f"{take_terminal}export SLURM_TASK_PID=$$; {command}"
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", sys.executable, "-c", code],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
+        )
+    finally:
+        os.close(hosts_end)
+        os.close(tasks_end)
+    assert json.loads(done.stdout) == expected
+    assert ("pass rank= and world_size=" in done.stderr) == (expected == [0, 1])
+
+
+# --- agreeing
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_agree_on_the_smallest_and_the_largest(tmp_path: Path, size: int) -> None:
+    last = size - 1
+    for seen in run_ranks(agreeing_ranks.agree_in_all_ways, size, tmp_path):
+        assert seen["two"] == [(10, 10 + last), (20, 20 + last)]
+        assert seen["after one was closed on one rank"] == (-last, 0)
+        assert seen["by name"] == [(0, last), (100, 100 + last)]
+        assert seen["many"] == [(step, step + last) for step in range(50)]
+        assert seen["made and closed"] == [(step - last, step) for step in range(20)]
+        assert seen["large"] == (2**53, 2**53 + last)
+
+
+def test_only_data_parallel_peers_agree(tmp_path: Path) -> None:
+    seen = run_ranks(agreeing_ranks.agree_along_a_mesh, 4, tmp_path)
+    assert seen == [[(0, 1), (0, 3)]] * 2 + [[(2, 3), (0, 3)]] * 2
+
+
+def test_what_an_agreement_refuses(tmp_path: Path) -> None:
+    for said in run_ranks(agreeing_ranks.use_badly, 2, tmp_path):
+        assert "cannot be pickled" in said["pickle"]
+        assert "cannot be pickled" in said["copy"]
+        assert "cannot be pickled" in said["pickle later"]
+        assert "closed" in said["closed"]
+        for case in ("no members", "no group any more"):
+            assert "needs an initialised torch.distributed process group" in said[case]
+            assert "even=False" in said[case]
+
+
+def test_ranks_without_a_process_group_cannot_agree() -> None:
+    with pytest.raises(OptionError, match="even=False"):
+        Agreement(Ranks(0, 2, "torchrun's RANK and WORLD_SIZE"))
+
+
+# --- ranks that are lost
+
+
+@pytest.mark.parametrize(
+    ("work", "at_least_s", "at_most_s"),
+    [
+        (agreeing_ranks.lose_by_kill, 0.0, 10.0),
+        (agreeing_ranks.lose_by_leaving, 0.0, 10.0),
+        (agreeing_ranks.lose_by_stop, 1.8, 10.0),
+        (agreeing_ranks.lose_before_the_first, 1.8, 10.0),
+    ],
+)
+def test_a_lost_rank_is_an_error_and_no_hang(
+    tmp_path: Path, work: Callable[[int], Any], at_least_s: float, at_most_s: float
+) -> None:
+    seen = run_ranks(work, 2, tmp_path, die=(1,))
+    kind, message, waited_s, afterwards = seen[0]
+    assert kind is WorkerError
+    assert "rank 0 of 2 waited" in message
+    assert at_least_s <= waited_s <= at_most_s
+    assert "failed before" in afterwards
