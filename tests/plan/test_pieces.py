@@ -14,6 +14,7 @@ from penstock.plan import (
     Grouping,
     Lane,
     Piece,
+    Reading,
     RowCost,
     cut_chunks,
     lane_pieces,
@@ -39,11 +40,8 @@ def pieces(
     made = lane_pieces(
         files,
         lane_of(chunks, mix),
-        together=mix > 1,
-        counted=counted,
-        cursor=cursor,
-        block_bytes=block_bytes,
-        cost=cost,
+        Reading(together=mix > 1, counted=counted, block_bytes=block_bytes, cost=cost),
+        cursor,
     )
     return list(made)
 

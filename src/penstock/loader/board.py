@@ -54,21 +54,26 @@ class Board:
         for row, name in enumerate(Chunks.__slots__):
             columns[row] = getattr(plan.chunks, name)
 
-    def read(self, worker: int, workers: int) -> tuple[int, list[LaneStart]]:
-        """The epoch, and copies of the lanes of one of the workers."""
+    @property
+    def epoch(self) -> int:
+        """The epoch that is posted."""
+        return int(self._memory[0])
+
+    def starts(self, worker: int, workers: int) -> list[LaneStart]:
+        """Copies of the lanes of one of the workers, and where to begin."""
+        table = _lanes(self._memory.numpy(), int(self._memory[1]))
+        mine = np.flatnonzero(table[:, 2] >= 0)[worker::workers].tolist()
+        return [LaneStart(self.lane(index), tuple(table[index, 2:].tolist())) for index in mine]
+
+    def lane(self, index: int) -> Lane:
+        """A copy of one lane."""
         memory: Int64Array = self._memory.numpy()
-        epoch, lanes, chunks, spans, generation = (int(value) for value in memory[:_HEADER])
-        table = _lanes(memory, lanes)
-        columns = _columns(memory, lanes, spans, chunks)
-        starts = []
-        for index in np.flatnonzero(table[:, 2] >= 0)[worker::workers].tolist():
-            first, last, *cursor = table[index].tolist()
-            *own, window = columns[:, first:last].copy()
-            own[3] = own[3].astype(np.int8)
-            mine = _spans_of(index, _spans(memory, lanes, spans))
-            lane = Lane(index, Chunks(*own), window, mine, generation)
-            starts.append(LaneStart(lane, (cursor[0], cursor[1])))
-        return epoch, starts
+        _, lanes, chunks, spans, generation = (int(value) for value in memory[:_HEADER])
+        first, last = _lanes(memory, lanes)[index, :2].tolist()
+        *own, window = _columns(memory, lanes, spans, chunks)[:, first:last].copy()
+        own[3] = own[3].astype(np.int8)
+        mine = _spans_of(index, _spans(memory, lanes, spans))
+        return Lane(index, Chunks(*own), window, mine, generation)
 
 
 def _size(plan: LanePlan, chunks: int) -> int:

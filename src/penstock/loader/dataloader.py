@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.loader.board import Board
 from penstock.loader.dataset import TabularDataset
-from penstock.loader.epoch import EpochPass, LaneFeed
+from penstock.loader.epoch import EpochPass
 from penstock.loader.in_step import InStep
+from penstock.loader.lightning import batch_is_held, epoch_of_fit
 from penstock.loader.pipeline import LaneStart
+from penstock.loader.pool import WorkerPool
 from penstock.loader.ranks import Agreement
 from penstock.loader.state import Position
-from penstock.loader.workers import Inbox, WorkerOptions
+from penstock.loader.workers import WorkerOptions
 from penstock.plan import LanePlan
 
 __all__ = ["StatefulLoader"]
 
 logger = logging.getLogger(__name__)
-
-_PARCEL_BYTES = 4 << 20
-_PARCEL_BATCHES = 32
 
 
 class StatefulLoader(DataLoader[Any]):
@@ -40,6 +37,7 @@ class StatefulLoader(DataLoader[Any]):
     """
 
     dataset: TabularDataset
+    _is_accelerate_prepared = True  # or Accelerate would shard it once more, or read on rank 0 only
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class StatefulLoader(DataLoader[Any]):
             worker_init_fn=worker_init_fn,
             **for_workers,
         )
-        self._options = WorkerOptions(
+        options = WorkerOptions(
             num_workers,
             multiprocessing_context,
             persistent_workers,
@@ -77,6 +75,7 @@ class StatefulLoader(DataLoader[Any]):
             timeout,
             worker_init_fn,
         )
+        self._pool = WorkerPool(dataset, options)
         self._pin = pin_memory and torch.cuda.is_available()
         if pin_memory and not self._pin:
             logger.warning("pin_memory has no effect: there is no CUDA device")
@@ -87,8 +86,6 @@ class StatefulLoader(DataLoader[Any]):
         self._resume: Position | None = None
         self._in_step: InStep | None = None
         self._agreement = Agreement(dataset.ranks) if dataset.must_agree else None
-        self._kept: tuple[Board, DataLoader[Any]] | None = None
-        self._user_of_kept: weakref.ref[EpochPass] | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -103,7 +100,8 @@ class StatefulLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is: after the last batch that was handed out. JSON-safe and small."""
-        return self._position().as_state(self._fingerprint)
+        held = batch_is_held(self)
+        return self._position(without_last=held).as_state(self._fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, unless another epoch is set before.
@@ -120,12 +118,16 @@ class StatefulLoader(DataLoader[Any]):
     def _start(self, epoch: int) -> Position:
         return self.dataset.crew.start(epoch, self._lanes)
 
-    def _position(self) -> Position:
+    def _position(self, *, without_last: bool = False) -> Position:
         epoch = self.dataset.epoch
         if self._resume is not None and self._resume.place.epoch == epoch:
             return self._resume
         if self._pass is None or self._pass.epoch != epoch:
             return self._start(epoch)
+        if without_last and not self._pass.ended:
+            repeats = self._in_step is not None and self._in_step.repeating
+            with nullcontext() if repeats else self._pass.before_last_batch():
+                return self._began.after(self._pass)
         now = self._began.after(self._pass)
         return self._start(epoch + 1) if self._is_over(now, self._pass) else now
 
@@ -137,6 +139,7 @@ class StatefulLoader(DataLoader[Any]):
     # --- iterating
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self.set_epoch(max(self.dataset.epoch, epoch_of_fit(self)))
         epoch = self.dataset.epoch
         position, self._resume = self._resume, None
         if position is None or position.place.epoch != epoch:
@@ -172,48 +175,18 @@ class StatefulLoader(DataLoader[Any]):
 
     def _begin(self, position: Position) -> EpochPass:
         plan = self.dataset.evened(position.place).plan
-        begin = self._begin_here if self.num_workers == 0 else self._begin_in_workers
-        self._began, self._pass, self._in_step = position, begin(plan, position), None
-        return self._pass
+        if self.num_workers:
+            running = self._pool.begin(plan, position, pin=self._pin)
+        else:
+            running = self._begin_here(plan, position)
+        self._began, self._pass, self._in_step = position, running, None
+        return running
 
     def _begin_here(self, plan: LanePlan, position: Position) -> EpochPass:
         starts = [LaneStart(plan.lane(lane), position.cursor(lane)) for lane in position.own_lanes]
         pipeline = replace(self.dataset.pipeline, pin_memory=self._pin)
         epoch, turn = position.place.epoch, position.turns[0]
         return self.dataset.local_pass(pipeline, starts, epoch, turn=turn)
-
-    def _begin_in_workers(self, plan: LanePlan, position: Position) -> EpochPass:
-        board, source = self._workers(plan)
-        cursors = {lane: position.cursor(lane) for lane in position.own_lanes}
-        epoch = position.place.epoch
-        board.post(epoch, plan, cursors)
-        pipeline, stats = self.dataset.pipeline, self.dataset.counters
-        inbox = Inbox(source, pipeline, list(cursors), self._pin, stats)
-        feeds = [LaneFeed(at, partial(inbox.next_run, lane)) for lane, at in cursors.items()]
-        turn = position.turns[0]
-        made = EpochPass(epoch, feeds, turn=turn, stats=stats, close=inbox.close)
-        if self._kept is not None and self._kept[1] is source:
-            self._user_of_kept = weakref.ref(made)
-        return made
-
-    def _workers(self, plan: LanePlan) -> tuple[Board, DataLoader[Any]]:
-        """The board and processes of the last epoch if they are kept, fit and idle, or new ones."""
-        user = self._user_of_kept() if self._user_of_kept is not None else None
-        idle = user is None or user.ended
-        if self._kept is not None and idle and self._kept[0].holds(plan):
-            return self._kept
-        board = Board(plan)
-        feed = self.dataset.feed(board, self._parcel_batches(), self.num_workers)
-        made = board, self._options.start(feed, self.dataset.fork_safe)
-        if self._options.persistent and idle:
-            self._kept = made
-        return made
-
-    def _parcel_batches(self) -> int:
-        """Batches to a parcel: enough to share its cost, few enough to wait for."""
-        cost = self.dataset.pipeline.row_cost
-        batch_bytes = max(cost.fixed_bytes, 1) * self.dataset.batch_size
-        return max(1, min(_PARCEL_BATCHES, _PARCEL_BYTES // batch_bytes))
 
     def stats(self) -> dict[str, Any]:
         """What was done since the loader was made.

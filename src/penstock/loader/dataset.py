@@ -17,6 +17,7 @@ from penstock.convert import Block, Converter
 from penstock.errors import OptionError, StateMismatchError, WorkerError
 from penstock.formats.discovery import Discovered
 from penstock.loader.board import Board
+from penstock.loader.claims import Claims
 from penstock.loader.epoch import EpochPass, LaneFeed, LocalRun, SkippedDataWarning
 from penstock.loader.feed import Feed
 from penstock.loader.itinerary import Crew, Route, resumed
@@ -70,12 +71,16 @@ class TabularDataset(IterableDataset[Any]):
         prefetch_bytes: int,
         ranks: Ranks,
         even: str | bool | None,
+        balance: str,
     ) -> None:
         super().__init__()
         self._found = found
         self._order = order
         self.ranks = ranks
         self.even = _checked_even(even, ranks)
+        if balance not in ("static", "adaptive"):
+            raise OptionError(f'balance must be "static" or "adaptive", not {balance!r}')
+        self._balance = balance
         if order.lanes is not None and order.lanes % ranks.size:
             raise OptionError(
                 f"lanes={order.lanes} cannot be shared evenly by {ranks.size} ranks; "
@@ -143,10 +148,11 @@ class TabularDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Batches of an epoch, of this rank; a TypeError when only reading them would tell."""
-        if not self.pipeline.counted:
+        if not self.steps_known:
             raise TypeError(
                 "the number of batches is not known before they are read: rows are filtered, "
-                'not counted in this format, or may be skipped (on_error="skip")'
+                'not counted in this format, or may be skipped (on_error="skip"), or workers take '
+                'them as they can (balance="adaptive")'
             )
         place = self.crew.start(self.epoch).place
         plan = self.evened(place).plan
@@ -228,7 +234,18 @@ class TabularDataset(IterableDataset[Any]):
             self._order.batch_size,
             self._order.lanes,
             in_step=self.even is not False,
+            adaptive=self.adaptive,
         )
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether workers take windows of each other: there must be two of them at least."""
+        return self._balance == "adaptive" and self.workers > 1
+
+    @property
+    def steps_known(self) -> bool:
+        """Whether the number of batches is known before they are read."""
+        return self.pipeline.counted and not self.adaptive
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -246,9 +263,10 @@ class TabularDataset(IterableDataset[Any]):
         """Whether workers may be forked off a process that has used the store."""
         return self._found.reader.store.fork_safe
 
-    def feed(self, board: Board, parcel_batches: int, workers: int) -> Feed:
+    def feed(self, board: Board, parcel_batches: int, workers: int, claims: Claims | None) -> Feed:
         """What worker processes run."""
-        return Feed(self.pipeline, self._found.files, board, self._finish, parcel_batches, workers)
+        files = self._found.files
+        return Feed(self.pipeline, files, board, self._finish, parcel_batches, workers, claims)
 
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> LanePlan:
         """Who reads what: the lanes of an epoch from its start, for all ranks."""
@@ -278,6 +296,7 @@ class TabularDataset(IterableDataset[Any]):
                 batch_size=batch_size,
                 grouping=self._order.grouping,
                 counted=self.pipeline.counted,
+                loose=stage.loose,
             )
         return plan
 
@@ -286,7 +305,7 @@ class TabularDataset(IterableDataset[Any]):
 
         Where rows are not counted, or ranks need not be in step, all that there is.
         """
-        if self.even is False or self.ranks.size == 1 or not self.pipeline.counted:
+        if self.even is False or self.ranks.size == 1 or not self.steps_known:
             return EvenPlan(self.plan_at(place))
         if self._evened is None or self._evened[0] != place:
             self._evened = place, self._even_out(place)
@@ -330,7 +349,7 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def must_agree(self) -> bool:
         """Whether ranks can be in step only if they agree while they run."""
-        return self.even is not False and self.ranks.size > 1 and not self.pipeline.counted
+        return self.even is not False and self.ranks.size > 1 and not self.steps_known
 
     @property
     def route(self) -> Route:
@@ -406,7 +425,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def is_over(self, position: Position) -> bool | None:
         """Whether no batch is left behind a position; None where only reading would tell."""
-        if not self.pipeline.counted:
+        if not self.steps_known:
             return None
         plan = self.evened(position.place).plan
         return not any(
@@ -523,6 +542,7 @@ def _crew_member(dataset: TabularDataset, info: Any) -> Crew:
         ranks=workers * ranks.size,
         workers=1,
         in_step=False,
+        adaptive=False,
     )
 
 

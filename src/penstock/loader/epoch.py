@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from penstock.convert import Block
+from penstock.loader.claims import Loose
 from penstock.loader.stats import Stats
 from penstock.stream import Cursor, Run
 
@@ -94,6 +96,10 @@ class LaneFeed:
             certain += run.count
         return certain
 
+    def put(self, run: BatchRun) -> None:
+        """A run to come after all that are known."""
+        self._following.append(run)
+
     def advance(self) -> bool:
         """Make sure that ``batches`` has one more, reading on if need be; False at the end."""
         while self._run is None or self.delivered == self._run.count:
@@ -149,7 +155,7 @@ class EpochPass:
     def __iter__(self) -> Iterator[Any]:
         self._running = True
         try:
-            yield from self._one_lane() if len(self.lanes) == 1 else self._in_turn()
+            yield from self._batches()
             self.finished = True
         finally:
             self.end()
@@ -168,7 +174,7 @@ class EpochPass:
 
         Of a pass that has not begun or was broken off it is not known.
         """
-        return self.finished or (self._running and not any(lane.advance() for lane in self.lanes))
+        return self.finished or (self._running and not any(lane.ahead(1) for lane in self.lanes))
 
     def ahead(self, wanted: int) -> int:
         """How many batches are certain to come: ``wanted`` or more, or all that there are."""
@@ -188,11 +194,33 @@ class EpochPass:
         """The place in every lane."""
         return [lane.cursor for lane in self.lanes]
 
+    @contextmanager
+    def before_last_batch(self) -> Iterator[None]:
+        """Be, for that long, where it was before the batch that was handed out last."""
+        turn, lane = self._turn, self._last_lane()
+        lane.delivered -= 1
+        self._turn = turn - 1
+        try:
+            yield
+        finally:
+            lane.delivered += 1
+            self._turn = turn
+
+    def _last_lane(self) -> LaneFeed:
+        return self.lanes[(self._turn - 1) % len(self.lanes)]
+
     @property
     def handed_over(self) -> Mapping[str, int]:
         """Batches and rows handed out so far."""
         counts = [lane.handed_over for lane in self.lanes]
         return {"batches": sum(c[0] for c in counts), "rows": sum(c[1] for c in counts)}
+
+    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
+        """How far these lanes have come, and which windows lie open beyond that."""
+        return dict(zip(lanes, self.cursors, strict=True)), ()
+
+    def _batches(self) -> Iterator[Any]:
+        return self._one_lane() if len(self.lanes) == 1 else self._in_turn()
 
     def _one_lane(self) -> Iterator[Any]:
         lane = self.lanes[0]

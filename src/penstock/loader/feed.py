@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -15,9 +15,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.convert import Block
 from penstock.loader.board import Board
+from penstock.loader.claims import Claims, Takings
 from penstock.loader.options import Finish
 from penstock.loader.parcels import Parcel, pack, pack_blocks, pack_dicts
-from penstock.loader.pipeline import OpenLanes, Pipeline
+from penstock.loader.pipeline import OpenLanes, Pipeline, Stream
 from penstock.loader.shared import shared_bytes
 from penstock.loader.stats import Stats
 from penstock.model import FileList
@@ -60,6 +61,7 @@ class Feed(IterableDataset[Any]):
         finish: Finish | None,
         parcel_batches: int,
         workers: int,
+        claims: Claims | None = None,
     ) -> None:
         super().__init__()
         self._pipeline = pipeline.sharing(workers)
@@ -67,6 +69,7 @@ class Feed(IterableDataset[Any]):
         self._board = board
         self._finish = finish
         self._parcel_batches = parcel_batches
+        self._claims = claims
         self._sent: torch.Tensor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -93,11 +96,15 @@ class Feed(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Sent]:
         info = get_worker_info()
         assert info is not None
-        epoch, starts = self._board.read(info.id, info.num_workers)
+        streams: Sequence[Stream]
+        if self._claims is None:
+            streams = self._board.starts(info.id, info.num_workers)
+        else:
+            streams = [Takings(info.id, self._claims, self._board.lane)]
         stats = Stats()
-        lanes = self._pipeline.open(self._files, starts, epoch, stats)
+        lanes = self._pipeline.open(self._files, streams, self._board.epoch, stats)
         try:
-            yield from self._parcels(lanes, [start.lane.index for start in starts], stats)
+            yield from self._parcels(lanes, [stream.index for stream in streams], stats)
         except Exception as error:
             yield failure(error)
         finally:

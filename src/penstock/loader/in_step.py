@@ -36,6 +36,8 @@ class InStep:
         self._last_round = False
         self.padded_rows = 0
         """rows handed out once more"""
+        self.repeating = False
+        """whether the last batch that was handed out is one that came before"""
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._running)
@@ -55,6 +57,7 @@ class InStep:
             self._agreed -= 1
             if self._own == 0:
                 self.padded_rows += spare_rows
+                self.repeating = True
                 yield deepcopy(spare) if self._agreed else spare
                 continue
             self._own -= 1

@@ -32,6 +32,8 @@ class Crew:
     """as the user gave it"""
     in_step: bool
     """whether all ranks have to take the same number of batches"""
+    adaptive: bool = False
+    """whether workers take windows of each other"""
 
     @property
     def usual_lanes(self) -> int:
@@ -41,7 +43,7 @@ class Crew:
     def start(self, epoch: int, lanes: int | None = None) -> Position:
         """The first batch of an epoch."""
         place = Place(epoch, self.batch_size, lanes or self.usual_lanes, self.ranks)
-        return Position(place, self.rank)
+        return Position(place, self.rank, adaptive=self.adaptive)
 
     def keeps(self, place: Place) -> bool:
         """Whether the lanes of a place can be read as they are."""
@@ -72,17 +74,22 @@ def resumed(position: Position, crew: Crew, route: Route) -> Position:
     If lanes are kept, so is the sequence of batches. Else what is left is planned anew.
     """
     place = position.place
-    together = len(set(position.steps)) == 1
+    together = len(set(position.steps)) == 1 and not position.adaptive
     if not position.begun and not any(position.steps):
         return crew.start(place.epoch, place.lanes if crew.keeps(place) else None)
     if crew.keeps(place):
-        if crew.ranks == place.ranks and (together or not crew.in_step):
+        agreeing = together or not crew.in_step
+        if (
+            crew.ranks == place.ranks
+            and crew.adaptive == position.adaptive
+            and (agreeing or crew.adaptive)
+        ):
             return _as_rank(position, crew.rank, route)
-        if route.counted and together and route.even(place):
+        if route.counted and together and route.even(place) and not crew.adaptive:
             taken = place.taken + position.steps[0] * place.ranks
             moved = replace(place, ranks=crew.ranks, taken=taken)
             return route.start_of(moved, crew.rank)
-    ended = Stage(place.batch_size, _all_cursors(position, route))
+    ended = Stage(place.batch_size, _all_cursors(position, route), position.loose)
     rest = Place(
         place.epoch,
         crew.batch_size,
@@ -90,7 +97,7 @@ def resumed(position: Position, crew: Crew, route: Route) -> Position:
         crew.ranks,
         before=(*place.before, ended),
     )
-    return Position(rest, crew.rank)
+    return Position(rest, crew.rank, adaptive=crew.adaptive)
 
 
 def _as_rank(position: Position, rank: int, route: Route) -> Position:
@@ -98,9 +105,16 @@ def _as_rank(position: Position, rank: int, route: Route) -> Position:
     if position.rank is None:
         cursors = {lane: position.cursor(lane) for lane in position.lanes_of(rank)}
         steps, turns = (position.steps[rank],), (position.turns[rank],)
-        return Position(position.place, rank, steps, turns, cursors)
+        loose = tuple(at for at in position.loose if at[0] in cursors)
+        return replace(position, rank=rank, steps=steps, turns=turns, cursors=cursors, loose=loose)
     if position.rank == rank:
         return position
+    if position.adaptive:
+        raise StateMismatchError(
+            f"the state is that of rank {position.rank}, and where workers take what they can "
+            '(balance="adaptive") it says nothing of others: give every rank its own state, or '
+            "all of them merge_states([...])"
+        )
     return _after(replace(position, rank=rank), route)
 
 

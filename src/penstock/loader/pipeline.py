@@ -6,6 +6,7 @@ import heapq
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from penstock.plan import (
     Grouping,
     Lane,
     Piece,
+    Reading,
     RowCost,
     lane_pieces,
     permutation,
@@ -27,7 +29,7 @@ from penstock.plan import (
 from penstock.storage import LocalStore
 from penstock.stream import Cursor, Job, Located, ReadAhead, Run, cut
 
-__all__ = ["LaneStart", "OpenLanes", "Pipeline"]
+__all__ = ["LaneStart", "OpenLanes", "Pipeline", "Stream"]
 
 BLOCK_BYTES = 16 << 20
 _MAX_THREADS = 4
@@ -39,6 +41,31 @@ class LaneStart:
 
     lane: Lane
     cursor: Cursor = (0, 0)
+    jobs_ahead: int | None = None
+
+    @property
+    def index(self) -> int:
+        """The lane's number, by which its runs are asked for."""
+        return self.lane.index
+
+    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
+        """What is to be read, in order."""
+        return lane_pieces(files, self.lane, reading, self.cursor)
+
+
+class Stream(Protocol):
+    """Windows that are delivered one after the other: a lane, or what is taken of several."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def cursor(self) -> Cursor: ...
+    @property
+    def jobs_ahead(self) -> int | None:
+        """Pieces that may be begun at a time; None: as many as do good."""
+        ...
+
+    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +90,15 @@ class Pipeline:
         return replace(self, reader=reader, prefetch_bytes=max(self.prefetch_bytes // consumers, 1))
 
     def open(
-        self, files: FileList, starts: Sequence[LaneStart], epoch: int, stats: Stats
+        self, files: FileList, streams: Sequence[Stream], epoch: int, stats: Stats
     ) -> OpenLanes:
         """Lanes to be read side by side; threads start when the first run is asked for."""
-        return OpenLanes(self, files, starts, epoch, stats)
+        return OpenLanes(self, files, streams, epoch, stats)
+
+    @property
+    def reading(self) -> Reading:
+        """How windows are read."""
+        return Reading(self.grouping.reorders, self.counted, self.block_bytes, self.row_cost)
 
     @property
     def block_bytes(self) -> int:
@@ -86,22 +118,25 @@ class OpenLanes:
         self,
         pipeline: Pipeline,
         files: FileList,
-        starts: Sequence[LaneStart],
+        streams: Sequence[Stream],
         epoch: int,
         stats: Stats,
     ) -> None:
         self._pipeline = pipeline
         self._epoch = epoch
         self._stats = stats
-        self._starts = {start.lane.index: start for start in starts}
+        self._streams = {stream.index: stream for stream in streams}
         threads = min(_MAX_THREADS, usable_cores())
         most_jobs = None
         if isinstance(pipeline.reader.store, LocalStore) and not pipeline.grouping.reorders:
             # Local files are read as fast as they are decoded: to be further ahead than the
             # threads can work gains nothing, and fresh memory costs more than memory used again.
-            most_jobs = len(starts) + threads + 1
+            most_jobs = len(streams) + threads + 1
+        for stream in streams:
+            most_jobs = most_jobs if stream.jobs_ahead is None else stream.jobs_ahead
         pieces = heapq.merge(
-            *(self._pieces(files, start) for start in starts), key=lambda piece: piece.position
+            *(stream.pieces(files, pipeline.reading) for stream in streams),
+            key=lambda piece: piece.position,
         )
         self._ahead: ReadAhead[Piece, Block] = ReadAhead(
             (Job(piece.lane, piece, piece.cost_bytes, piece.exact) for piece in pieces),
@@ -115,7 +150,7 @@ class OpenLanes:
     def runs(self, lane: int) -> Iterator[Run[Block]]:
         """The runs of batches of one lane, from its start on."""
         return cut(
-            self._located(self._starts[lane]),
+            self._located(self._streams[lane]),
             self._pipeline.batch_size,
             concat=self._joined,
             drop_last=self._pipeline.drop_last,
@@ -127,30 +162,19 @@ class OpenLanes:
         self._stats.spend("wait", self._ahead.waited_s)
         self._ahead.waited_s = 0.0
 
-    def _pieces(self, files: FileList, start: LaneStart) -> Iterator[Piece]:
-        return lane_pieces(
-            files,
-            start.lane,
-            together=self._pipeline.grouping.reorders,
-            counted=self._pipeline.counted,
-            cursor=start.cursor,
-            block_bytes=self._pipeline.block_bytes,
-            cost=self._pipeline.row_cost,
-        )
-
-    def _located(self, start: LaneStart) -> Iterator[Located[Block]]:
+    def _located(self, stream: Stream) -> Iterator[Located[Block]]:
         """A lane's blocks with their place; rows that are not its own, or were, are cut off."""
-        window, row = start.cursor[0], 0
+        window, row = stream.cursor[0], 0
         current: Piece | None = None
-        for piece, block in self._ahead.blocks(start.lane.index):
+        for piece, block in self._ahead.blocks(stream.index):
             if piece.window != window:
                 window, row = piece.window, 0
             if piece is not current and piece.row is not None:
                 row = piece.row
             current = piece
             behind = piece.span.start
-            if piece.row is None and window == start.cursor[0]:
-                behind = max(behind, start.cursor[1])
+            if piece.row is None and window == stream.cursor[0]:
+                behind = max(behind, stream.cursor[1])
             first = min(max(behind - row, 0), block.num_rows)
             last = block.num_rows
             if piece.span.stop is not None:

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from penstock.errors import StateMismatchError
+from penstock.loader.claims import DONE, Loose
 from penstock.model import FileList
 from penstock.stream import Cursor
 
@@ -74,6 +75,19 @@ class Stage:
 
     batch_size: int
     cursors: tuple[Cursor, ...]
+    loose: Loose = ()
+
+    def as_list(self) -> list[Any]:
+        """JSON-safe."""
+        cursors = [list(cursor) for cursor in self.cursors]
+        loose = [list(window) for window in self.loose]
+        return [self.batch_size, cursors, loose] if loose else [self.batch_size, cursors]
+
+    @classmethod
+    def of_list(cls, value: Any) -> Stage:
+        """What ``as_list`` has made."""
+        size, cursors, *loose = value
+        return cls(_count(size, 1), _cursors(cursors), *map(_loose, loose))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +107,7 @@ class Place:
 class Pass(Protocol):
     """An iteration over the lanes of one rank."""
 
-    @property
-    def cursors(self) -> Sequence[Cursor]: ...
+    def progress(self, lanes: Sequence[int]) -> tuple[Mapping[int, Cursor], Loose]: ...
     @property
     def turn(self) -> int: ...
     @property
@@ -114,11 +127,16 @@ class Position:
     """which of the lanes of this rank, or of each, is next"""
     cursors: Mapping[int, Cursor] = field(default_factory=dict)
     """of the lanes that were begun"""
+    loose: Loose = ()
+    """windows beyond the cursors of their lanes that other workers took"""
+    adaptive: bool = False
+    """whether workers take windows of each other, so that lanes tell nothing of other lanes"""
 
     @property
     def begun(self) -> bool:
         """Whether anything of the epoch lies behind."""
-        return any(map(any, self.cursors.values())) or bool(self.place.before)
+        moved = any(map(any, self.cursors.values()))
+        return moved or bool(self.loose) or bool(self.place.before)
 
     def lanes_of(self, rank: int) -> range:
         """The lanes of a rank."""
@@ -135,9 +153,9 @@ class Position:
 
     def after(self, running: Pass) -> Position:
         """The place to which a pass has come that began here."""
-        cursors = dict(zip(self.own_lanes, running.cursors, strict=True))
+        cursors, loose = running.progress(self.own_lanes)
         steps = self.steps[0] + running.handed_over["batches"]
-        return replace(self, steps=(steps,), turns=(running.turn,), cursors=cursors)
+        return replace(self, steps=(steps,), turns=(running.turn,), cursors=cursors, loose=loose)
 
     def as_state(self, fingerprint: Fingerprint) -> dict[str, Any]:
         """JSON-safe, and all that is needed to go on in a new process."""
@@ -153,11 +171,12 @@ class Position:
         }
         if place.ranks > 1:
             state["ranks"] = [_ALL if self.rank is None else self.rank, place.ranks, place.taken]
+        if self.adaptive:
+            state["adaptive"] = True
+        if self.loose:
+            state["loose"] = [list(window) for window in self.loose]
         if place.before:
-            state["before"] = [
-                [stage.batch_size, [list(cursor) for cursor in stage.cursors]]
-                for stage in place.before
-            ]
+            state["before"] = [stage.as_list() for stage in place.before]
         return state
 
     @classmethod
@@ -176,7 +195,7 @@ class Position:
     def _read(cls, state: Mapping[str, Any]) -> Position:
         rank, ranks, taken = state.get("ranks", _ALONE)
         merged = rank == _ALL and ranks > 1
-        before = tuple(Stage(_count(size, 1), _cursors(at)) for size, at in state.get("before", ()))
+        before = tuple(map(Stage.of_list, state.get("before", ())))
         cursors = _cursors(_part(state, "lanes"))
         place = Place(
             _count(_part(state, "epoch")),
@@ -198,7 +217,10 @@ class Position:
             raise ValueError(f"steps are {steps!r}, and turns {turns!r}, of {place.ranks} ranks")
         if not cursors or place.lanes % place.ranks or rank >= place.ranks:
             raise ValueError(f"{len(cursors)} lanes of rank {rank} of {place.ranks}")
-        return replace(position, cursors=dict(zip(position.own_lanes, cursors, strict=True)))
+        loose = _loose(state.get("loose", ()))
+        known_cursors = dict(zip(position.own_lanes, cursors, strict=True))
+        adaptive = bool(state.get("adaptive", False))
+        return replace(position, cursors=known_cursors, loose=loose, adaptive=adaptive)
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -229,8 +251,10 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     lanes: list[Any] = [None] * sum(len(state["lanes"]) for state in states)
     for rank, state in enumerate(by_rank):
         lanes[rank::ranks] = state["lanes"]
+    loose = [window for state in by_rank for window in state.get("loose", ())]
     return {
-        **first,
+        **{name: value for name, value in first.items() if name != "loose"},
+        **({"loose": loose} if loose else {}),
         "ranks": [_ALL, ranks, taken],
         "steps": [state["steps"] for state in by_rank],
         "turn": [state["turn"] for state in by_rank],
@@ -270,6 +294,15 @@ def _count(value: object, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{value!r} where a number of at least {least} is expected")
     return value
+
+
+def _loose(value: object) -> Loose:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{value!r} where windows are expected")
+    windows = []
+    for lane, window, row in value:
+        windows.append((_count(lane), _count(window), _count(row, DONE)))
+    return tuple(windows)
 
 
 def _cursors(value: object) -> tuple[Cursor, ...]:

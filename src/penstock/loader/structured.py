@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, TypedDict, Unpack
 
@@ -55,6 +57,7 @@ class DatasetOptions(TypedDict, total=False):
     rank: int | None
     world_size: int | None
     even: str | bool | None
+    balance: str
     output_format: str
     transform: Callable[[Any], Any] | None
     collate_fn: Callable[[Any], Any] | None
@@ -95,6 +98,7 @@ class StructuredDataset(TabularDataset):
         rank: int | None = None,
         world_size: int | None = None,
         even: str | bool | None = None,
+        balance: str = "static",
         output_format: str = "torch",
         transform: Callable[[Any], Any] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
@@ -150,6 +154,7 @@ class StructuredDataset(TabularDataset):
             prefetch_bytes=budget,
             ranks=ranks,
             even=even,
+            balance=balance,
         )
 
     @classmethod
@@ -204,7 +209,7 @@ class StructuredDataset(TabularDataset):
         dataset.ranks = ranks
         dataset.workers = max(num_workers, 1)
         dataset.evened(dataset.crew.start(dataset.epoch).place)  # what cannot be is refused now
-        loader = StatefulLoader(
+        loader = _loader_for(accelerator)(
             dataset,
             num_workers=num_workers,
             pin_memory=pin_memory,
@@ -215,6 +220,15 @@ class StructuredDataset(TabularDataset):
             worker_init_fn=worker_init_fn,
         )
         return loader, dataset
+
+
+def _loader_for(accelerator: Any) -> Callable[..., StatefulLoader]:
+    """The loader that an accelerator can work with; accelerate is imported only if it has been."""
+    if accelerator is None or "accelerate" not in sys.modules:
+        return StatefulLoader
+    from penstock.loader.accelerated import AcceleratedLoader
+
+    return partial(AcceleratedLoader, accelerator=accelerator)
 
 
 def _fitting_workers(options: DatasetOptions) -> int:

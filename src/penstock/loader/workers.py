@@ -59,11 +59,12 @@ class WorkerOptions:
         context.set_forkserver_preload(["penstock"])
         return context
 
-    def start(self, feed: Feed, fork_safe: bool) -> DataLoader[Any]:
+    def start(self, feed: Feed, fork_safe: bool, *, in_order: bool = True) -> DataLoader[Any]:
         """A torch loader over the feed; its processes start when it is iterated."""
         context = self.chosen_context(fork_safe)
         if context.get_start_method() != "fork":
             _check_sendable({**feed.user_code, "worker_init_fn": self.init})
+        out_of_order: dict[str, Any] = {} if in_order else {"in_order": False}
         return DataLoader(
             feed,
             batch_size=None,
@@ -74,6 +75,7 @@ class WorkerOptions:
             prefetch_factor=self.prefetch_factor,
             timeout=self.timeout_s,
             worker_init_fn=self.init,
+            **out_of_order,
         )
 
 
@@ -101,6 +103,16 @@ class Inbox:
         while not self._waiting[lane] and lane in self._open:
             self._receive()
         return self._waiting[lane].popleft() if self._waiting[lane] else None
+
+    def next_of_any(self) -> tuple[int, ParcelRun] | None:
+        """The next batches that any worker sends, and which; None after the last."""
+        while True:
+            for lane, waiting in self._waiting.items():
+                if waiting:
+                    return lane, waiting.popleft()
+            if not self._open:
+                return None
+            self._receive()
 
     def close(self) -> None:
         """Let go of the workers: they end, unless they are persistent."""

@@ -14,7 +14,7 @@ from penstock.plan.strategies import (
     TargetSizeSplitStrategy,
     plan_lanes,
 )
-from penstock.plan.windows import Piece, RowCost, lane_pieces
+from penstock.plan.windows import Piece, Reading, RowCost, lane_pieces, window_pieces
 
 __all__ = [
     "BYTES",
@@ -28,6 +28,7 @@ __all__ = [
     "Lane",
     "LanePlan",
     "Piece",
+    "Reading",
     "RoundRobinSplitStrategy",
     "RowCost",
     "Span",
@@ -43,4 +44,5 @@ __all__ = [
     "plan_lanes",
     "plan_the_rest",
     "taking_turns",
+    "window_pieces",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -34,21 +34,26 @@ def plan_the_rest(
     batch_size: int,
     grouping: Grouping,
     counted: bool,
+    loose: Sequence[tuple[int, int, int]] = (),
 ) -> LanePlan:
     """Deal what lies behind the cursors to so many lanes, as if the epoch began with it.
 
     Untouched chunks are cut again. A window that was begun keeps the order of its rows; where
     rows are counted two lanes may share what is left of it, else it goes to one lane whole.
+
+    ``loose`` are windows beyond the cursor of their lane (lane, window, row) of which so many
+    rows were delivered; all of them if it is negative.
     """
     begun: list[_Begun] = []
     untouched: list[Chunks] = []
     for index, cursor in enumerate(cursors):
         lane = plan.lane(index)
+        open_ = {window: row for owner, window, row in loose if owner == index}
         if grouping.reorders or not counted:
-            windows, rest = _windows_left(lane, cursor, counted)
+            windows, rest = _windows_left(lane, cursor, open_, counted)
             begun.extend(windows)
         else:
-            rest = _rows_left(lane, cursor)
+            rest = _rows_left(lane, cursor, open_)
         untouched.append(rest)
     line = _in_line(Chunks.concat(untouched), begun, counted)
     pieces, bounds = cut_evenly(line, lanes=lanes, batch_size=batch_size)
@@ -56,16 +61,18 @@ def plan_the_rest(
 
 
 def _windows_left(
-    lane: Lane, cursor: tuple[int, int], counted: bool
+    lane: Lane, cursor: tuple[int, int], loose: Mapping[int, int], counted: bool
 ) -> tuple[list[_Begun], Chunks]:
     """Windows that were begun, by this lane or before it, and the chunks of all others."""
+    delivered = {**loose, cursor[0]: cursor[1]}
     special = {window for window in lane.spans if window >= cursor[0]}
-    if cursor[1] > 0:
-        special.add(cursor[0])
+    special.update(window for window, row in delivered.items() if row)
     begun: list[_Begun] = []
     for window in sorted(special & set(range(lane.windows))):
         chunks, span = lane.chunks[lane.members(window)], lane.span(window)
-        start = max(span.start, cursor[1] if window == cursor[0] else 0)
+        if delivered.get(window, 0) < 0:
+            continue
+        start = max(span.start, delivered.get(window, 0))
         stop = span.stop
         if counted and stop is None:
             stop = int(chunks.length.sum())
@@ -76,13 +83,17 @@ def _windows_left(
     return begun, lane.chunks[np.flatnonzero(plain)]
 
 
-def _rows_left(lane: Lane, cursor: tuple[int, int]) -> Chunks:
+def _rows_left(lane: Lane, cursor: tuple[int, int], loose: Mapping[int, int]) -> Chunks:
     """Where a window is one chunk and its rows are counted, the rest of it is a chunk as well."""
     rest = lane.chunks[slice(int(np.searchsorted(lane.window, cursor[0])), None)]
-    if not len(rest) or not cursor[1]:
+    delivered = {**loose, cursor[0]: cursor[1]}
+    if not len(rest) or not any(delivered.values()):
         return rest
     first = np.zeros(len(rest), np.int64)
-    first[0] = cursor[1]
+    for window, row in delivered.items():
+        if window - cursor[0] < len(rest):
+            place = window - cursor[0]
+            first[place] = rest.length[place] if row < 0 else row
     size = rest.size_bytes * ((rest.length - first) / np.maximum(rest.length, 1))
     trimmed = Chunks(
         rest.file, rest.offset + first, rest.length - first, rest.kind, size.astype(np.int64)

@@ -11,7 +11,7 @@ from penstock.model import ByteRange, FileList, FileSplit, Int64Array, RowRange
 from penstock.plan.chunks import BYTES, ROWS, WHOLE, Chunks
 from penstock.plan.lane import Lane, Span
 
-__all__ = ["Piece", "RowCost", "lane_pieces"]
+__all__ = ["Piece", "Reading", "RowCost", "lane_pieces", "window_pieces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +45,49 @@ class Piece:
     """where in its lane it begins, from 0 to 1, to read lanes side by side"""
 
 
-def lane_pieces(
-    files: FileList,
-    lane: Lane,
-    *,
-    together: bool,
-    counted: bool,
-    cursor: tuple[int, int],
-    block_bytes: int,
-    cost: RowCost,
-) -> Iterator[Piece]:
-    """The pieces of a lane from a cursor on, in order.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How windows are read."""
 
-    ``together``: a window is one piece. Else it is one chunk, and read in pieces of about
-    ``block_bytes`` that end where row groups do; if its rows are counted, those before the
-    cursor are not read at all.
-    """
-    chunks = lane.chunks
-    starts = np.cumsum(chunks.weights) - chunks.weights
-    total = max(int(chunks.weights.sum()), 1)
+    together: bool
+    """a window is one piece; else it is one chunk, which may be several"""
+    counted: bool
+    """whether the rows that come out of a chunk are known"""
+    block_bytes: int
+    """size of a piece where a window may be several: they end where row groups do"""
+    cost: RowCost
+
+
+def lane_pieces(
+    files: FileList, lane: Lane, reading: Reading, cursor: tuple[int, int]
+) -> Iterator[Piece]:
+    """The pieces of a lane from a cursor on, in order."""
+    weights = lane.chunks.weights
+    starts = np.cumsum(weights) - weights
+    total = max(int(weights.sum()), 1)
     for window in range(cursor[0], lane.windows):
-        members = lane.members(window)
-        position = float(starts[members.start]) / total
-        if together:
-            places = range(members.start, members.stop)
-            splits = tuple(chunks.split(place, files) for place in places)
-            size = sum(_cost(chunks, place, cost) for place in places)
-            exact = chunks[members].counted and not cost.variable
-            yield Piece(lane.index, window, lane.span(window), None, splits, size, exact, position)
-        else:
-            skip = cursor[1] if window == cursor[0] and counted else 0
-            yield from _split_window(
-                files, lane, window, members.start, skip, counted, block_bytes, cost, position
-            )
+        position = float(starts[lane.members(window).start]) / total
+        skip = cursor[1] if window == cursor[0] else 0
+        yield from window_pieces(files, lane, window, reading, skip=skip, position=position)
+
+
+def window_pieces(
+    files: FileList, lane: Lane, window: int, reading: Reading, *, skip: int, position: float
+) -> Iterator[Piece]:
+    """The pieces of one window.
+
+    If it is one chunk whose rows are counted, the first ``skip`` of them are not read at all.
+    """
+    chunks, members = lane.chunks, lane.members(window)
+    if not reading.together:
+        skipped = skip if reading.counted else 0
+        yield from _split_window(files, lane, window, members.start, skipped, reading, position)
+        return
+    places = range(members.start, members.stop)
+    splits = tuple(chunks.split(place, files) for place in places)
+    size = sum(_cost(chunks, place, reading.cost) for place in places)
+    exact = chunks[members].counted and not reading.cost.variable
+    yield Piece(lane.index, window, lane.span(window), None, splits, size, exact, position)
 
 
 def _cost(chunks: Chunks, index: int, cost: RowCost) -> int:
@@ -91,11 +101,10 @@ def _split_window(
     window: int,
     place: int,
     skip: int,
-    counted: bool,
-    block_bytes: int,
-    cost: RowCost,
+    reading: Reading,
     position: float,
 ) -> Iterator[Piece]:
+    block_bytes, cost = reading.block_bytes, reading.cost
     chunk = lane.chunks.split(place, files)
     kind, span = lane.chunks.kind[place], lane.span(window)
     if kind == WHOLE:
@@ -112,7 +121,7 @@ def _split_window(
         wanted = chunk.row_range
         for part, size in _row_parts(chunk, skip, block_bytes):
             held = min(cost.of(part.length, size), 4 * block_bytes)
-            row = part.offset - wanted.offset if counted else None
+            row = part.offset - wanted.offset if reading.counted else None
             split = FileSplit(chunk.file, row_range=part)
             exact = not cost.variable
             yield Piece(lane.index, window, span, row, (split,), held, exact, position)

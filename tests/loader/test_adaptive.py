@@ -1,0 +1,146 @@
+"""Workers that take windows of a slower one: every row once, whoever reads it and however often
+the job is stopped."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_files import ROWS, all_ids, write_csv, write_parquet
+from torch.utils.data import get_worker_info
+
+from penstock import (
+    OptionError,
+    StatefulLoader,
+    StateMismatchError,
+    StructuredDataset,
+    merge_states,
+)
+from penstock.testing import saved
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+WAYS: dict[str, dict[str, Any]] = {
+    "in order": {"split_rows": 30},
+    "mixed": {"split_rows": 20, "mix": 2, "shuffle": True},
+    "interleaved": {"split_rows": 20, "interleave": 2},
+    "filtered": {"split_rows": 30, "filters": [("id", "!=", 5)]},
+    "lines": {"format": "csv", "split_bytes": 600},
+}
+
+
+def slow_first_worker(batch: Any) -> Any:
+    """Worker 0 takes its time, and batches say who made them."""
+    info = get_worker_info()
+    if info is not None and info.id == 0:
+        time.sleep(0.03)
+    return {"id": batch["id"], "worker": info.id if info is not None else -1}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("data")
+    return {"parquet": write_parquet(root / "parquet"), "csv": write_csv(root / "csv")}
+
+
+def make(folders: dict[str, Path], way: str, state: Any = None, **options: Any) -> StatefulLoader:
+    given = {"batch_size": 20, "num_workers": 2, "balance": "adaptive", **WAYS[way], **options}
+    given.setdefault("transform", slow_first_worker)
+    folder = folders[given.get("format", "parquet")]
+    loader, _ = StructuredDataset.create_dataloader(folder, **given)
+    if state is not None:
+        loader.load_state_dict(state)
+    return loader
+
+
+def expected(way: str) -> list[int]:
+    return [row for row in range(ROWS) if way != "filtered" or row != 5]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_faster_worker_reads_more_and_every_row_comes_once(
+    folders: dict[str, Path], way: str
+) -> None:
+    batches = list(make(folders, way))
+    assert sorted(all_ids(batches)) == expected(way)
+    by_worker = Counter(batch["worker"] for batch in batches)
+    assert by_worker[1] > 1.5 * by_worker[0] > 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("steps", [0, 1, 9, 30])
+def test_what_was_taken_and_not_handed_out_comes_again(
+    folders: dict[str, Path], way: str, steps: int
+) -> None:
+    loader = make(folders, way)
+    seen = all_ids(islice(loader, steps))
+    state = saved(loader)
+    again = make(folders, way, state)
+    more = all_ids(islice(again, 7))
+    third = make(folders, way, saved(again))
+    rest = all_ids(third)
+    assert sorted(seen + more + rest) == expected(way)
+    assert saved(third)["epoch"] == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "other",
+    [{"num_workers": 3}, {"num_workers": 0}, {"balance": "static"}, {"batch_size": 33}],
+    ids=str,
+)
+def test_another_crew_goes_on(folders: dict[str, Path], way: str, other: dict[str, Any]) -> None:
+    loader = make(folders, way)
+    seen = all_ids(islice(loader, 12))
+    second = make(folders, way, saved(loader), **other)
+    seen += all_ids(islice(second, 5))
+    third = make(folders, way, saved(second))
+    assert sorted(seen + all_ids(third)) == expected(way)
+
+
+def test_a_static_loader_is_gone_on_with(folders: dict[str, Path]) -> None:
+    static = make(folders, "mixed", balance="static")
+    seen = all_ids(islice(static, 11))
+    assert sorted(seen + all_ids(make(folders, "mixed", saved(static)))) == expected("mixed")
+
+
+def test_ranks_of_adaptive_workers(folders: dict[str, Path]) -> None:
+    ranks = [make(folders, "mixed", rank=r, world_size=2, even=False) for r in range(2)]
+    seen = [row for loader in ranks for row in all_ids(islice(loader, 6))]
+    states = [saved(loader) for loader in ranks]
+    with pytest.raises(StateMismatchError, match="merge_states"):
+        make(folders, "mixed", states[0], rank=1, world_size=2, even=False)
+    own = [make(folders, "mixed", states[r], rank=r, world_size=2, even=False) for r in range(2)]
+    assert sorted(seen + [row for loader in own for row in all_ids(loader)]) == expected("mixed")
+    one = make(folders, "mixed", merge_states(states))
+    assert sorted(seen + all_ids(one)) == expected("mixed")
+
+
+def test_persistent_workers_take_anew_in_every_epoch(folders: dict[str, Path]) -> None:
+    loader = make(folders, "in order", persistent_workers=True)
+    for epoch in range(3):
+        assert saved(loader)["epoch"] == epoch
+        assert sorted(all_ids(loader)) == expected("in order")
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_other_start_methods(folders: dict[str, Path], method: str) -> None:
+    loader = make(folders, "in order", transform=None, multiprocessing_context=method)
+    assert sorted(all_ids(loader)) == expected("in order")
+
+
+def test_how_many_batches_there_are_is_not_known(folders: dict[str, Path]) -> None:
+    with pytest.raises(TypeError, match="adaptive"):
+        len(make(folders, "in order"))
+    assert len(make(folders, "in order", num_workers=0)) == 58
+
+
+def test_ranks_that_must_keep_step_need_a_group(folders: dict[str, Path]) -> None:
+    with pytest.raises(OptionError, match="process group"):
+        make(folders, "in order", rank=0, world_size=2)
+    with pytest.raises(OptionError, match="balance"):
+        make(folders, "in order", balance="fair")
