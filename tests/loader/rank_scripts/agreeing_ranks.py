@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rank_scripts.rank_processes import PATIENCE_S, refusal
+from rank_scripts.rank_processes import refusal
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -110,7 +110,7 @@ def lose_by_stop(rank: int) -> Any:
 
 
 def lose_before_the_first(rank: int) -> Any:
-    return wait_for_lost(rank, lambda agreement: time.sleep(PATIENCE_S), 2.0)
+    return wait_for_lost(rank, lambda agreement: time.sleep(25.0), 2.0)
 
 
 def lose_by_leaving(rank: int) -> Any:
