@@ -6,13 +6,14 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 JOBS ?= 2
 export PYTHON
 
-.PHONY: help setup demo test check bench docs clean
+.PHONY: help setup demo test check audit bench docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train a small model, stop in mid-epoch, resume, and count every row"
 	@echo "make test    run the whole test-suite"
 	@echo "make check   lint, format check, types, import rules"
+	@echo "make audit   kill, resume and resize loaders 200 times, and count every row"
 	@echo "make bench   run the benchmarks and write docs/benchmarks"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove .venv and everything that was built"
@@ -46,6 +47,9 @@ test: $(READY)
 
 check: $(READY)
 	@scripts/check
+
+audit: $(READY)
+	@$(BIN)/python scripts/audit.py
 
 bench: $(VENV)/.ready-bench
 	@$(BIN)/python -m benchmarks

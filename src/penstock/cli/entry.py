@@ -7,13 +7,14 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 import penstock
+from penstock.cli.audit import AUDIT
 from penstock.cli.command import Command
 from penstock.cli.inspect import INSPECT
 from penstock.errors import PenstockError
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS: tuple[Command, ...] = (INSPECT,)
+COMMANDS: tuple[Command, ...] = (INSPECT, AUDIT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -124,11 +124,13 @@ class StatefulLoader(DataLoader[Any]):
             return self._resume
         if self._pass is None or self._pass.epoch != epoch:
             return self._start(epoch)
+        repeated = 0 if self._in_step is None else self._in_step.repeated
         if without_last and not self._pass.ended:
-            repeats = self._in_step is not None and self._in_step.repeating
-            with nullcontext() if repeats else self._pass.before_last_batch():
+            if repeated:
+                return self._began.after(self._pass, repeated - 1)
+            with self._pass.before_last_batch():
                 return self._began.after(self._pass)
-        now = self._began.after(self._pass)
+        now = self._began.after(self._pass, repeated)
         return self._start(epoch + 1) if self._is_over(now, self._pass) else now
 
     def _is_over(self, position: Position, running: EpochPass) -> bool:
@@ -144,19 +146,12 @@ class StatefulLoader(DataLoader[Any]):
         position, self._resume = self._resume, None
         if position is None or position.place.epoch != epoch:
             position = self._start(epoch)
-        return self._deliver(self._begin(position), resumed=position.begun)
+        return self._deliver(self._begin(position))
 
-    def _deliver(self, running: EpochPass, *, resumed: bool) -> Iterator[Any]:
-        """The rest of an epoch; if a state left nothing of it, the next one."""
-        empty = True
-        for batch in self._steps(running):
-            empty = False
-            yield batch
+    def _deliver(self, running: EpochPass) -> Iterator[Any]:
+        """The rest of an epoch, of which a state may have left nothing."""
+        yield from self._steps(running)
         self._end(running)
-        if empty and resumed:
-            running = self._begin(self._start(running.epoch + 1))
-            yield from self._steps(running)
-            self._end(running)
 
     def _end(self, running: EpochPass) -> None:
         padded = self.dataset.evened(self._began.place).padded
@@ -170,7 +165,9 @@ class StatefulLoader(DataLoader[Any]):
         """The batches of a pass, as far as all ranks go together."""
         if self._agreement is None:
             return running
-        self._in_step = InStep(running, self._agreement.agree, pad=self.dataset.even == "pad")
+        first = partial(self.dataset.first_batch, self._began.place)
+        pad = self.dataset.even == "pad"
+        self._in_step = InStep(running, self._agreement.agree, read_first=first if pad else None)
         return self._in_step
 
     def _begin(self, position: Position) -> EpochPass:

@@ -6,6 +6,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -380,20 +381,21 @@ class TabularDataset(IterableDataset[Any]):
         self, plan: LanePlan, lanes: Sequence[int], steps: int
     ) -> tuple[Mapping[int, Cursor], int]:
         """Read so many batches of some lanes, without their columns; see ``Replay``."""
+        passing = self._counting_pass([LaneStart(plan.lane(lane)) for lane in lanes])
+        with closing(iter(passing)) as batches:
+            for _ in range(steps):
+                if next(batches, None) is None:
+                    break
+            return dict(zip(lanes, passing.cursors, strict=True)), passing.turn
+
+    def _counting_pass(self, starts: Sequence[LaneStart]) -> EpochPass:
+        """A pass that only counts: no columns but those the filter needs, no user's functions."""
         pipeline = replace(
             self.pipeline,
             reader=self.pipeline.reader.counting(),
             converter=Converter(pa.schema([]), "torch"),
         )
-        starts = [LaneStart(plan.lane(lane)) for lane in lanes]
-        passing = self.local_pass(pipeline, starts, self.epoch, turn=0, bare=True)
-        batches = iter(passing)
-        for _ in range(steps):
-            if next(batches, None) is None:
-                break
-        cursors, turn = dict(zip(lanes, passing.cursors, strict=True)), passing.turn
-        batches.close()  # type: ignore[attr-defined]
-        return cursors, turn
+        return self.local_pass(pipeline, starts, self.epoch, turn=0, bare=True, stats=Stats())
 
     def local_pass(
         self,
@@ -403,15 +405,32 @@ class TabularDataset(IterableDataset[Any]):
         *,
         turn: int,
         bare: bool = False,
+        stats: Stats | None = None,
     ) -> EpochPass:
-        """A pass over lanes that are read in this process; ``bare``: without a user's functions."""
-        opened = pipeline.open(self._found.files, starts, epoch, self.counters)
+        """A pass over lanes that are read in this process; ``bare``: without a user's functions.
+
+        It counts as handed out unless it has ``stats`` of its own.
+        """
+        stats = self.counters if stats is None else stats
+        opened = pipeline.open(self._found.files, starts, epoch, stats)
         finish = None if bare else self._finish
         feeds = [
             LaneFeed(start.cursor, partial(_next_run, opened.runs(start.lane.index), finish))
             for start in starts
         ]
-        return EpochPass(epoch, feeds, turn=turn, stats=self.counters, close=opened.close)
+        return EpochPass(epoch, feeds, turn=turn, stats=stats, close=opened.close)
+
+    def first_batch(self, place: Place) -> tuple[Any, int] | None:
+        """The first batch of this rank from a place on, and how many rows it has."""
+        plan, start = self.plan_at(place), Position(place, self.ranks.rank)
+        starts = [LaneStart(plan.lane(lane)) for lane in start.own_lanes]
+        passing = self.local_pass(self.pipeline, starts, place.epoch, turn=0, stats=Stats())
+        batches = iter(passing)
+        for batch in batches:
+            rows = passing.handed_over["rows"]
+            batches.close()
+            return batch, rows
+        return None
 
     def end_epoch(self, epoch: int) -> None:
         """Go on to the next epoch, unless another was chosen in the meantime."""
@@ -421,14 +440,28 @@ class TabularDataset(IterableDataset[Any]):
     def has_ended(self, position: Position, running: EpochPass) -> bool:
         """Whether no batch is left, which may have to be read on for."""
         known = self.is_over(position)
+        if known is None and running.ended and not running.finished and not self.adaptive:
+            return not self._anything_behind(position)
         return running.is_over() if known is None else known
+
+    def _anything_behind(self, position: Position) -> bool:
+        """Whether a batch is left where a pass was broken off and cannot be asked any more."""
+        plan = self.evened(position.place).plan
+        starts = [LaneStart(plan.lane(lane), position.cursor(lane)) for lane in position.own_lanes]
+        with closing(iter(self._counting_pass(starts))) as batches:
+            return next(batches, None) is not None
 
     def is_over(self, position: Position) -> bool | None:
         """Whether no batch is left behind a position; None where only reading would tell."""
+        left = self.batches_left(position)
+        return None if left is None else left == 0
+
+    def batches_left(self, position: Position) -> int | None:
+        """Batches behind a position; None where only reading would tell."""
         if not self.steps_known:
             return None
         plan = self.evened(position.place).plan
-        return not any(
+        return sum(
             self._batches(plan.lane(lane).rows_left(position.cursor(lane)))
             for lane in position.own_lanes
         )

@@ -16,28 +16,36 @@ logger = logging.getLogger(__name__)
 
 _STEPS_AT_ONCE = 8
 """batches that a rank holds ahead, and on which all ranks agree at once"""
+_NOTHING = -1
+"""what a rank brings to an agreement that has no batch, not even one to repeat"""
 
 
 class InStep:
     """Iterates over a pass for as long as all ranks can, or, padding, until the last has ended.
 
     The ranks agree on the next steps while one that they have agreed on is still to come: so
-    after every batch it is known whether there is another.
+    after every batch it is known whether there is another. A rank that has ended before others
+    repeats its first batch, which ``read_first`` gives with its number of rows.
     """
 
     def __init__(
-        self, running: EpochPass, agree: Callable[[int], tuple[int, int]], *, pad: bool
+        self,
+        running: EpochPass,
+        agree: Callable[[int], tuple[int, int]],
+        *,
+        read_first: Callable[[], tuple[Any, int] | None] | None = None,
     ) -> None:
         self._running = running
         self._agree = agree
-        self._pad = pad
+        self._read_first = read_first
+        self._first: tuple[Any, int] | None = None
         self._agreed = 0
         self._own = 0
         self._last_round = False
+        self.repeated = 0
+        """batches handed out once more"""
         self.padded_rows = 0
         """rows handed out once more"""
-        self.repeating = False
-        """whether the last batch that was handed out is one that came before"""
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._running)
@@ -49,38 +57,42 @@ class InStep:
             self._running.end()
 
     def _agreed_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        spare: Any = None
-        spare_rows = 0
         while self._agreed:
             if self._agreed == 1 and not self._last_round:
                 self._agree_on_more()
             self._agreed -= 1
-            if self._own == 0:
-                self.padded_rows += spare_rows
-                self.repeating = True
-                yield deepcopy(spare) if self._agreed else spare
-                continue
-            self._own -= 1
-            rows = self._running.handed_over["rows"] if self._pad else 0
-            batch = next(batches)
-            if self._pad and self._own == 0 and self._agreed:
-                spare = deepcopy(batch)  # before the user can change it
-                spare_rows = self._running.handed_over["rows"] - rows
-            yield batch
+            if self._own:
+                self._own -= 1
+                yield next(batches)
+            else:
+                yield self._repeat()
+
+    def _repeat(self) -> Any:
+        batch, rows = self._first_batch() or (None, 0)
+        self.repeated += 1
+        self.padded_rows += rows
+        return deepcopy(batch)  # for the user may change it
+
+    def _first_batch(self) -> tuple[Any, int] | None:
+        if self._first is None and self._read_first is not None:
+            self._first = self._read_first()
+        return self._first
 
     def is_over(self) -> bool:
         """Whether no batch is left."""
         return self._last_round and self._agreed == 0
 
     def _agree_on_more(self, *, first: bool = False) -> None:
+        pad = self._read_first is not None
         certain = self._running.ahead(self._own + _STEPS_AT_ONCE) - self._own
-        least, most = self._agree(min(certain, _STEPS_AT_ONCE))
-        if first and self._pad and least == 0 < most:
+        cannot_pad = first and pad and certain == 0 and self._first_batch() is None
+        least, most = self._agree(_NOTHING if cannot_pad else min(certain, _STEPS_AT_ONCE))
+        if least == _NOTHING and most > 0:
             raise PlanError(
                 'a rank has no rows, and so none that even="pad" could repeat; use even="drop", or '
                 "fewer ranks"
             )
-        more = most if self._pad else least
+        more = max(most if pad else least, 0)
         self._last_round = more < _STEPS_AT_ONCE
         self._agreed += more
         self._own += min(certain, more)

@@ -36,6 +36,9 @@ def epoch_of_fit(loader: object) -> int:
     if progress is None or not is_beginning:
         return 0
     epochs = progress.current
+    if not getattr(loop, "is_resuming", False):
+        return int(epochs.completed)
+    # The checkpoint is older than what Lightning counts once it has restarted.
     on_its_last_batch = loop.epoch_loop.batch_progress.is_last_batch
     return int(epochs.processed + (on_its_last_batch and epochs.started > epochs.processed))
 

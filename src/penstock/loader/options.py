@@ -121,11 +121,13 @@ class OrderOptions:
     def describe(self) -> str:
         """All that changes the order beside files and filters, for the fingerprint of a state."""
         strategy = self.strategy
-        way = f"interleave {self.interleave}" if self.interleave > 1 else f"mix {self.mix}"
+        way = f" mix {self.mix}" if self.mix > 1 else ""
+        if self.interleave > 1:
+            way = f" interleave {self.interleave}"
         if isinstance(strategy, EvenBatchesSplitStrategy):
             cut = f"{strategy.split_rows}r" if self.split_rows else f"{strategy.split_bytes}b"
-            return f"{'shuffled' if self.shuffle else 'in order'} {cut} {way}"
-        return f"{type(strategy).__name__} {way}"
+            return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
+        return f"{type(strategy).__name__}{way}"
 
     @property
     def grouping(self) -> Grouping:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import weakref
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
@@ -255,6 +256,7 @@ class Agreement:
         self._timeout = timedelta(seconds=timeout_s)
         self._store = self._own_store(name, ranks.members)
         self._group: Any = None
+        _agreements.add(self)
 
     def agree(self, count: int) -> tuple[int, int]:
         """The smallest and the largest count of all ranks; returns when all have called it."""
@@ -297,3 +299,18 @@ class Agreement:
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
         self._group.allreduce([numbers], options).wait()
+
+
+_agreements: weakref.WeakSet[Agreement] = weakref.WeakSet()
+_of_the_parent: list[Any] = []
+
+
+def _keep_what_is_of_the_parent() -> None:
+    """In a forked child the end of a gloo group waits for a thread that only the parent has.
+
+    Also for groups that are garbage already: the child might be the one who collects it.
+    """
+    _of_the_parent.extend(agreement._group for agreement in _agreements)
+
+
+os.register_at_fork(after_in_child=_keep_what_is_of_the_parent)

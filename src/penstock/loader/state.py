@@ -43,24 +43,26 @@ class Fingerprint:
         known = "" if filters is None else hashlib.sha256(str(filters).encode()).hexdigest()[:8]
         return cls(digest.hexdigest()[:12], known, order, seed)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The parts by name."""
-        return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) != ""}
+    def as_list(self) -> list[Any]:
+        """The parts in their order."""
+        return [getattr(self, name) for name in self.__slots__]
 
-    def check(self, other: Mapping[str, Any]) -> None:
+    def check(self, other: object) -> None:
         """Raise a StateMismatchError that says what is different."""
+        if not isinstance(other, list | tuple) or len(other) != len(self.__slots__):
+            raise StateMismatchError(f"the state is damaged: plan is {other!r}")
         meaning = {
             "files": "the files (their paths, sizes or times of change)",
             "filters": "filters",
             "order": "shuffle, split_bytes, split_rows, split_strategy, mix or interleave",
             "seed": "shuffle_seed",
         }
-        mine = self.as_dict()
-        for name, what in meaning.items():
-            if other.get(name) != mine.get(name):
+        for (name, what), theirs in zip(meaning.items(), other, strict=True):
+            mine = getattr(self, name)
+            if theirs != mine:
                 raise StateMismatchError(
                     f"the state was taken with other data or options: {what} differ "
-                    f"({other.get(name)!r} in the state, {mine.get(name)!r} here)"
+                    f"({theirs!r} in the state, {mine!r} here)"
                 )
 
 
@@ -151,41 +153,38 @@ class Position:
         """How far a lane has come."""
         return self.cursors.get(lane, (0, 0))
 
-    def after(self, running: Pass) -> Position:
-        """The place to which a pass has come that began here."""
+    def after(self, running: Pass, repeated: int = 0) -> Position:
+        """The place to which a pass has come that began here, and repeated so many batches."""
         cursors, loose = running.progress(self.own_lanes)
-        steps = self.steps[0] + running.handed_over["batches"]
+        steps = self.steps[0] + running.handed_over["batches"] + repeated
         return replace(self, steps=(steps,), turns=(running.turn,), cursors=cursors, loose=loose)
 
     def as_state(self, fingerprint: Fingerprint) -> dict[str, Any]:
-        """JSON-safe, and all that is needed to go on in a new process."""
+        """JSON-safe, and all that is needed to go on in a new process.
+
+        Its keys are always the same and none of its values is a dict: torch's distributed
+        checkpoints load, of what was saved, the keys that a fresh loader's state has.
+        """
         place, merged = self.place, self.rank is None
-        state: dict[str, Any] = {
+        loose = [list(window) for window in self.loose]
+        return {
             "version": VERSION,
             "epoch": place.epoch,
             "batch_size": place.batch_size,
             "steps": list(self.steps) if merged else self.steps[0],
             "turn": list(self.turns) if merged else self.turns[0],
             "lanes": [list(self.cursor(lane)) for lane in self.own_lanes],
-            "plan": fingerprint.as_dict(),
+            "ranks": [_ALL if self.rank is None else self.rank, place.ranks, place.taken],
+            "before": [stage.as_list() for stage in place.before],
+            "loose": loose if self.adaptive else None,
+            "plan": fingerprint.as_list(),
         }
-        if place.ranks > 1:
-            state["ranks"] = [_ALL if self.rank is None else self.rank, place.ranks, place.taken]
-        if self.adaptive:
-            state["adaptive"] = True
-        if self.loose:
-            state["loose"] = [list(window) for window in self.loose]
-        if place.before:
-            state["before"] = [stage.as_list() for stage in place.before]
-        return state
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], fingerprint: Fingerprint) -> Position:
         """The place that a state describes, if it is one in this data and this order."""
         _check_version(state)
-        if not isinstance(state.get("plan"), Mapping):
-            raise StateMismatchError(f"the state is damaged: plan is {state.get('plan')!r}")
-        fingerprint.check(state["plan"])
+        fingerprint.check(state.get("plan"))
         try:
             return cls._read(state)
         except (KeyError, TypeError, ValueError) as error:
@@ -193,9 +192,9 @@ class Position:
 
     @classmethod
     def _read(cls, state: Mapping[str, Any]) -> Position:
-        rank, ranks, taken = state.get("ranks", _ALONE)
+        rank, ranks, taken = _part(state, "ranks")
         merged = rank == _ALL and ranks > 1
-        before = tuple(map(Stage.of_list, state.get("before", ())))
+        before = tuple(map(Stage.of_list, _part(state, "before")))
         cursors = _cursors(_part(state, "lanes"))
         place = Place(
             _count(_part(state, "epoch")),
@@ -217,10 +216,13 @@ class Position:
             raise ValueError(f"steps are {steps!r}, and turns {turns!r}, of {place.ranks} ranks")
         if not cursors or place.lanes % place.ranks or rank >= place.ranks:
             raise ValueError(f"{len(cursors)} lanes of rank {rank} of {place.ranks}")
-        loose = _loose(state.get("loose", ()))
-        known_cursors = dict(zip(position.own_lanes, cursors, strict=True))
-        adaptive = bool(state.get("adaptive", False))
-        return replace(position, cursors=known_cursors, loose=loose, adaptive=adaptive)
+        loose = _part(state, "loose")
+        return replace(
+            position,
+            cursors=dict(zip(position.own_lanes, cursors, strict=True)),
+            loose=() if loose is None else _loose(loose),
+            adaptive=loose is not None,
+        )
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -251,10 +253,11 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     lanes: list[Any] = [None] * sum(len(state["lanes"]) for state in states)
     for rank, state in enumerate(by_rank):
         lanes[rank::ranks] = state["lanes"]
-    loose = [window for state in by_rank for window in state.get("loose", ())]
+    adaptive = any(state.get("loose") is not None for state in by_rank)
+    loose = [window for state in by_rank for window in state.get("loose") or ()]
     return {
-        **{name: value for name, value in first.items() if name != "loose"},
-        **({"loose": loose} if loose else {}),
+        **first,
+        "loose": loose if adaptive else None,
         "ranks": [_ALL, ranks, taken],
         "steps": [state["steps"] for state in by_rank],
         "turn": [state["turn"] for state in by_rank],
@@ -265,7 +268,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _at_its_end(state: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
     """A rank that stands before the next epoch has ended the one that another is still in."""
     begun = state.get("steps", 0) or any(map(any, state.get("lanes", ())))
-    if state.get("epoch") != other.get("epoch", 0) + 1 or begun or "ranks" not in other:
+    alone = other.get("ranks", _ALONE)[1] == 1
+    if state.get("epoch") != other.get("epoch", 0) + 1 or begun or alone:
         return state
     ranks = [state.get("ranks", _ALONE)[0], *other["ranks"][1:]]
     if state.get("plan") != other.get("plan"):

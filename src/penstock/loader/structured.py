@@ -224,7 +224,8 @@ class StructuredDataset(TabularDataset):
 
 def _loader_for(accelerator: Any) -> Callable[..., StatefulLoader]:
     """The loader that an accelerator can work with; accelerate is imported only if it has been."""
-    if accelerator is None or "accelerate" not in sys.modules:
+    accelerate = sys.modules.get("accelerate")
+    if accelerate is None or not isinstance(accelerator, accelerate.Accelerator):
         return StatefulLoader
     from penstock.loader.accelerated import AcceleratedLoader
 

@@ -1,28 +1,48 @@
-"""Contracts that a new format or store is put through: inherit one in a test module.
+"""What formats, stores and loaders are put through.
 
-Needs pytest and hypothesis; nothing in the library imports this room.
+``audit`` needs nothing but this library. The contracts, which a test module inherits, need pytest
+and hypothesis, and are imported when they are asked for. Nothing in the library imports this room.
 """
 
-import pytest
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-pytest.register_assert_rewrite(
-    "penstock.testing.chunks",
-    "penstock.testing.format_contract",
-    "penstock.testing.loader_contract",
-    "penstock.testing.resume_contract",
-)
+from penstock.testing.auditing import AuditReport, audit
 
-from penstock.testing.chunks import assert_same_rows  # noqa: E402
-from penstock.testing.format_contract import FormatContract  # noqa: E402
-from penstock.testing.loader_contract import LoaderContract, frozen, ids_of  # noqa: E402
-from penstock.testing.resume_contract import ResumeContract, saved  # noqa: E402
+if TYPE_CHECKING:
+    from penstock.testing.chunks import assert_same_rows
+    from penstock.testing.format_contract import FormatContract
+    from penstock.testing.loader_contract import LoaderContract, frozen, ids_of
+    from penstock.testing.resume_contract import ResumeContract, saved
 
 __all__ = [
+    "AuditReport",
     "FormatContract",
     "LoaderContract",
     "ResumeContract",
     "assert_same_rows",
+    "audit",
     "frozen",
     "ids_of",
     "saved",
 ]
+
+_CONTRACTS = {
+    "FormatContract": "penstock.testing.format_contract",
+    "LoaderContract": "penstock.testing.loader_contract",
+    "ResumeContract": "penstock.testing.resume_contract",
+    "assert_same_rows": "penstock.testing.chunks",
+    "frozen": "penstock.testing.loader_contract",
+    "ids_of": "penstock.testing.loader_contract",
+    "saved": "penstock.testing.resume_contract",
+}
+
+if "pytest" in sys.modules:
+    sys.modules["pytest"].register_assert_rewrite(*sorted(set(_CONTRACTS.values())))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CONTRACTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_CONTRACTS[name]), name)

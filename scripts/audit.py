@@ -1,0 +1,152 @@
+"""Audit this library's own loaders: formats, orders, filters, ranks and workers.
+
+Writes small files, then kills, resumes and resizes loaders over them. Exit code 1 if a row was
+lost, came twice or, where an order is promised, came out of order.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.orc
+import pyarrow.parquet as pq
+
+from penstock.cli.audit import ColumnIds, LocationLoaders
+from penstock.testing import AuditReport, audit
+
+ROWS_OF_FILES = (260, 1, 90, 170, 0, 133)
+ROW_GROUP = 64
+SIZES = ((1, 0), (1, 2), (2, 0), (2, 2), (3, 1))
+SIZES_THAT_DIVIDE_FOUR = ((1, 0), (1, 2), (2, 0), (2, 2), (4, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Loaders that are audited together."""
+
+    name: str
+    format: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sizes: tuple[tuple[int, int], ...] = SIZES
+    order: Any = "rank"
+
+
+SHUFFLED = {"batch_size": 16, "shuffle": True, "split_rows": 40}
+CASES = (
+    Case("parquet in file order", "parquet", {"batch_size": 16}),
+    Case("parquet, chunks shuffled, rows mixed", "parquet", {**SHUFFLED, "mix": 3}),
+    Case(
+        "parquet, four lanes, order independent of size",
+        "parquet",
+        {**SHUFFLED, "mix": 2, "lanes": 4},
+        SIZES_THAT_DIVIDE_FOUR,
+        "global",
+    ),
+    Case("arrow, chunks interleaved", "arrow", {**SHUFFLED, "interleave": 3}),
+    Case("orc, more lanes than consumers", "orc", {**SHUFFLED, "lanes": 12}),
+    Case(
+        "parquet, filtered",
+        "parquet",
+        {**SHUFFLED, "mix": 2, "even": False, "filters": [("part", "!=", 1)]},
+    ),
+    Case("csv", "csv", {"batch_size": 16, "shuffle": True, "split_bytes": 700, "even": False}),
+    Case("jsonl, mixed", "jsonl", {"batch_size": 16, "shuffle": True, "mix": 2, "even": False}),
+)
+
+
+def main() -> int:
+    """The exit code."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--schedules", type=int, default=200, help="in all (default: 200)")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    reports = []
+    with tempfile.TemporaryDirectory(prefix="penstock-audit-") as folder:
+        for number, case in enumerate(CASES):
+            share = len(range(number, arguments.schedules, len(CASES)))
+            report = audit_case(case, Path(folder), schedules=share, seed=arguments.seed + number)
+            print(f"== {case.name}\n{report}\n", flush=True)
+            reports.append(report)
+    print("\n".join(summary(reports)))
+    return 0 if all(report.ok for report in reports) else 1
+
+
+def audit_case(case: Case, folder: Path, *, schedules: int, seed: int) -> AuditReport:
+    """Write the files of a case, and audit its loaders."""
+    location = write_files(folder / case.format, case.format)
+    loaders = LocationLoaders(str(location), case.format, case.options)
+    return audit(
+        loaders,
+        schedules=schedules,
+        seed=seed,
+        sizes=case.sizes,
+        row_id=ColumnIds("id"),
+        may_drop=loaders.may_drop,
+        order=case.order,
+        start_method="forkserver",
+    )
+
+
+def summary(reports: list[AuditReport]) -> Iterator[str]:
+    """One line a case, and one for all."""
+    for case, report in zip(CASES, reports, strict=True):
+        yield f"{'ok   ' if report.ok else 'WRONG'}  {case.name}: {report.summary()}"
+    runs = sum(len(report.outcomes) for report in reports)
+    lost, twice, moved = (
+        sum(getattr(report, kind) for report in reports)
+        for kind in ("lost", "duplicated", "reordered")
+    )
+    yield f"{runs} runs: {lost} rows lost, {twice} duplicated, {moved} out of order"
+
+
+def write_files(folder: Path, format: str) -> Path:
+    """Files of different lengths, one of them empty, whose ``id`` counts up through all."""
+    folder.mkdir(exist_ok=True)
+    start = 0
+    for part, rows in enumerate(ROWS_OF_FILES):
+        ids = range(start, start + rows)
+        table = pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "part": pa.array([i % 3 for i in ids], pa.int64()),
+                "name": pa.array([f"row {i}" for i in ids], pa.string()),
+            }
+        )
+        if rows or format == "parquet":
+            WRITERS[format](table, folder / f"part-{part}.{format}")
+        start += rows
+    return folder
+
+
+def _write_parquet(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path, row_group_size=ROW_GROUP)
+
+
+def _write_arrow(table: pa.Table, path: Path) -> None:
+    pa.feather.write_feather(table, path, chunksize=ROW_GROUP, compression="uncompressed")
+
+
+def _write_lines(table: pa.Table, path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+
+
+WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
+    "parquet": _write_parquet,
+    "arrow": _write_arrow,
+    "orc": lambda table, path: pa.orc.write_table(table, path),
+    "csv": lambda table, path: pa.csv.write_csv(table, path),
+    "jsonl": _write_lines,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
