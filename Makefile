@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 JOBS ?= 2
 export PYTHON
 
-.PHONY: help setup demo test check audit bench docs clean
+.PHONY: help setup demo test check audit integrations bench docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make test    run the whole test-suite"
 	@echo "make check   lint, format check, types, import rules"
 	@echo "make audit   kill, resume and resize loaders 200 times, and count every row"
+	@echo "make integrations   train with FSDP, Trainer, DeepSpeed, Ray and MPI, two ranks each"
 	@echo "make bench   run the benchmarks and write docs/benchmarks"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove .venv and everything that was built"
@@ -51,6 +52,12 @@ check: $(READY)
 audit: $(READY)
 	@$(BIN)/python scripts/audit.py
 
+# Engines too large for .venv, in an environment of their own; minutes on a small machine.
+integrations:
+	@integrations/setup
+	@.venv-integrations/bin/python -m pytest integrations --durations=0 --timeout=600 \
+		-o faulthandler_timeout=590 -o cache_dir=.venv-integrations/pytest
+
 bench: $(VENV)/.ready-bench
 	@$(BIN)/python -m benchmarks
 
@@ -59,5 +66,5 @@ docs: $(VENV)/.ready-docs
 	@echo "the documentation is in site/index.html"
 
 clean:
-	rm -rf $(VENV) build dist site demo-data .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) .venv-integrations build dist site demo-data .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests integrations examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,7 +14,9 @@ import pytest
 from small_files import all_ids, write_csv, write_parquet
 
 from penstock import (
+    FileChangedError,
     OptionError,
+    RoundRobinSplitStrategy,
     StatefulLoader,
     StateMismatchError,
     StructuredDataset,
@@ -362,3 +364,23 @@ def test_ranks_that_have_nothing_left_end_the_epoch_and_not_another(
     following = [[ids(batch) for batch in loader] for loader in two.loaders]
     assert {len(rank) for rank in following} == {12}
     assert all(state["epoch"] == 2 for state in two.states())
+
+
+def test_a_rank_reads_no_file_of_another(tmp_path: Path) -> None:
+    folder = write_parquet(tmp_path, ((100, 50),) * 4)
+    loaders = [
+        StructuredDataset.create_dataloader(
+            folder,
+            batch_size=10,
+            num_workers=0,
+            split_strategy=RoundRobinSplitStrategy(),
+            rank=rank,
+            world_size=2,
+        )[0]
+        for rank in range(2)
+    ]
+    for number in (0, 2):
+        (folder / f"part-{number:02}.parquet").unlink()
+    assert sorted(all_ids(loaders[1])) == [*range(100, 200), *range(300, 400)]
+    with pytest.raises(FileChangedError, match="part-00"):
+        list(loaders[0])

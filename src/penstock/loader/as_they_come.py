@@ -35,6 +35,11 @@ class AsTheyCome(EpochPass):
         self._claims = claims
         self._receive = receive
         self._arrived: deque[tuple[int, int]] = deque()
+        self._last = streams[0]
+
+    @property
+    def turn(self) -> int:
+        return 0
 
     def ahead(self, wanted: int) -> int:
         certain = sum(lane.ahead(0) for lane in self.lanes)
@@ -52,12 +57,15 @@ class AsTheyCome(EpochPass):
         while self._arrived or self._wait_for_more():
             worker, count = self._arrived.popleft()
             self._warn()
-            stream = self.lanes[worker]
+            stream = self._last = self.lanes[worker]
             for _ in range(count):
                 stream.advance()
                 batch = next(stream.batches)
                 stream.delivered += 1
                 yield batch
+
+    def _last_lane(self) -> LaneFeed:
+        return self._last
 
     def _wait_for_more(self) -> int:
         """Batches that came with the next run of any worker; 0 when all have ended."""

@@ -50,7 +50,10 @@ class StatefulLoader(DataLoader[Any]):
         multiprocessing_context: str | BaseContext | None = None,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
+        sampler: None = None,
+        batch_sampler: None = None,
     ) -> None:
+        # Lightning makes a loader for predictions once more, and passes samplers that are None.
         for_workers: dict[str, Any] = {}
         if num_workers:
             for_workers = {

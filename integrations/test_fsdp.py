@@ -1,0 +1,22 @@
+"""FSDP2 on CPU: the model in shards, the rows in shares."""
+
+from __future__ import annotations
+
+from jobs import BATCH, DIE_AT, ROWS, SAVED_AT, STEPS, Job, check_lives
+
+
+def test_killed_and_resumed(job: Job) -> None:
+    job.torchrun("fsdp", die_at=DIE_AT)
+    job.torchrun("fsdp")
+    check_lives(job)
+
+
+def test_resumed_by_one_rank(job: Job) -> None:
+    job.torchrun("fsdp", die_at=DIE_AT)
+    job.torchrun("fsdp", ranks=1)
+    (alone,) = job.notes("second", ranks=1)
+    kept = [note for rank in job.notes("first") for note in rank[STEPS:SAVED_AT]]
+    ids = [row for note in kept + alone for row in note["ids"]]
+    # One rank drops nothing for the sake of others, so the short batch comes too.
+    assert len(alone) == -(-(ROWS - len(kept) * BATCH) // BATCH)
+    assert sorted(ids) == list(range(ROWS))

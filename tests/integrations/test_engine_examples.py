@@ -1,0 +1,47 @@
+"""The worked example of each engine runs on two ranks, stops at its end, and goes on from there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from launching import run_script
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ROWS = 900
+STEPS = 14
+"""of each of two ranks: 29 batches of 32 rows, of which the last is left out"""
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("features")
+    x = np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 4)
+    table = pa.table({"id": range(ROWS), "x": vectors, "y": x.sum(axis=1)})
+    pq.write_table(table, folder / "rows.parquet", row_group_size=100)
+    return folder
+
+
+def steps_of_ranks(output: str) -> list[tuple[int, int]]:
+    found = re.findall(r"^rank (\d): (\d+) steps", output, re.MULTILINE)
+    return sorted((int(rank), int(steps)) for rank, steps in found)
+
+
+@pytest.mark.parametrize("name", ["ddp", "accelerate_loop", "lightning_module"])
+def test_example_runs_on_two_ranks(name: str, features: Path, tmp_path: Path) -> None:
+    output = run_script(EXAMPLES / f"{name}.py", features, tmp_path, ranks=2)
+    assert steps_of_ranks(output) == [(0, STEPS), (1, STEPS)], output
+    assert any(tmp_path.iterdir())
+
+
+def test_example_of_torchdata_goes_on_from_its_checkpoint(features: Path, tmp_path: Path) -> None:
+    example = EXAMPLES / "stateful_dataloader.py"
+    output = run_script(example, features, tmp_path, ranks=2)
+    assert steps_of_ranks(output) == [(0, STEPS), (1, STEPS)], output
+    output = run_script(example, features, tmp_path, ranks=2)
+    assert steps_of_ranks(output) == [(0, STEPS - 10), (1, STEPS - 10)], output
