@@ -29,6 +29,8 @@ ROWS_PER_EPOCH = 2 * STEPS * BATCH
 TIMEOUT_S = 240
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
+    # Another ninja than that of the environment would compile DeepSpeed's extension again.
+    "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
     "DS_ACCELERATOR": "cpu",
     "TORCH_EXTENSIONS_DIR": str(BIN.parent / "torch_extensions"),
     "PYTHONPATH": os.pathsep.join(

@@ -11,7 +11,6 @@ def test_killed_and_resumed(job: Job) -> None:
         *("--no_local_rank", HERE / "run_example.py", "deepspeed_zero", job.folder),
         *("--die-at", DIE_AT),
         fails=True,
-        PATH=f"{BIN}:/usr/bin:/bin",
     )
     assert (job.folder / "died").exists()
     job.torchrun("deepspeed_zero")

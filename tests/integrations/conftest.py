@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+collect_ignore = ["scripts"]
 sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 
 

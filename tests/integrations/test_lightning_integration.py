@@ -72,7 +72,7 @@ def test_lightning_does_not_share_the_rows_a_second_time(together: Results) -> N
 
 def test_adaptive_balance_loses_and_repeats_nothing(alone: Results) -> None:
     whole = alone[0]["adaptive"]["whole"]
-    assert len(alone[0]["adaptive"]["resumed"]) == 3
+    assert len(alone[0]["adaptive"]["resumed"]) == 9
     for name, (taken, seen) in alone[0]["adaptive"]["resumed"].items():
         for epoch in range(3):
             steps = [*whole[:taken], *seen]

@@ -117,7 +117,7 @@ def predictions(data: Path) -> list[list[int]]:
 ALONE: dict[str, dict[str, Any]] = {
     "counted": {},
     "filtered": {"filters": KEPT},
-    "adaptive": {"num_workers": 2, "balance": "adaptive", "few": True},
+    "adaptive": {"num_workers": 2, "balance": "adaptive"},
     "by steps": {"trainer": {"max_steps": 80, "max_epochs": -1}, "few": True},
     "limited": {"trainer": {"limit_train_batches": 6}, "few": True},
 }
