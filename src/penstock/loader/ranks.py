@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
@@ -313,4 +314,11 @@ def _keep_what_is_of_the_parent() -> None:
     _of_the_parent.extend(agreement._group for agreement in _agreements)
 
 
+def _close_all() -> None:
+    """Threads of gloo that let go of a tensor while the interpreter ends would crash it."""
+    for agreement in list(_agreements):
+        agreement.close()
+
+
 os.register_at_fork(after_in_child=_keep_what_is_of_the_parent)
+atexit.register(_close_all)
