@@ -106,9 +106,14 @@ class _Run:
         return min(ranks.count(rank) for rank in range(self.schedule.legs[0].size.ranks))
 
     def ranks_at_end_of(self, epoch: int) -> int:
-        """How many ranks there were when the epoch came to its end."""
+        """How many ranks there were when the epoch came to its end.
+
+        The leg that brought its last batch may have saved before the end of the epoch, and the next
+        one have found less left than it has ranks: so the larger of the two counts.
+        """
         legs = [batch.leg for batch in self.batches if batch.epoch == epoch]
-        return self.schedule.legs[max(legs, default=-1)].size.ranks
+        last = max(legs, default=len(self.schedule.legs) - 1)
+        return max(leg.size.ranks for leg in self.schedule.legs[last : last + 2])
 
 
 def _run(schedule: Schedule, runner: Runner, folder: Path) -> _Run:
