@@ -1,6 +1,6 @@
 """Run one arm once in this process and print what it took, as one line of JSON.
 
-    python benchmarks/arm.py floor.parquet [--scale 0.05]
+    python benchmarks/arm.py floor.parquet [--scale 0.05] [--beforehand | --strength]
 
 Imports are done and the files lie in the page cache before the clock starts.
 """
@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import resource
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from arms.registry import EPOCH_END, find
+from arms.registry import Arm, Mark, find
 from data import Data
 
 
@@ -23,11 +24,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("name")
     parser.add_argument("--scale", type=float, default=1.0)
+    doing = parser.add_mutually_exclusive_group()
+    doing.add_argument("--beforehand", action="store_true", help="do what comes before all passes")
+    doing.add_argument("--strength", action="store_true", help="measure how well it shuffles")
     options = parser.parse_args()
     data = Data(options.scale)
     arm = find(options.name)
+    if options.beforehand:
+        if arm.beforehand is not None:
+            arm.beforehand(data)
+        return
     if arm.reads is not None:
         _warm(data.files(arm.reads))
+    result = _strength(arm, data) if options.strength else _measure(arm, data)
+    print(json.dumps(result), flush=True)
+
+
+def _strength(arm: Arm, data: Data) -> dict[str, float]:
+    """What the order of its rows is like."""
+    from arms.shuffling import strength  # here: it imports torch, whose memory would be counted
+
+    if arm.batches is None:
+        raise SystemExit(f"{arm.name} does not shuffle")
+    if arm.prepare is not None:
+        arm.prepare()
+    return strength(arm.batches(data), data)
+
+
+def _measure(arm: Arm, data: Data) -> dict[str, float]:
+    """What one pass took."""
     imports_bytes = _peak_bytes()
     if arm.prepare is not None:
         arm.prepare()
@@ -35,30 +60,36 @@ def main() -> None:
     start = time.perf_counter()
     first_s = epoch_s = None
     rows = epoch_rows = 0
+    exact = True
     for piece in arm.run(data):
+        if piece is Mark.CLOCK_STARTS:
+            cpu_s, start = -_cpu_s(resource.RUSAGE_SELF), time.perf_counter()
+            continue
         if first_s is None:
             first_s = time.perf_counter() - start
-        if piece is not EPOCH_END:
+        if piece is Mark.EPOCH_END:
+            if epoch_s is None:
+                epoch_s, epoch_rows = time.perf_counter() - start, rows
+        elif piece is Mark.NOT_THE_NEXT:
+            exact = False
+        else:
             rows += piece
-        elif epoch_s is None:
-            epoch_s, epoch_rows = time.perf_counter() - start, rows
     seconds = time.perf_counter() - start
     cpu_s += _cpu_s(resource.RUSAGE_SELF)
-    gc.collect()  # ends worker processes that are still there: only ended ones are counted
-    print(
-        json.dumps(
-            {
-                "rows": rows,
-                "seconds": seconds,
-                "cpu_seconds": cpu_s + _cpu_s(resource.RUSAGE_CHILDREN),
-                "first_batch_seconds": first_s,
-                "first_epoch_seconds": epoch_s or seconds,
-                "first_epoch_rows": epoch_rows or rows,
-                "peak_bytes": _peak_bytes(),
-                "imports_bytes": imports_bytes,
-            }
-        )
-    )
+    gc.collect()  # ends worker processes that are still there
+    descendants_cpu_s = _living_descendants_cpu_s()
+    return {
+        "rows": rows,
+        "seconds": seconds,
+        "cpu_seconds": cpu_s + _cpu_s(resource.RUSAGE_CHILDREN) + descendants_cpu_s,
+        "descendants_cpu_seconds": descendants_cpu_s,
+        "first_batch_seconds": first_s or seconds,
+        "first_epoch_seconds": epoch_s or seconds,
+        "first_epoch_rows": epoch_rows or rows,
+        "peak_bytes": _peak_bytes(),
+        "imports_bytes": imports_bytes,
+        "exact": exact,
+    }
 
 
 def _warm(files: Iterable[Path]) -> None:
@@ -74,6 +105,25 @@ def _cpu_s(who: int) -> float:
     """User and system time of all threads, of this process or of its ended children."""
     usage = resource.getrusage(who)
     return usage.ru_utime + usage.ru_stime
+
+
+def _living_descendants_cpu_s() -> float:
+    """CPU time of processes that this one started, directly or not, and that are still there.
+
+    A library that keeps a cluster of its own running is not done with it at the end of a pass.
+    """
+    ticks: dict[int, tuple[int, int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        ticks[int(stat.parent.name)] = int(words[1]), sum(map(int, words[11:15]))
+    family, total = {os.getpid()}, 0
+    while children := {one for one, (parent, _) in ticks.items() if parent in family} - family:
+        family |= children
+        total += sum(ticks[one][1] for one in children)
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_bytes() -> int:

@@ -21,19 +21,24 @@ _IDLE, _IOWAIT = 3, 4
 
 
 def in_a_quiet_moment(
-    work: Callable[[], Result], *, patience_s: float, attempts: int
+    work: Callable[[], Result],
+    *,
+    patience_s: float,
+    attempts: int,
+    unseen_s: Callable[[Result], float],
 ) -> tuple[Result, float]:
     """Run ``work`` when the machine is idle, again if it was disturbed.
 
     Returns the least disturbed result of a limited number of attempts, and the share of the
-    machine that others had meanwhile.
+    machine that others had meanwhile. ``unseen_s`` is CPU time of the work that is not counted
+    for ended children of this process, because others ended them.
     """
     done: list[tuple[float, Result]] = []
     for _ in range(attempts):
         _wait_until_idle(patience_s)
         before = _Clocks()
         result = work()
-        share = before.foreign_share()
+        share = before.foreign_share(unseen_s(result))
         done.append((share, result))
         if share <= FOREIGN_SHARE:
             break
@@ -59,10 +64,10 @@ class _Clocks:
         self._busy_s = _machine_busy_s()
         self._own_s = _own_s()
 
-    def foreign_share(self) -> float:
+    def foreign_share(self, unseen_s: float = 0.0) -> float:
         """Share of the machine that others have used since."""
         elapsed_s = time.monotonic() - self._wall_s
-        own_s = _own_s() - self._own_s
+        own_s = _own_s() - self._own_s + unseen_s
         busy_s = _machine_busy_s() - self._busy_s
         return max(busy_s - own_s, 0.0) / (elapsed_s * (os.cpu_count() or 1))
 

@@ -1,32 +1,31 @@
-"""From verdicts to docs/benchmarks: the table, the figures behind it, and a plot."""
+"""From verdicts to docs/benchmarks: the tables, the figures behind them, and a plot."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Sequence
-from importlib.metadata import distributions
 from pathlib import Path
-from statistics import median
+from typing import Any
 
+import sections
+from comparison import Passes, Verdict
 from data import Data
 from quiet import FOREIGN_SHARE
-from table import FIELDS, Passes, Verdict
+from table import COMPARISONS
 
 __all__ = ["table", "write"]
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 _METHOD = Path(__file__).with_name("method.md")
-_GROUND = ("torch", "pyarrow", "numpy", "pandas")
-"""what both sides have in common; pyarrow imports pandas where it is installed"""
+_RESULTS = DOCS / "results.json"
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
     """The table in Markdown; rows without a target come after, under a line of their own."""
-    parts = [_rows([v for v in verdicts if v.reached is not None])]
-    informative = [v for v in verdicts if v.reached is None]
+    rows = [verdict for verdict in verdicts if verdict.comparison.resume is None]
+    parts = [_rows([verdict for verdict in rows if verdict.reached is not None])]
+    informative = [verdict for verdict in rows if verdict.reached is None]
     if informative:
         parts += ["For information, without a target:", _rows(informative)]
     return "\n\n".join(parts)
@@ -55,16 +54,40 @@ def _rows(verdicts: Sequence[Verdict]) -> str:
 
 
 def write(
-    verdicts: Sequence[Verdict], passes: Passes, data: Data, repeat: int, peers_python: Path
+    verdicts: Sequence[Verdict],
+    passes: Passes,
+    strengths: sections.Strengths,
+    *,
+    data: Data,
+    versions: dict[str, str],
 ) -> None:
-    """Write README.md, results.json and throughput.png."""
+    """Write README.md, results.json and throughput.png.
+
+    Rows that were not part of this run stay as an earlier one left them: both sides of a row
+    come from the same run.
+    """
     DOCS.mkdir(parents=True, exist_ok=True)
-    versions = _versions(peers_python)
+    before: dict[str, Any] = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else {}
+    fresh = {verdict.comparison.key: verdict for verdict in verdicts}
+    kept = before.get("rows", {}) if before.get("scale") == data.scale else {}
+    rows = [
+        fresh.get(row.key) or _restored(row.key, kept[row.key])
+        for row in COMPARISONS
+        if row.key in fresh or row.key in kept
+    ]
+    if kept:
+        passes = {**before["passes"], **passes}
+        strengths = {**before.get("strengths", {}), **strengths}
+        versions = {**before["versions"], **versions}
+    repeats = {len(of_arm) for of_arm in passes.values()} - {1}
     page = _METHOD.read_text().format(
-        table=table(verdicts),
+        table=table(rows),
+        resumes=sections.resumes(rows),
+        strengths=sections.strengths(rows, strengths),
         disturbed=_disturbed(passes),
-        settings=_settings(verdicts, passes),
-        repeat=repeat,
+        settings=sections.settings(passes),
+        shuffle_settings=sections.shuffle_settings(passes),
+        repeat=" or ".join(map(str, sorted(repeats))) or "1",
         rows=f"{data.rows('parquet'):,}",
         quarter=f"{data.rows('csv'):,}",
         group=f"{data.rows_per_group:,}",
@@ -76,11 +99,12 @@ def write(
         "versions": versions,
         "cores": os.cpu_count(),
         "scale": data.scale,
-        "rows": {v.comparison.key: _figures(v) for v in verdicts},
+        "rows": {verdict.comparison.key: _figures(verdict) for verdict in rows},
+        "strengths": strengths,
         "passes": passes,
     }
-    (DOCS / "results.json").write_text(json.dumps(figures, indent=1) + "\n")
-    _plot(verdicts)
+    _RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
+    _plot(rows)
 
 
 def _figures(verdict: Verdict) -> dict[str, object]:
@@ -88,49 +112,27 @@ def _figures(verdict: Verdict) -> dict[str, object]:
         "arm": verdict.comparison.arm,
         "against": verdict.rival or verdict.comparison.against,
         "target": verdict.comparison.goal,
-        "ratio": round(verdict.ratio, 3),
-        "range": [round(verdict.low, 3), round(verdict.high, 3)],
-        "cpu_ratio": None if verdict.cpu_ratio is None else round(verdict.cpu_ratio, 3),
+        "ratio": round(verdict.ratio, 6),  # shown with two places, also after another run
+        "range": [round(verdict.low, 6), round(verdict.high, 6)],
+        "cpu_ratio": None if verdict.cpu_ratio is None else round(verdict.cpu_ratio, 6),
         "reached": verdict.reached,
+        "exact": verdict.exact,
     }
 
 
-def _versions(peers_python: Path) -> dict[str, str]:
-    """Of both sides; it is an error if they do not stand on the same ground."""
-    ask = (
-        "import json, sys; from importlib.metadata import distributions;"
-        "print(json.dumps({d.name: d.version for d in distributions() if d.name in sys.argv[1:]}))"
-    )
-    peer = "torch-dataloader-utils"
-    asked = subprocess.run(
-        [str(peers_python), "-c", ask, peer, *_GROUND], capture_output=True, text=True, check=True
-    )
-    theirs: dict[str, str] = json.loads(asked.stdout)
-    ours = {one.name: one.version for one in distributions() if one.name in _GROUND}
-    if ours != {name: theirs[name] for name in theirs if name != peer}:
-        raise SystemExit(f"versions differ: {ours} here, {theirs} for the peers")
-    return {"Python": platform.python_version(), **ours, peer: theirs[peer]}
+def _restored(key: str, figures: dict[str, Any]) -> Verdict:
+    """A row of an earlier run."""
+    comparison = next(row for row in COMPARISONS if row.key == key)
+    rival = figures["against"] if isinstance(figures["against"], str) else None
+    low, high = figures["range"]
+    cpu_ratio, exact = figures["cpu_ratio"], figures.get("exact", True)
+    return Verdict(comparison, rival, figures["ratio"], low, high, cpu_ratio, exact)
 
 
 def _disturbed(passes: Passes) -> str:
     shares = [one["foreign_share"] for of_arm in passes.values() for one in of_arm]
     beyond = sum(share > FOREIGN_SHARE for share in shares)
     return f"{beyond} of {len(shares)}"
-
-
-def _settings(verdicts: Sequence[Verdict], passes: Passes) -> str:
-    """Which settings of the peer were tried, each as a share of the fastest."""
-    tried = sorted(name for name in passes if name.startswith("tdu."))
-    if not tried:
-        return "The peer was not part of this run."
-    rates = {name: median(FIELDS["rate"](one) for one in passes[name]) for name in tried}
-    best = max(rates.values())
-    lines = ["| setting | share of its best | passes |", "|---|---|---|"]
-    for name in sorted(tried, key=lambda one: -rates[one]):
-        words = name.removeprefix("tdu.").replace("workers-", "num_workers=")
-        setting = words.replace("round-robin-", "RoundRobinSplitStrategy, ")
-        lines.append(f"| {setting} | {rates[name] / best:.3f} | {len(passes[name])} |")
-    return "\n".join(lines)
 
 
 def _plot(verdicts: Sequence[Verdict]) -> None:

@@ -1,9 +1,10 @@
 """Run the library, its peers and the floors interleaved, and write docs/benchmarks.
 
-    python benchmarks/run.py [--only sequential,csv] [--repeat 5] [--scale 0.05]
+    python benchmarks/run.py [--only 'csv,shuffle-*'] [--repeat 5] [--scale 0.05]
 
 Every pass of every arm is a process of its own. Results are written to docs/benchmarks for the
-whole table at scale 1; else they are only printed, unless --write is given.
+whole table at scale 1; else they are only printed, unless --write is given, which leaves the rows
+of the table that were not run as they were.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import json
 import os
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
 import report
+import sections
+from comparison import Comparison, Passes, Verdict, judge
 from data import Data, make
+from peers import PEERS, Peer, peer_of, share_of, strength_share_of
 from quiet import in_a_quiet_moment
-from table import COMPARISONS, Comparison, Passes, judge
+from table import COMPARISONS
+from versions import versions
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 STAYS_IN_THE_RUN = 2.0
 """a setting that is slower than the best one by more than this factor is run once only"""
 _PASS_TIMEOUT_S = 900
@@ -31,21 +36,23 @@ _PASS_TIMEOUT_S = 900
 def main() -> None:
     options = _options()
     comparisons = _chosen(options.only)
-    if not PEERS_PYTHON.exists():
-        raise SystemExit("the peers are not installed; run: sh benchmarks/setup_peers.sh")
+    peers = _needed_peers(comparisons)
     data = Data(options.scale)
     make(data)
+    _do_beforehand(comparisons, data)
     passes = _run_interleaved(comparisons, data, options)
     _check_rows(comparisons, passes)
     verdicts = [judge(comparison, passes) for comparison in comparisons]
-    print("\n" + report.table(verdicts))
+    strengths = _measure_strengths(verdicts, data)
+    print(f"\n{report.table(verdicts)}\n\n{sections.resumes(verdicts)}")
+    print(f"\n{sections.strengths(verdicts, strengths)}\n\n{sections.shuffle_settings(passes)}")
     if options.write or (options.only is None and options.scale == 1):
-        report.write(verdicts, passes, data, options.repeat, PEERS_PYTHON)
+        report.write(verdicts, passes, strengths, data=data, versions=versions(peers))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", help="keys of rows of the table, with commas between")
+    parser.add_argument("--only", help="keys of rows, with commas between; * is any text")
     parser.add_argument("--repeat", type=int, default=5, help="passes of each arm, at least 3")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the data")
     parser.add_argument(
@@ -59,11 +66,46 @@ def _options() -> argparse.Namespace:
 
 
 def _chosen(only: str | None) -> list[Comparison]:
-    keys = {comparison.key for comparison in COMPARISONS}
-    wanted = keys if only is None else set(only.split(","))
-    if wanted - keys:
-        raise SystemExit(f"no such rows: {sorted(wanted - keys)}; there are {sorted(keys)}")
-    return [comparison for comparison in COMPARISONS if comparison.key in wanted]
+    if only is None:
+        return list(COMPARISONS)
+    patterns = only.split(",")
+    keys = [comparison.key for comparison in COMPARISONS]
+    unknown = [one for one in patterns if not any(fnmatchcase(key, one) for key in keys)]
+    if unknown:
+        raise SystemExit(f"no such rows: {unknown}; there are {keys}")
+    return [row for row in COMPARISONS if any(fnmatchcase(row.key, one) for one in patterns)]
+
+
+def _needed_peers(comparisons: list[Comparison]) -> list[Peer]:
+    names = {name for row in comparisons for name in (row.arm, *row.rivals)}
+    peers = [peer for peer in PEERS if any(peer_of(name) == peer for name in names)]
+    missing = [peer.title for peer in peers if not peer.python.exists()]
+    if missing:
+        raise SystemExit(f"not installed: {missing}; run: sh benchmarks/setup_peers.sh")
+    return peers
+
+
+def _do_beforehand(comparisons: list[Comparison], data: Data) -> None:
+    """Conversions and states, by processes of their own, once."""
+    names = dict.fromkeys(name for row in comparisons for name in (*row.rivals, row.arm))
+    for name in names:
+        make(Data(data.scale * share_of(name)))
+        if peer_of(name) is not None or ".resume-" in name:
+            print("_", end="", flush=True)
+            _call(name, Data(data.scale * share_of(name)), "--beforehand")
+
+
+def _measure_strengths(verdicts: list[Verdict], data: Data) -> sections.Strengths:
+    """How thoroughly those shuffles mix that count in the table."""
+    rows = [verdict for verdict in verdicts if verdict.comparison.key.startswith("shuffle-")]
+    names = dict.fromkeys(name for row in rows for name in (row.comparison.arm, row.rival) if name)
+    measured: sections.Strengths = {}
+    for name in names:
+        here = Data(data.scale * strength_share_of(name))
+        _call(name, here, "--beforehand")
+        measured[name] = json.loads(_call(name, here, "--strength"))
+        print("~", end="", flush=True)
+    return measured
 
 
 def _run_interleaved(
@@ -78,6 +120,7 @@ def _run_interleaved(
                 partial(_run_once, name, data),
                 patience_s=options.patience,
                 attempts=options.attempts,
+                unseen_s=lambda one: one["descendants_cpu_seconds"],
             )
             passes[name].append({**result, "foreign_share": foreign})
             print(".", end="", flush=True)
@@ -100,16 +143,24 @@ def _without_slow_settings(
 
 
 def _run_once(name: str, data: Data) -> dict[str, float]:
-    python = PEERS_PYTHON if name.startswith("tdu.") else Path(sys.executable)
-    command = [str(python), str(ROOT / "benchmarks" / "arm.py"), name, "--scale", f"{data.scale}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    result: dict[str, float] = json.loads(_call(name, Data(data.scale * share_of(name))))
+    return result
+
+
+def _call(name: str, data: Data, *doing: str) -> str:
+    """The last line that a process of this arm printed."""
+    peer = peer_of(name)
+    python = Path(sys.executable) if peer is None else peer.python
+    script = ROOT / "benchmarks" / "arm.py"
+    command = [str(python), str(script), name, "--scale", f"{data.scale}", *doing]
+    # The data are here: nobody has to look for a server.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=_PASS_TIMEOUT_S
     )
     if done.returncode != 0:
         raise SystemExit(f"\n{name} failed:\n{done.stderr}")
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return done.stdout.splitlines()[-1] if done.stdout.strip() else ""
 
 
 def _check_rows(comparisons: list[Comparison], passes: Passes) -> None:
@@ -117,7 +168,10 @@ def _check_rows(comparisons: list[Comparison], passes: Passes) -> None:
     for comparison in comparisons:
         if comparison.metric != "rate":
             continue
-        rows = {name: passes[name][0]["rows"] for name in (comparison.arm, *comparison.rivals)}
+        rows = {
+            name: round(passes[name][0]["rows"] / share_of(name))
+            for name in (comparison.arm, *comparison.rivals)
+        }
         if len(set(rows.values())) > 1:
             raise SystemExit(f"\n{comparison.key}: rows differ: {rows}")
 

@@ -1,16 +1,44 @@
 #!/bin/sh
-# The libraries that are compared with, in an environment of their own: .venv-peers.
-# pyarrow and numpy are those of .venv, so that both sides stand on the same ground.
+# The libraries that are compared with, each in an environment of its own: .venv-peers*.
+# torch, pyarrow and numpy are those of .venv, so that both sides stand on the same ground.
 set -eu
 cd "$(dirname "$0")/.."
-[ -x .venv-peers/bin/python ] || .venv/bin/python -m venv .venv-peers
+ground=$(mktemp)
+trap 'rm -f "$ground"' EXIT
+
 # pandas too, where .venv has it: pyarrow imports it if it is there, which shows in memory.
-same=$(.venv/bin/python - <<'PY'
+.venv/bin/python - >"$ground" <<'PY'
 from importlib.metadata import distributions
 shared = {"pyarrow", "numpy", "pandas"}
-print(*sorted({f"{d.name}=={d.version}" for d in distributions() if d.name in shared}))
+print(*sorted({f"{d.name}=={d.version}" for d in distributions() if d.name in shared}), sep="\n")
+print("torch==2.13.0")
 PY
-)
-# shellcheck disable=SC2086
-.venv-peers/bin/python -m pip install --quiet -c constraints.txt \
-    torch==2.13.0 torch-dataloader-utils==0.2.0 $same
+
+# install_peer FOLDER CONSTRAINTS REQUIREMENT...: torch comes first, and must be there in the end.
+install_peer() {
+    folder=$1 constraints=$2
+    shift 2
+    [ -x "$folder/bin/python" ] || .venv/bin/python -m venv "$folder"
+    if [ "$(cat "$folder/.installed" 2>/dev/null)" = "$*" ]; then return; fi
+    echo "installing $* into $folder"
+    xargs "$folder/bin/python" -m pip install --quiet <"$constraints"
+    "$folder/bin/python" -m pip install --quiet -c "$constraints" "$@"
+    "$folder/bin/python" - <<'PY'
+import torch
+assert torch.__version__.split("+")[0] == "2.13.0", torch.__version__
+PY
+    echo "$*" >"$folder/.installed"
+}
+
+install_peer .venv-peers "$ground" torch-dataloader-utils==0.2.0
+install_peer .venv-peers-datasets "$ground" datasets==5.2.0
+install_peer .venv-peers-lance "$ground" pylance==14.0.2
+install_peer .venv-peers-litdata "$ground" litdata==0.2.76 polars==2.1.0
+# Its reader of files imports fsspec's for HTTP, and the batches for torch come from ray.train.
+install_peer .venv-peers-ray "$ground" 'ray[data,train]==2.60.0' 'fsspec[http]'
+
+# It wants numpy below 2.2.
+older=$(mktemp)
+trap 'rm -f "$ground" "$older"' EXIT
+{ grep -E '^(torch|pyarrow)==' "$ground"; echo 'numpy<2.2'; } >"$older"
+install_peer .venv-peers-mosaic "$older" mosaicml-streaming==0.13.0

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from data import Data
+from torch.utils.data import get_worker_info
 
 from arms.registry import Pieces, arm, in_epochs
+from arms.resuming import Resumable, resumes
+from arms.shuffling import BUFFER_ROWS, shuffle
 from arms.touch import count_rows
-from penstock import StructuredDataset
+from penstock import StatefulLoader, StructuredDataset
 
 Batch = dict[str, torch.Tensor]
 
 
-def _read(data: Data, **options: Any) -> Iterator[int]:
+def _loader(data: Data, **options: Any) -> StatefulLoader:
     loader, _ = StructuredDataset.create_dataloader(
         data.folder("parquet"), "parquet", batch_size=1024, **options
     )
-    yield from count_rows(loader, columns=21)
+    return loader
+
+
+def _read(data: Data, **options: Any) -> Iterator[int]:
+    yield from count_rows(_loader(data, **options), columns=21)
 
 
 def _read_epochs(data: Data, kind: str) -> Pieces:
@@ -40,9 +47,45 @@ def read_with_chosen_workers(data: Data) -> Iterator[int]:
     yield from _read(data)
 
 
-@arm("library.shuffled", reads="parquet")
-def read_shuffled(data: Data) -> Iterator[int]:
-    yield from _read(data, num_workers=0, shuffle=True, split_rows=data.rows_per_group, mix=4)
+@shuffle("library.shuffled")
+def read_shuffled(data: Data) -> Iterable[Batch]:
+    return _loader(data, num_workers=0, **_mixed(data))
+
+
+@shuffle("library.shuffled-more")
+def read_shuffled_more(data: Data) -> Iterable[Batch]:
+    """Windows of sixteen row groups."""
+    return _loader(data, num_workers=0, shuffle=True, split_rows=data.rows_per_group, mix=16)
+
+
+@shuffle("library.shuffled-whole")
+def read_shuffled_as_a_whole(data: Data) -> Iterable[Batch]:
+    """All row groups in one window: any order of all rows is as likely as any other."""
+    return _loader(data, num_workers=0, shuffle=True, split_rows=data.rows_per_group, mix=40)
+
+
+@shuffle("library.shuffled-buffer")
+def read_shuffled_through_a_buffer(data: Data) -> Iterable[Batch]:
+    return _loader(data, num_workers=0, shuffle=True, shuffle_buffer_rows=BUFFER_ROWS)
+
+
+@resumes("library.resume-in-order")
+def resume_in_order(data: Data) -> Resumable:
+    return _resumable(_loader(data, num_workers=0))
+
+
+@resumes("library.resume-shuffled")
+def resume_shuffled(data: Data) -> Resumable:
+    return _resumable(_loader(data, num_workers=0, **_mixed(data)))
+
+
+def _mixed(data: Data) -> dict[str, Any]:
+    """Windows of four row groups from all over the data."""
+    return {"shuffle": True, "split_rows": data.rows_per_group, "mix": 4}
+
+
+def _resumable(loader: StatefulLoader) -> Resumable:
+    return Resumable(lambda: iter(loader), loader.state_dict, loader.load_state_dict)
 
 
 @arm("library.workers-2", reads="parquet")
@@ -112,3 +155,35 @@ def transform_in_two_workers(data: Data) -> Iterator[int]:
 @arm("library.transform-chosen", reads="parquet")
 def transform_with_chosen_workers(data: Data) -> Iterator[int]:
     yield from _read(data, transform=slow_transform)
+
+
+def slower_in_first_worker(batch: Batch) -> Batch:
+    """A millisecond of Python, and four in worker 0."""
+    worker = get_worker_info()
+    for _ in range(4 if worker is not None and worker.id == 0 else 1):
+        slow_transform(batch)
+    return batch
+
+
+def _read_unevenly(data: Data, balance: str) -> Iterator[int]:
+    """Half of the files in two workers, one of which is slow."""
+    loader, _ = StructuredDataset.create_dataloader(
+        data.files("parquet")[:4],
+        "parquet",
+        batch_size=1024,
+        split_rows=data.rows_per_group // 4,
+        num_workers=2,
+        transform=slower_in_first_worker,
+        balance=balance,
+    )
+    yield from count_rows(loader, columns=21)
+
+
+@arm("library.slow-worker-static", reads="parquet")
+def read_with_a_slow_worker(data: Data) -> Iterator[int]:
+    yield from _read_unevenly(data, "static")
+
+
+@arm("library.slow-worker-adaptive", reads="parquet")
+def read_around_a_slow_worker(data: Data) -> Iterator[int]:
+    yield from _read_unevenly(data, "adaptive")

@@ -41,10 +41,10 @@ def _plan_and_send() -> Iterator[int]:
     strategy = EvenBatchesSplitStrategy(batch_size=1024, shuffle=True)
     plan = plan_lanes(strategy, _given, lanes=WORKERS, epoch=0)
     board = Board(plan)
-    board.post(0, plan, [(0, 0)] * WORKERS)
+    board.post(0, plan, dict.fromkeys(range(WORKERS), (0, 0)))
     files = pickle.loads(pickle.dumps(plan.files, pickle.HIGHEST_PROTOCOL))
-    _, lanes = board.read(0, WORKERS)
-    yield sum(len(lane.chunks) for lane in lanes) if len(files) == len(_given) else 0
+    starts = board.starts(0, WORKERS)
+    yield sum(len(one.lane.chunks) for one in starts) if len(files) == len(_given) else 0
 
 
 @arm("planning.whole", reads=None, prepare=lambda: _give(FILES))

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from importlib import import_module
+from typing import Any
 
 from data import Data
 
-__all__ = ["EPOCH_END", "Arm", "Pieces", "arm", "find", "in_epochs"]
+__all__ = ["Arm", "Mark", "Pieces", "arm", "find", "in_epochs", "register"]
 
-EPOCH_END = None
-"""what an arm yields between the rows of one epoch and the next"""
 EPOCHS = 5
-Pieces = Iterator[int | None]
+
+
+class Mark(Enum):
+    """What an arm may yield between the rows of its pieces."""
+
+    EPOCH_END = "the rows of an epoch end here"
+    CLOCK_STARTS = "all that came before was preparation and is not timed"
+    NOT_THE_NEXT = "this is not the batch that would have come next, had there been no break"
+
+
+Pieces = Iterator[int | Mark]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +38,18 @@ class Arm:
     """opens, reads to the end and yields rows; all of it is timed"""
     prepare: Callable[[], None] | None = None
     """what is there before the clock starts"""
+    beforehand: Callable[[Data], None] | None = None
+    """what another process does once, before the first pass: a conversion, a state"""
+    batches: Callable[[Data], Iterable[Any]] | None = None
+    """for shuffles: the batches alone, so that their order can be looked at"""
 
 
 _ARMS: dict[str, Arm] = {}
+
+
+def register(arm: Arm) -> None:
+    """Make an arm known by its name."""
+    _ARMS[arm.name] = arm
 
 
 def arm(
@@ -39,7 +58,7 @@ def arm(
     """Declare a generator function as the arm ``name``."""
 
     def declare(run: Callable[[Data], Pieces]) -> Callable[[Data], Pieces]:
-        _ARMS[name] = Arm(name, reads, run, prepare)
+        register(Arm(name, reads, run, prepare))
         return run
 
     return declare
@@ -55,4 +74,4 @@ def in_epochs(read: Callable[[], Iterable[int]]) -> Pieces:
     """The rows of several epochs: one pass over little data is over before a process is warm."""
     for _ in range(EPOCHS):
         yield from read()
-        yield EPOCH_END
+        yield Mark.EPOCH_END

@@ -1,0 +1,70 @@
+"""The libraries that are compared with: where each is installed, and how much it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PEERS", "Peer", "peer_of", "share_of", "strength_share_of"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One library."""
+
+    module: str
+    """of its arms, and so the first part of their names"""
+    title: str
+    distribution: str
+    environment: str
+    same_ground: bool = True
+    """whether it stands on the same numpy and pyarrow"""
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that has it."""
+        return ROOT / self.environment / "bin" / "python"
+
+
+PEERS = (
+    Peer("tdu", "torch-dataloader-utils", "torch-dataloader-utils", ".venv-peers"),
+    Peer("hf_datasets", "Hugging Face datasets", "datasets", ".venv-peers-datasets"),
+    Peer("lance", "lance.torch", "pylance", ".venv-peers-lance"),
+    Peer("litdata", "litdata", "litdata", ".venv-peers-litdata"),
+    Peer("ray_data", "Ray Data", "ray", ".venv-peers-ray"),
+    Peer(
+        "mosaic",
+        "Mosaic streaming",
+        "mosaicml-streaming",
+        ".venv-peers-mosaic",
+        same_ground=False,
+    ),
+)
+_SHARES = {
+    "hf_datasets.shuffle": 0.125,
+    "hf_datasets.resume-shuffled": 0.5,
+    "lance.shuffle-rows": 0.05,
+    "litdata.": 0.25,
+    "mosaic.": 0.05,
+}
+"""by the beginning of an arm's name: rates are per row, and the slowest need not read them all"""
+_EVEN_SHUFFLES = ("lance.shuffle-rows", "mosaic.")
+"""any order of all rows is as likely as any other, however many there are"""
+_BY_MODULE = {peer.module: peer for peer in PEERS}
+
+
+def peer_of(arm: str) -> Peer | None:
+    """The library whose arm this is; None: this project's, or a floor."""
+    return _BY_MODULE.get(arm.partition(".")[0])
+
+
+def share_of(arm: str) -> float:
+    """How much of the data this arm reads."""
+    return next((share for start, share in _SHARES.items() if arm.startswith(start)), 1.0)
+
+
+def strength_share_of(arm: str) -> float:
+    """The same for looking at its shuffle, which may depend on the size of the data."""
+    return share_of(arm) if arm.startswith(_EVEN_SHUFFLES) else 1.0

@@ -1,0 +1,39 @@
+"""What the two sides of a comparison stand on."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterable
+from importlib.metadata import distributions
+
+from peers import Peer
+
+__all__ = ["versions"]
+
+_GROUND = ("torch", "pyarrow", "numpy", "pandas")
+"""what both sides have in common; pyarrow imports pandas where it is installed"""
+_ASK = (
+    "import json, sys; from importlib.metadata import distributions;"
+    "print(json.dumps({d.name: d.version for d in distributions() if d.name in sys.argv[1:]}))"
+)
+
+
+def versions(peers: Iterable[Peer]) -> dict[str, str]:
+    """Of both sides; it is an error if they do not stand on the same ground."""
+    ours = {one.name: one.version for one in distributions() if one.name in _GROUND}
+    found = {"Python": platform.python_version(), **ours}
+    for peer in peers:
+        asked = subprocess.run(
+            [str(peer.python), "-c", _ASK, peer.distribution, *_GROUND],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        theirs: dict[str, str] = json.loads(asked.stdout)
+        found[peer.distribution] = theirs.pop(peer.distribution)
+        differing = {name: theirs[name] for name in theirs if theirs[name] != ours.get(name)}
+        if "torch" in differing or (differing and peer.same_ground):
+            raise SystemExit(f"versions differ: {ours} here, {theirs} for {peer.title}")
+    return found
