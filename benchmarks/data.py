@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,9 +60,9 @@ class Data:
         return 12 * self.rows_per_group, 14 * self.rows_per_group - 1
 
 
-def make(data: Data) -> None:
+def make(data: Data, kinds: Sequence[str] = KINDS) -> None:
     """Write what is not there yet."""
-    for kind in KINDS:
+    for kind in kinds:
         folder = data.folder(kind)
         if folder.exists():
             continue

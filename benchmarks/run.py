@@ -89,7 +89,7 @@ def _do_beforehand(comparisons: list[Comparison], data: Data) -> None:
     """Conversions and states, by processes of their own, once."""
     names = dict.fromkeys(name for row in comparisons for name in (*row.rivals, row.arm))
     for name in names:
-        make(Data(data.scale * share_of(name)))
+        make(Data(data.scale * share_of(name)), ["parquet"])
         if peer_of(name) is not None or ".resume-" in name:
             print("_", end="", flush=True)
             _call(name, Data(data.scale * share_of(name)), "--beforehand")

@@ -79,7 +79,6 @@ class ReadAhead(Generic[Spec, Made]):
         self._begun = 0
         self._growth = 1.0
         self._learned = False
-        self._made_any = False
         self._stuck = 0
         self._broken: BaseException | None = None
         self._closed = False
@@ -184,7 +183,6 @@ class ReadAhead(Generic[Spec, Made]):
             except BaseException as error:
                 job.error = error
             with self._changed:
-                self._made_any = True
                 job.state = _MADE
                 self._learn(job)
                 self._charge(job)
@@ -210,8 +208,6 @@ class ReadAhead(Generic[Spec, Made]):
             return None
 
     def _has_room(self, cost_bytes: int) -> bool:
-        if self._begun and not self._made_any:
-            return False  # the first batch must not wait while others share its processors
         if self._most_jobs is not None and self._begun >= self._most_jobs:
             return False
         return not self._held or self._held + cost_bytes <= self._budget
@@ -240,7 +236,6 @@ class ReadAhead(Generic[Spec, Made]):
                 self._stuck -= 1
             if self._closed:
                 return False
-            self._made_any = True
             job.made.append((block, size))
             job.queued_bytes += size
             job.made_bytes += size
