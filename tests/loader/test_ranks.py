@@ -18,7 +18,8 @@ from rank_scripts import agreeing_ranks, four_ranks
 from rank_scripts.rank_processes import PATIENCE_S, run_ranks
 
 from penstock.errors import OptionError, WorkerError
-from penstock.loader.ranks import Agreement, Ranks, find_ranks
+from penstock.loader.agreement import Agreement
+from penstock.loader.ranks import Ranks, find_ranks
 
 LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE"),

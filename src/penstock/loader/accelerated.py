@@ -61,7 +61,7 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
                 self.end()
 
     def _steps(self, running: EpochPass) -> Iterable[Any]:
-        left = self.dataset.batches_left(self._began)
+        left = self.dataset.planner.batches_left(self._began)
         self.remainder = self._rows_of_last_step()
         for batch in super()._steps(running):
             if left is None:
@@ -81,8 +81,8 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
         rows, place = self.dataset.num_rows, self._began.place
         if rows is None:
             return _UNKNOWN
-        if not any(self.dataset.evened(place).padded):
+        if not any(self.dataset.planner.evened(place).padded):
             return 0
-        if place.before or place.taken or not self.dataset.route.even(place):
+        if place.before or place.taken or not self.dataset.planner.dealt_evenly(place):
             return _UNKNOWN
         return rows % self.total_batch_size

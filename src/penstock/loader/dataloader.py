@@ -12,16 +12,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from penstock.loader.agreement import Agreement
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.epoch import EpochPass
 from penstock.loader.in_step import InStep
 from penstock.loader.lightning import batch_is_held, epoch_of_fit
-from penstock.loader.pipeline import LaneStart
 from penstock.loader.pool import WorkerPool
-from penstock.loader.ranks import Agreement
 from penstock.loader.state import Position
 from penstock.loader.workers import WorkerOptions
-from penstock.plan import LanePlan
 
 __all__ = ["StatefulLoader"]
 
@@ -85,10 +83,10 @@ class StatefulLoader(DataLoader[Any]):
         self._lanes: int | None = None  # of a state, which are kept for the epochs after it
         self._fingerprint = dataset.fingerprint
         self._pass: EpochPass | None = None
-        self._began: Position = dataset.crew.start(dataset.epoch)
+        self._began: Position = dataset.planner.crew.start(dataset.epoch)
         self._resume: Position | None = None
         self._in_step: InStep | None = None
-        self._agreement = Agreement(dataset.ranks) if dataset.must_agree else None
+        self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -112,14 +110,14 @@ class StatefulLoader(DataLoader[Any]):
         Ranks, workers and the size of batches may be others than when it was taken.
         """
         position = Position.from_state(state, self._fingerprint)
-        mine = self.dataset.resumed(position, self.dataset.crew)
+        mine = self.dataset.passes.resumed(position, self.dataset.planner.crew)
         self._lanes = None if mine.place.before else mine.place.lanes
         self._resume = mine
         self._pass = None
         self.dataset.set_epoch(mine.place.epoch)
 
     def _start(self, epoch: int) -> Position:
-        return self.dataset.crew.start(epoch, self._lanes)
+        return self.dataset.planner.crew.start(epoch, self._lanes)
 
     def _position(self, *, without_last: bool = False) -> Position:
         epoch = self.dataset.epoch
@@ -139,7 +137,7 @@ class StatefulLoader(DataLoader[Any]):
     def _is_over(self, position: Position, running: EpochPass) -> bool:
         if self._in_step is not None:
             return self._in_step.is_over()
-        return self.dataset.has_ended(position, running)
+        return self.dataset.passes.has_ended(position, running)
 
     # --- iterating
 
@@ -157,7 +155,7 @@ class StatefulLoader(DataLoader[Any]):
         self._end(running)
 
     def _end(self, running: EpochPass) -> None:
-        padded = self.dataset.evened(self._began.place).padded
+        padded = self.dataset.planner.evened(self._began.place).padded
         if self._in_step is not None:
             self.dataset.counters.padded += self._in_step.padded_rows
         elif padded:
@@ -168,25 +166,20 @@ class StatefulLoader(DataLoader[Any]):
         """The batches of a pass, as far as all ranks go together."""
         if self._agreement is None:
             return running
-        first = partial(self.dataset.first_batch, self._began.place)
-        pad = self.dataset.even == "pad"
+        first = partial(self.dataset.passes.first_batch, self._began.place)
+        pad = self.dataset.planner.even == "pad"
         self._in_step = InStep(running, self._agreement.agree, read_first=first if pad else None)
         return self._in_step
 
     def _begin(self, position: Position) -> EpochPass:
-        plan = self.dataset.evened(position.place).plan
         if self.num_workers:
+            plan = self.dataset.planner.evened(position.place).plan
             running = self._pool.begin(plan, position, pin=self._pin)
         else:
-            running = self._begin_here(plan, position)
+            pipeline = replace(self.dataset.pipeline, pin_memory=self._pin)
+            running = self.dataset.passes.begin(position, pipeline)
         self._began, self._pass, self._in_step = position, running, None
         return running
-
-    def _begin_here(self, plan: LanePlan, position: Position) -> EpochPass:
-        starts = [LaneStart(plan.lane(lane), position.cursor(lane)) for lane in position.own_lanes]
-        pipeline = replace(self.dataset.pipeline, pin_memory=self._pin)
-        epoch, turn = position.place.epoch, position.turns[0]
-        return self.dataset.local_pass(pipeline, starts, epoch, turn=turn)
 
     def stats(self) -> dict[str, Any]:
         """What was done since the loader was made.

@@ -11,12 +11,12 @@ from penstock.loader.state import Place, Position, Stage
 from penstock.plan import LanePlan, batches_in, first_in_turn
 from penstock.stream import Cursor
 
-__all__ = ["Crew", "Route", "resumed"]
+__all__ = ["Crew", "Replay", "Route", "counted_start", "resumed"]
 
 logger = logging.getLogger(__name__)
 
-Replay = Callable[[LanePlan, Sequence[int], int], tuple[Mapping[int, Cursor], int]]
-"""reads so many batches of some lanes of a plan, and tells how far each came and who is next"""
+Replay = Callable[[Place, Sequence[int], int], tuple[Mapping[int, Cursor], int]]
+"""reads so many batches of some lanes at a place, and tells how far each came and who is next"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,7 @@ class Route:
     """whether the lanes of a place have equal numbers of batches, to one"""
     drop_last: bool
     replay: Replay
-
-    def start_of(self, place: Place, rank: int) -> Position:
-        """Where a rank begins at a place."""
-        start = Position(place, rank)
-        return _after(start, self) if place.taken else start
+    """used only where rows are not counted"""
 
 
 def resumed(position: Position, crew: Crew, route: Route) -> Position:
@@ -88,7 +84,8 @@ def resumed(position: Position, crew: Crew, route: Route) -> Position:
         if route.counted and together and route.even(place) and not crew.adaptive:
             taken = place.taken + position.steps[0] * place.ranks
             moved = replace(place, ranks=crew.ranks, taken=taken)
-            return route.start_of(moved, crew.rank)
+            plan = route.plan_at(moved)
+            return counted_start(moved, crew.rank, plan, even=True, drop_last=route.drop_last)
     ended = Stage(place.batch_size, _all_cursors(position, route), position.loose)
     rest = Place(
         place.epoch,
@@ -122,33 +119,16 @@ def _after(position: Position, route: Route) -> Position:
     """The position with the cursors of its rank, from the number of batches it took."""
     place, rank, steps = position.place, position.rank, position.steps[0]
     assert rank is not None
-    plan = route.plan_at(place)
-    if not route.counted:
-        logger.warning(
-            "the state is of another rank and rows are not counted: reading %d batches again, "
-            "without their columns, to find the place of rank %d; merge_states avoids this",
-            steps,
-            rank,
-        )
-        cursors, turn = route.replay(plan, position.lanes_of(rank), steps)
-        return replace(position, turns=(turn,), cursors=cursors)
-    lanes = {index: plan.lane(index) for index in position.lanes_of(rank)}
-    size, count = place.batch_size, place.lanes
-    if route.even(place):
-        total = place.taken + steps * place.ranks
-        batches = {index: max(-((index - total) // count), 0) for index in lanes}
-        following = total + (rank - total) % place.ranks
-        turn = following % count // place.ranks
-    else:
-        counts = [batches_in(lane.rows_left(), size, route.drop_last) for lane in lanes.values()]
-        taken = first_in_turn(counts, steps)
-        batches = dict(zip(lanes, taken, strict=True))
-        last = max((at for at, n in enumerate(taken) if n == max(taken)), default=-1)
-        turn = (last + 1) % max(len(taken), 1) if steps else 0
-    cursors = {
-        index: lane.cursor_after(min(batches[index] * size, lane.rows_left()))
-        for index, lane in lanes.items()
-    }
+    if route.counted:
+        plan, even = route.plan_at(place), route.even(place)
+        return _counted_after(position, rank, plan, even=even, drop_last=route.drop_last)
+    logger.warning(
+        "the state is of another rank and rows are not counted: reading %d batches again, "
+        "without their columns, to find the place of rank %d; merge_states avoids this",
+        steps,
+        rank,
+    )
+    cursors, turn = route.replay(place, position.lanes_of(rank), steps)
     return replace(position, turns=(turn,), cursors=cursors)
 
 
@@ -162,3 +142,50 @@ def _all_cursors(position: Position, route: Route) -> tuple[Cursor, ...]:
     if missing:
         raise StateMismatchError(f"the state is damaged: nothing is known of lanes {missing}")
     return tuple(cursors[lane] for lane in range(place.lanes))
+
+
+# --- where rows are counted: arithmetic
+
+
+def counted_start(
+    place: Place, rank: int, plan: LanePlan, *, even: bool, drop_last: bool
+) -> Position:
+    """Where a rank begins at a place.
+
+    ``even``: whether the lanes of the plan have equal numbers of batches, to one.
+    """
+    start = Position(place, rank)
+    if not place.taken:
+        return start
+    return _counted_after(start, rank, plan, even=even, drop_last=drop_last)
+
+
+def _counted_after(
+    position: Position, rank: int, plan: LanePlan, *, even: bool, drop_last: bool
+) -> Position:
+    """The position with the cursors of its rank, from the number of batches it took."""
+    place, steps = position.place, position.steps[0]
+    lanes = {index: plan.lane(index) for index in position.lanes_of(rank)}
+    size = place.batch_size
+    if even:
+        batches, turn = _taken_of_even(place, rank, steps)
+    else:
+        counts = [batches_in(lane.rows_left(), size, drop_last) for lane in lanes.values()]
+        taken = first_in_turn(counts, steps)
+        batches = dict(zip(lanes, taken, strict=True))
+        last = max((at for at, n in enumerate(taken) if n == max(taken)), default=-1)
+        turn = (last + 1) % max(len(taken), 1) if steps else 0
+    cursors = {
+        index: lane.cursor_after(min(batches[index] * size, lane.rows_left()))
+        for index, lane in lanes.items()
+    }
+    return replace(position, turns=(turn,), cursors=cursors)
+
+
+def _taken_of_even(place: Place, rank: int, steps: int) -> tuple[dict[int, int], int]:
+    """Batches that were taken of each lane of a rank, and which of its lanes is next."""
+    total = place.taken + steps * place.ranks
+    own = range(rank, place.lanes, place.ranks)
+    batches = {index: max(-((index - total) // place.lanes), 0) for index in own}
+    following = total + (rank - total) % place.ranks
+    return batches, following % place.lanes // place.ranks

@@ -50,7 +50,7 @@ class WorkerPool:
 
     def begin(self, plan: LanePlan, position: Position, *, pin: bool) -> EpochPass:
         """A pass over the lanes of a position that workers read."""
-        adaptive, own = self._dataset.adaptive, position.own_lanes
+        adaptive, own = self._dataset.planner.adaptive, position.own_lanes
         cursors = {lane: position.cursor(lane) for lane in own}
         lanes = [plan.lane(lane) for lane in own] if adaptive else []
         units = units_left(lanes, cursors, position.loose)
@@ -87,7 +87,7 @@ class WorkerPool:
             return self._kept
         dataset, options = self._dataset, self._options
         board, claims = Board(plan), None
-        if dataset.adaptive:
+        if dataset.planner.adaptive:
             context = options.chosen_context(dataset.fork_safe)
             claims = Claims(options.count, count + count // 8 + 64, context)
         feed = dataset.feed(board, self._parcel_batches(), options.count, claims)
@@ -101,5 +101,5 @@ class WorkerPool:
         """Batches to a parcel: enough to share its cost, few enough to wait for."""
         cost = self._dataset.pipeline.row_cost
         batch_bytes = max(cost.fixed_bytes, 1) * self._dataset.batch_size
-        most = _PARCEL_BATCHES_AS_THEY_COME if self._dataset.adaptive else _PARCEL_BATCHES
+        most = _PARCEL_BATCHES_AS_THEY_COME if self._dataset.planner.adaptive else _PARCEL_BATCHES
         return max(1, min(most, _PARCEL_BYTES // batch_bytes))

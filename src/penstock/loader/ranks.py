@@ -1,24 +1,19 @@
-"""Which of how many processes this is, and how they agree."""
+"""Which of how many processes this is."""
 
 from __future__ import annotations
 
-import atexit
-import hashlib
 import logging
 import os
-import weakref
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from torch import distributed as dist
 
-from penstock.errors import OptionError, WorkerError
+from penstock.errors import OptionError
 
-__all__ = ["Agreement", "Ranks", "find_ranks", "given_ranks"]
+__all__ = ["Ranks", "find_ranks", "given_ranks", "is_initialised"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +81,7 @@ def find_ranks(
         found = _mesh_ranks(device_mesh, "device_mesh")
     elif accelerator is not None:
         found = _accelerator_ranks(accelerator)
-    elif _is_initialised():
+    elif is_initialised():
         found = replace(_group_ranks(dist.group.WORLD), source="torch.distributed")
     else:
         found = _environment_ranks()
@@ -103,19 +98,20 @@ def _log_once(level: int, text: str) -> None:
 # --- torch.distributed
 
 
-def _is_initialised() -> bool:
+def is_initialised() -> bool:
+    """Whether there is a default process group."""
     return dist.is_available() and dist.is_initialized()
 
 
 def _in_default_group(ranks: Ranks) -> Ranks:
     """With the members of the default process group, if it counts in the same way."""
-    if _is_initialised() and (ranks.rank, ranks.size) == (dist.get_rank(), dist.get_world_size()):
+    if is_initialised() and (ranks.rank, ranks.size) == (dist.get_rank(), dist.get_world_size()):
         return replace(ranks, members=tuple(range(ranks.size)))
     return ranks
 
 
 def _group_ranks(group: Any) -> Ranks:
-    if not _is_initialised():
+    if not is_initialised():
         raise OptionError("process_group needs an initialised torch.distributed")
     outside = group is dist.GroupMember.NON_GROUP_MEMBER
     if not outside and not isinstance(group, dist.ProcessGroup):
@@ -234,91 +230,3 @@ def _is_at_slurm_terminal() -> bool:
             "srun --pty and reads all the data; pass rank= and world_size= if it has peers",
         )
     return terminal != "0"
-
-
-# --- agreeing
-
-
-class Agreement:
-    """Smallest and largest of the numbers that the ranks bring, over connections of its own.
-
-    Every rank makes its agreements of one ``name`` in the same order; they connect at the first
-    ``agree``. ``timeout_s`` is how long a rank waits for the others; the default is torch's.
-    """
-
-    def __init__(self, ranks: Ranks, *, name: str = "", timeout_s: float = 1800.0) -> None:
-        if ranks.members is None or not _is_initialised():
-            raise OptionError(
-                "how many batches there are is not known beforehand here (filters, lines of text, "
-                'on_error="skip"), so ranks must agree while they run, which needs an initialised '
-                "torch.distributed process group: init it before the loader is made, or even=False"
-            )
-        self._ranks = ranks
-        self._timeout = timedelta(seconds=timeout_s)
-        self._store = self._own_store(name, ranks.members)
-        self._group: Any = None
-        _agreements.add(self)
-
-    def agree(self, count: int) -> tuple[int, int]:
-        """The smallest and the largest count of all ranks; returns when all have called it."""
-        if self._store is None:
-            raise OptionError("this agreement of ranks was closed, or failed before")
-        extremes = torch.tensor([-count, count], dtype=torch.int64)
-        try:
-            self._all_reduce_max(extremes)
-        except RuntimeError as error:
-            self.close()
-            raise WorkerError(
-                f"rank {self._ranks.rank} of {self._ranks.size} waited up to "
-                f"{self._timeout.total_seconds():g} s for another rank, which ended, failed or "
-                f"left the loop early; see the log of the other ranks ({error})"
-            ) from error
-        return -int(extremes[0]), int(extremes[1])
-
-    def close(self) -> None:
-        """Drop the connections; may be called again."""
-        self._group = self._store = None
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an agreement of ranks is bound to its process and cannot be pickled")
-
-    def _own_store(self, name: str, members: tuple[int, ...]) -> Any:
-        """A part of torch's store that no other agreement uses, under one name on all ranks.
-
-        ``new_group`` would name the group by how many groups the process has at that moment, which
-        ranks need not have in common, and would find addresses of a group that was closed.
-        """
-        store = dist.distributed_c10d._get_default_store()
-        who = hashlib.sha256(f"{name} {members}".encode()).hexdigest()[:16]
-        nth = store.add(f"penstock/agreements/{who}/{self._ranks.rank}", 1)
-        return dist.distributed_c10d.PrefixStore(f"penstock/agreement/{who}/{nth}", store)
-
-    def _all_reduce_max(self, numbers: torch.Tensor) -> None:
-        if self._group is None:
-            rank, size = self._ranks.rank, self._ranks.size
-            self._group = dist.ProcessGroupGloo(self._store, rank, size, self._timeout)
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
-        self._group.allreduce([numbers], options).wait()
-
-
-_agreements: weakref.WeakSet[Agreement] = weakref.WeakSet()
-_of_the_parent: list[Any] = []
-
-
-def _keep_what_is_of_the_parent() -> None:
-    """In a forked child the end of a gloo group waits for a thread that only the parent has.
-
-    Also for groups that are garbage already: the child might be the one who collects it.
-    """
-    _of_the_parent.extend(agreement._group for agreement in _agreements)
-
-
-def _close_all() -> None:
-    """Threads of gloo that let go of a tensor while the interpreter ends would crash it."""
-    for agreement in list(_agreements):
-        agreement.close()
-
-
-os.register_at_fork(after_in_child=_keep_what_is_of_the_parent)
-atexit.register(_close_all)

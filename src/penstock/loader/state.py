@@ -1,8 +1,7 @@
-"""Where a loader is: a few integers a lane, and what they refer to."""
+"""Where a loader is: a few integers a lane."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -10,10 +9,10 @@ from typing import Any, Protocol
 
 from penstock.errors import StateMismatchError
 from penstock.loader.claims import DONE, Loose
-from penstock.model import FileList
+from penstock.loader.fingerprint import Fingerprint
 from penstock.stream import Cursor
 
-__all__ = ["END", "Fingerprint", "Place", "Position", "Stage", "merge_states"]
+__all__ = ["END", "Place", "Position", "Stage", "merge_states"]
 
 VERSION = 2
 _ALL = -1
@@ -21,54 +20,6 @@ _ALL = -1
 _ALONE = [0, 1, 0]
 END = -1
 """in place of a window: behind the last, whichever that is"""
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """What a position is a position in."""
-
-    files: str
-    filters: str
-    order: str
-    seed: int
-
-    @classmethod
-    def of(
-        cls, files: FileList, roots: Sequence[str], *, filters: object, order: str, seed: int
-    ) -> Fingerprint:
-        """Files count by their path below the roots, size, and etag or time of change."""
-        digest = hashlib.sha256()
-        for path, size, etag in zip(files.paths, files.sizes.tolist(), files.etags, strict=True):
-            digest.update(f"{_below(path, roots)}\0{size}\0{etag}\n".encode())
-        known = "" if filters is None else hashlib.sha256(str(filters).encode()).hexdigest()[:8]
-        return cls(digest.hexdigest()[:12], known, order, seed)
-
-    def as_list(self) -> list[Any]:
-        """The parts in their order."""
-        return [getattr(self, name) for name in self.__slots__]
-
-    def check(self, other: object) -> None:
-        """Raise a StateMismatchError that says what is different."""
-        if not isinstance(other, list | tuple) or len(other) != len(self.__slots__):
-            raise StateMismatchError(f"the state is damaged: plan is {other!r}")
-        meaning = {
-            "files": "the files (their paths, sizes or times of change)",
-            "filters": "filters",
-            "order": "shuffle, split_bytes, split_rows, split_strategy, mix or interleave",
-            "seed": "shuffle_seed",
-        }
-        for (name, what), theirs in zip(meaning.items(), other, strict=True):
-            mine = getattr(self, name)
-            if theirs != mine:
-                raise StateMismatchError(
-                    f"the state was taken with other data or options: {what} differ "
-                    f"({theirs!r} in the state, {mine!r} here)"
-                )
-
-
-def _below(path: str, roots: Sequence[str]) -> str:
-    inside = [root for root in roots if path.startswith(root)]
-    return path[len(max(inside, key=len, default="")) :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,9 +206,9 @@ class StructuredDataset(TabularDataset):
         )
         options["rank"], options["world_size"] = ranks.rank, ranks.size
         dataset = cls(path, format, **options)
-        dataset.ranks = ranks
-        dataset.workers = max(num_workers, 1)
-        dataset.evened(dataset.crew.start(dataset.epoch).place)  # what cannot be is refused now
+        planner = dataset.planner
+        planner.ranks, planner.workers = ranks, max(num_workers, 1)
+        planner.evened(planner.crew.start(dataset.epoch).place)  # what cannot be is refused now
         loader = _loader_for(accelerator)(
             dataset,
             num_workers=num_workers,

@@ -15,7 +15,8 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from penstock.errors import OptionError, PenstockError
-from penstock.loader.ranks import Agreement, Ranks, find_ranks
+from penstock.loader.agreement import Agreement
+from penstock.loader.ranks import Ranks, find_ranks
 
 
 def agree_in_all_ways(rank: int) -> dict[str, Any]:
