@@ -28,9 +28,10 @@ $(BIN)/python:
 	{ rm -rf $(VENV); exit 1; }
 
 # torch comes first and alone, so that nothing that follows can ask for another build of it.
-$(READY): pyproject.toml constraints.txt | $(BIN)/python
+$(READY): pyproject.toml constraints.txt scripts/install-azurite | $(BIN)/python
 	@scripts/step "installing torch" $(PIP) "$$(grep '^torch==' constraints.txt)"
 	@scripts/step "installing penstock and what its tests need" $(PIP) -e '.[dev]'
+	@scripts/step "installing the Azure server of the tests" scripts/install-azurite $(BIN)/python
 	@touch $@
 
 $(VENV)/.ready-%: $(READY)

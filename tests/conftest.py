@@ -13,6 +13,16 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# What is imported here is a fixture for all tests.
+from servers.fixtures import (  # noqa: F401
+    azure_server,
+    gcs_server,
+    http_server,
+    hub_server,
+    proxy_to,
+    s3_server,
+)
+
 # Files are written and read in an example: how long that takes is the machine's affair.
 settings.register_profile("without deadline", deadline=None)
 settings.load_profile("without deadline")

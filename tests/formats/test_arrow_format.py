@@ -261,6 +261,6 @@ class CountingStore(LocalStore):
 
     bytes_read: ClassVar[list[int]] = [0]
 
-    def open(self, path: str) -> pa.NativeFile:
+    def open(self, file: DataFileInfo) -> pa.NativeFile:
         self.bytes_read[0] = 0
-        return pa.PythonFile(CountingFile(path, self.bytes_read), mode="r")
+        return pa.PythonFile(CountingFile(file.path, self.bytes_read), mode="r")

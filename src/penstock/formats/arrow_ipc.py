@@ -10,21 +10,25 @@ from pyarrow import ipc
 
 from penstock.formats.blocks import cut_rows, in_blocks, rows_only
 from penstock.formats.failures import naming
+from penstock.formats.ipc_buffers import announce_batches
 from penstock.formats.ipc_footer import (
     FILE_MAGIC,
     MALFORMED,
+    Blocks,
     body_expansion,
     file_batches,
+    file_blocks,
     stream_batches,
 )
 from penstock.formats.protocol import FileFacts
 from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
-from penstock.storage import Store, open_pinned
+from penstock.storage import Store, will_read
 
 __all__ = ["ArrowFormat"]
 
 _FEATHER_V1_MAGIC = b"FEA1"
 _SCHEMA_OFFSET_IN_FILE = 8
+_LOCAL_SAMPLE_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
 
 
 class ArrowFormat:
@@ -42,10 +46,11 @@ class ArrowFormat:
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
-        with naming(file.path, *MALFORMED), open_pinned(store, file) as source:
+        with naming(file.path, *MALFORMED), store.open(file) as source:
             is_file = _has_footer(source)
             batches = file_batches(source) if is_file else list(stream_batches(source))
-            expansion = body_expansion(source, batches)
+            sample_bytes = _LOCAL_SAMPLE_BYTES if store.local else _SAMPLE_BYTES
+            expansion = body_expansion(source, batches, sample_bytes)
             rows = [batch.rows for batch in batches]
             sizes = [round(batch.body_length * expansion) for batch in batches]
             source.seek(0)
@@ -60,7 +65,7 @@ class ArrowFormat:
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        with naming(chunk, *MALFORMED), open_pinned(store, chunk.file) as source:
+        with naming(chunk, *MALFORMED), store.open(chunk.file) as source:
             pieces = _file_pieces if _has_footer(source) else _stream_pieces
             yield from in_blocks(pieces(source, chunk, set(schema.names)), block_bytes)
 
@@ -78,27 +83,39 @@ def _has_footer(source: pa.NativeFile) -> bool:
 
 def _file_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
     """The rows of each batch that fall into the range; batches outside it are not touched."""
-    columns, options = _columns(source, _SCHEMA_OFFSET_IN_FILE, wanted)
+    schema, columns, options = _columns(source, _SCHEMA_OFFSET_IN_FILE, wanted)
+    blocks = file_blocks(source)
+    counts = _batch_rows(source, chunk.file, blocks)
+    shares = list(_shares(chunk.row_range, counts))
+    if columns:
+        announce_batches(source, blocks, [index for index, _, _ in shares], schema, columns)
     reader = ipc.open_file(source, options=options)
-    stop = 0
-    for index, rows in enumerate(_batch_rows(source, chunk.file, reader.num_record_batches)):
-        start, stop = stop, stop + rows
-        first, last = _overlap(chunk.row_range, start, stop)
-        if first >= last:
-            continue
+    for index, first, last in shares:
         if not columns:
             yield rows_only(last - first)
             continue
         batch = reader.get_batch(index)
-        if batch.num_rows != rows:
-            raise ValueError(f"record batch {index} has {batch.num_rows} rows and not {rows}")
+        if batch.num_rows != counts[index]:
+            found = batch.num_rows
+            raise ValueError(f"record batch {index} has {found} rows and not {counts[index]}")
         yield _rows_of(batch, first, last)
-    _refuse_beyond(chunk.row_range, stop)
+    _refuse_beyond(chunk.row_range, sum(counts))
+
+
+def _shares(wanted: RowRange | None, counts: list[int]) -> Iterator[tuple[int, int, int]]:
+    """The batches that hold some rows, each with the first and last of them in it."""
+    stop = 0
+    for index, rows in enumerate(counts):
+        start, stop = stop, stop + rows
+        first, last = _overlap(wanted, start, stop)
+        if first < last:
+            yield index, first, last
 
 
 def _stream_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
     """The rows of the range, for which all batches before it are read as well."""
-    columns, options = _columns(source, 0, wanted)
+    _, columns, options = _columns(source, 0, wanted)
+    will_read(source, [(0, source.size())])
     source.seek(0)
     reader = ipc.open_stream(source, options=options)
     stop = 0
@@ -121,21 +138,21 @@ def _rows_of(batch: pa.RecordBatch, first: int, last: int) -> pa.Table:
 
 def _columns(
     source: pa.NativeFile, schema_offset: int, wanted: set[str]
-) -> tuple[list[int], ipc.IpcReadOptions]:
-    """Indices of the wanted columns, and how to read them; all are read in one piece."""
+) -> tuple[pa.Schema, list[int], ipc.IpcReadOptions]:
+    """The schema, the wanted columns of it, and how to read them; all are read in one piece."""
     source.seek(schema_offset)
-    names = ipc.read_schema(source).names
-    columns = [index for index, name in enumerate(names) if name in wanted]
-    some = columns if len(columns) < len(names) else None
-    return columns, ipc.IpcReadOptions(included_fields=some)
+    schema = ipc.read_schema(source)
+    columns = [index for index, name in enumerate(schema.names) if name in wanted]
+    some = columns if len(columns) < len(schema) else None
+    return schema, columns, ipc.IpcReadOptions(included_fields=some)
 
 
-def _batch_rows(source: pa.NativeFile, file: DataFileInfo, batches: int) -> list[int]:
-    """Rows of each batch: as inspected, if that was all of the file, else from its footer."""
-    groups = file.row_groups
+def _batch_rows(source: pa.NativeFile, file: DataFileInfo, blocks: Blocks) -> list[int]:
+    """Rows of each batch: as inspected, if that was all of the file, else as each says."""
+    groups, batches = file.row_groups, len(blocks.batches)
     if groups is not None and len(groups) == batches and groups.rows.sum() == file.record_count:
         return [int(rows) for rows in groups.rows]
-    return [batch.rows for batch in file_batches(source)]
+    return [batch.rows for batch in file_batches(source, blocks.batches)]
 
 
 def _overlap(wanted: RowRange | None, start: int, stop: int) -> tuple[int, int]:

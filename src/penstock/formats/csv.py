@@ -204,7 +204,7 @@ class CsvFormat:
         self, store: Store, file: DataFileInfo, convert: pacsv.ConvertOptions, block_bytes: int
     ) -> Iterator[pa.Table]:
         rows = 0
-        with naming(file.path), open_text(store, file) as text:
+        with naming(file.path), open_text(store, file, whole=True) as text:
             try:
                 with self._open(text, file, convert, block_bytes) as reader:
                     for batch in reader:

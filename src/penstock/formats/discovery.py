@@ -26,7 +26,7 @@ from penstock.formats.reader import TabularReader
 from penstock.formats.registry import make_format, select_files
 from penstock.formats.schemas import unify
 from penstock.model import DataFileInfo, FileList
-from penstock.storage import FileStatus, LocalStore, Store, find_files
+from penstock.storage import Access, FileStatus, Listing, Store, find_files, load_manifest
 
 __all__ = ["Discovered", "discover"]
 
@@ -43,9 +43,16 @@ class Discovered:
     reader: TabularReader
     files: FileList
     """those that may hold rows, sorted by path"""
-    roots: Sequence[str]
+    listing: Listing
     broken: Sequence[str]
     """why files were left out under ``on_error="skip"``, a line each"""
+    counts: Mapping[str, int]
+    """what was asked of the store"""
+
+    @property
+    def roots(self) -> Sequence[str]:
+        """The directories that were searched."""
+        return self.listing.roots
 
     @property
     def counted(self) -> bool:
@@ -61,13 +68,18 @@ def discover(
     filters: ds.Expression | Sequence[Any] | None = None,
     schema: pa.Schema | None = None,
     partitioning: str | ds.Partitioning | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    access: Access | None = None,
+    manifest: str | os.PathLike[str] | None = None,
     format_options: Mapping[str, Any] | None = None,
     skip_broken: bool = False,
 ) -> Discovered:
     """List, prune by path, inspect each file once in parallel, and decide the schema."""
     keep = to_expression(filters)
-    listing = find_files(path, storage_options)
+    access = access or Access()
+    if manifest is None:
+        listing = find_files(path, access)
+    else:
+        listing = load_manifest(path, access, manifest)
     name, statuses = select_files(listing, format)
     chosen = make_format(
         name, format_options, schema=schema, ignore_unknown=bool(columns or schema)
@@ -91,7 +103,7 @@ def discover(
     read_schema = pa.schema([f for f in whole if f.name in {*output.names, *needed}])
     reader = TabularReader(listing.store, chosen, output, read_schema, pushed, in_path)
     logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
-    return Discovered(reader, FileList(infos), listing.roots, found.broken)
+    return Discovered(reader, FileList(infos), listing, found.broken, access.meter.drain())
 
 
 class _Inspection:
@@ -157,7 +169,7 @@ class _Inspection:
     ) -> Iterator[FileFacts | ReadError]:
         """Look into files in parallel: at local ones, that cost no waiting, if it takes long."""
         threads = _INSPECTING_THREADS
-        if isinstance(self._store, LocalStore) and statuses:
+        if self._store.local and statuses:
             began = time.perf_counter()
             yield self._look(statuses[0], keep)
             statuses = statuses[1:]

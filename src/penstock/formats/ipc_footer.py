@@ -7,12 +7,23 @@ table's vtable. Only the few fields that are needed are followed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-__all__ = ["FILE_MAGIC", "MALFORMED", "Batch", "body_expansion", "file_batches", "stream_batches"]
+from penstock.storage import will_read
+
+__all__ = [
+    "FILE_MAGIC",
+    "MALFORMED",
+    "Batch",
+    "Blocks",
+    "body_expansion",
+    "file_batches",
+    "file_blocks",
+    "stream_batches",
+]
 
 FILE_MAGIC = b"ARROW1"
 MALFORMED = (ValueError, IndexError, struct.error, OSError)
@@ -22,7 +33,6 @@ _CONTINUATION = -1
 _RECORD_BATCH = 3
 _BLOCK_BYTES = 24
 _BUFFER_BYTES = 16
-_EXPANSION_SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +42,21 @@ class Batch:
     rows: int
     body_offset: int
     body_length: int
-    compressed_buffers: tuple[tuple[int, int], ...]
-    """(offset in the body, length) of each buffer if they are compressed"""
+    buffers: tuple[tuple[int, int], ...]
+    """(offset in the body, length) of each buffer"""
+    compressed: bool
 
 
-def file_batches(file: pa.NativeFile) -> list[Batch]:
-    """The record batches of the file format, by its footer."""
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Where a file says that its messages are, as (offset, length of metadata, of the body)."""
+
+    batches: list[tuple[int, int, int]]
+    dictionaries: list[tuple[int, int, int]]
+
+
+def file_blocks(file: pa.NativeFile) -> Blocks:
+    """What the footer of the file format tells."""
     size = file.size()
     end = file.read_at(10, max(0, size - 10))
     if end[4:] != FILE_MAGIC:
@@ -46,18 +65,35 @@ def file_batches(file: pa.NativeFile) -> list[Batch]:
     if not 0 < footer_length <= size - 10:
         raise ValueError(f"its footer would be {footer_length} bytes long, the file is {size}")
     footer = file.read_at(footer_length, size - 10 - footer_length)
+    dictionaries, batches = (_blocks(footer, number, size) for number in (2, 3))
+    return Blocks(batches, dictionaries)
+
+
+def file_batches(
+    file: pa.NativeFile, blocks: Sequence[tuple[int, int, int]] | None = None
+) -> list[Batch]:
+    """The record batches of the file format, or those at some of its blocks."""
+    blocks = file_blocks(file).batches if blocks is None else blocks
+    will_read(file, [(offset, offset + length) for offset, length, _ in blocks])
     batches = []
-    for position in _vector(footer, _field(footer, _root(footer), 3), _BLOCK_BYTES):
-        offset, metadata_length, body_length = struct.unpack_from("<qi4xq", footer, position)
-        body_offset = offset + metadata_length
-        if not 0 <= offset <= body_offset <= body_offset + body_length <= size:
-            raise ValueError(f"the record batch at byte {offset} goes beyond the end of the file")
+    for offset, metadata_length, body_length in blocks:
         message = _without_prefix(file.read_at(metadata_length, offset))
-        batch = _batch(message, body_offset, body_length)
+        batch = _batch(message, offset + metadata_length, body_length)
         if batch is None:
             raise ValueError(f"what its footer calls a record batch, at byte {offset}, is none")
         batches.append(batch)
     return batches
+
+
+def _blocks(footer: bytes, number: int, size: int) -> list[tuple[int, int, int]]:
+    blocks: list[tuple[int, int, int]] = [
+        struct.unpack_from("<qi4xq", footer, position)
+        for position in _vector(footer, _field(footer, _root(footer), number), _BLOCK_BYTES)
+    ]
+    for offset, length, body in blocks:
+        if not 0 <= offset <= offset + length <= offset + length + body <= size:
+            raise ValueError(f"the record batch at byte {offset} goes beyond the end of the file")
+    return blocks
 
 
 def stream_batches(file: pa.NativeFile) -> Iterator[Batch]:
@@ -82,17 +118,17 @@ def stream_batches(file: pa.NativeFile) -> Iterator[Batch]:
             yield batch
 
 
-def body_expansion(file: pa.NativeFile, batches: list[Batch]) -> float:
+def body_expansion(file: pa.NativeFile, batches: list[Batch], sample_bytes: int) -> float:
     """Uncompressed over compressed bytes, by a sample of one read from the first batch.
 
     Each compressed buffer begins with its uncompressed length, -1 where it is stored as it is.
     """
     batch = next((batch for batch in batches if batch.rows), None)
-    if batch is None or not batch.compressed_buffers:
+    if batch is None or not batch.compressed:
         return 1.0
-    sample = file.read_at(min(batch.body_length, _EXPANSION_SAMPLE_BYTES), batch.body_offset)
+    sample = file.read_at(min(batch.body_length, sample_bytes), batch.body_offset)
     stored = expanded = 0
-    for offset, length in batch.compressed_buffers:
+    for offset, length in batch.buffers:
         if length >= 8 and 0 <= offset <= len(sample) - 8:
             full_length = struct.unpack_from("<q", sample, offset)[0]
             stored += length
@@ -107,8 +143,7 @@ def _batch(message: bytes, body_offset: int, body_length: int) -> Batch | None:
     if kind is None or header is None or message[kind] != _RECORD_BATCH:
         return None
     table = _target(message, header)
-    compressed = _field(message, table, 3) is not None
-    buffers = _vector(message, _field(message, table, 2), _BUFFER_BYTES) if compressed else ()
+    buffers = _vector(message, _field(message, table, 2), _BUFFER_BYTES)
     rows = _int64(message, _field(message, table, 0))
     if rows < 0:
         raise ValueError(f"a record batch claims to have {rows} rows")
@@ -116,7 +151,8 @@ def _batch(message: bytes, body_offset: int, body_length: int) -> Batch | None:
         rows,
         body_offset,
         body_length,
-        tuple(struct.unpack_from("<qq", message, position) for position in buffers),
+        tuple(struct.iter_unpack("<qq", message[buffers.start : buffers.stop])),
+        _field(message, table, 3) is not None,
     )
 
 

@@ -80,7 +80,8 @@ class JsonFormat:
         layout = self._layout(store, file)
         if layout is None:
             return FileFacts(self._given_types, splittable=compression_of(file.path) is None)
-        blocks = self._blocks(store, FileSplit(file), layout, self._read.block_size)
+        size = self._read.block_size
+        blocks = self._blocks(store, FileSplit(file), layout, size, all_of_it=False)
         first = next(blocks, None)
         blocks.close()
         unknown = self._parse.unexpected_field_behavior
@@ -122,18 +123,25 @@ class JsonFormat:
         return _Layout(kind, len(BOM) if head.startswith(BOM) else 0)
 
     def _blocks(
-        self, store: Store, chunk: FileSplit, layout: _Layout, block_bytes: int
+        self,
+        store: Store,
+        chunk: FileSplit,
+        layout: _Layout,
+        block_bytes: int,
+        *,
+        all_of_it: bool = True,
     ) -> Generator[TextBlock, None, None]:
+        start = layout.body_offset
         if layout.kind is _Kind.LINES:
-            yield from lines_of_chunk(store, chunk, layout.body_offset, block_bytes)
+            yield from lines_of_chunk(store, chunk, start, block_bytes, all_of_it=all_of_it)
             return
         refuse_parts(chunk)
         path = chunk.file.path
-        with naming(path), open_text(store, chunk.file) as text:
+        with naming(path), open_text(store, chunk.file, whole=all_of_it) as text:
             if layout.kind is _Kind.ARRAY:
-                yield from lines_of_array(path, text, layout.body_offset, block_bytes)
+                yield from lines_of_array(path, text, start, block_bytes)
             else:
-                yield from lines_of_objects(text, layout.body_offset, block_bytes)
+                yield from lines_of_objects(text, start, block_bytes)
 
 
 class JsonLinesFormat(JsonFormat):

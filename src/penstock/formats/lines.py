@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.errors import OptionError
 from penstock.formats.failures import naming
 from penstock.model import ByteRange, DataFileInfo, FileSplit
-from penstock.storage import Store, open_pinned
+from penstock.storage import Store, will_read
 
 __all__ = [
     "BOM",
@@ -118,10 +118,15 @@ def _full_name(kind: type) -> str:
 
 
 @contextmanager
-def open_text(store: Store, file: DataFileInfo) -> Iterator[pa.NativeFile]:
-    """The text of a file, decompressed; at random offsets where it is not compressed."""
+def open_text(store: Store, file: DataFileInfo, *, whole: bool = False) -> Iterator[pa.NativeFile]:
+    """The text of a file, decompressed; at random offsets where it is not compressed.
+
+    ``whole``: all of it will be read, from its beginning.
+    """
     codec = compression_of(file.path)
-    with open_pinned(store, file) as raw:
+    with store.open(file) as raw:
+        if whole:
+            will_read(raw, [(0, raw.size())])
         if codec is None:
             yield raw
         else:
@@ -130,16 +135,22 @@ def open_text(store: Store, file: DataFileInfo) -> Iterator[pa.NativeFile]:
 
 
 def lines_of_chunk(
-    store: Store, chunk: FileSplit, body_offset: int, block_bytes: int
+    store: Store, chunk: FileSplit, body_offset: int, block_bytes: int, *, all_of_it: bool = True
 ) -> Iterator[TextBlock]:
-    """The lines of a chunk after the header, in blocks of about ``block_bytes``."""
-    with naming(chunk.file.path), open_text(store, chunk.file) as text:
-        if compression_of(chunk.file.path) is None and chunk.row_range is None:
-            span = chunk.byte_range or ByteRange(0, text.size())
-            yield from lines_of_range(text, span, body_offset, block_bytes)
-        else:
+    """The lines of a chunk after the header, in blocks of about ``block_bytes``.
+
+    ``all_of_it``: False if only the first blocks will be asked for.
+    """
+    whole = compression_of(chunk.file.path) is not None or chunk.row_range is not None
+    with naming(chunk.file.path), open_text(store, chunk.file, whole=whole and all_of_it) as text:
+        if whole:
             refuse_parts(chunk)
             yield from lines_of_stream(text, body_offset, block_bytes)
+        else:
+            span = chunk.byte_range or ByteRange(0, text.size())
+            if all_of_it:
+                will_read(text, [(max(span.offset - 1, 0), span.stop + _SLACK_BYTES)])
+            yield from lines_of_range(text, span, body_offset, block_bytes)
 
 
 def refuse_parts(chunk: FileSplit) -> None:

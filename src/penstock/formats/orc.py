@@ -13,9 +13,10 @@ from penstock.formats.blocks import cut_rows, in_blocks, rows_only
 from penstock.formats.failures import naming
 from penstock.formats.orc_footer import MALFORMED, Tail, read_tail
 from penstock.formats.orc_pruning import matching_stripes
+from penstock.formats.orc_streams import announce_stripes
 from penstock.formats.protocol import FileFacts
 from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
-from penstock.storage import Store, open_pinned
+from penstock.storage import Store
 
 __all__ = ["OrcFormat"]
 
@@ -33,7 +34,7 @@ class OrcFormat:
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
-        with naming(file.path, *MALFORMED), open_pinned(store, file) as source:
+        with naming(file.path, *MALFORMED), store.open(file) as source:
             tail = read_tail(source)
             schema = orc.ORCFile(source).schema.remove_metadata()
             groups = RowGroups.of((stripe.rows for stripe in tail.stripes), _sizes(tail))
@@ -44,7 +45,7 @@ class OrcFormat:
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        with naming(chunk, *MALFORMED), open_pinned(store, chunk.file) as source:
+        with naming(chunk, *MALFORMED), store.open(chunk.file) as source:
             yield from in_blocks(_stripes(source, chunk.row_range, schema.names), block_bytes)
 
 
@@ -64,16 +65,25 @@ def _stripes(
         raise ValueError(f"the file has {tail.rows} rows only")
     file = orc.ORCFile(source)
     columns = [field for field in file.schema if field.name in set(wanted)]
-    stops = accumulate(stripe.rows for stripe in tail.stripes)
-    for index, (stripe, stop) in enumerate(zip(tail.stripes, stops, strict=True)):
-        first = max(rows.offset - (stop - stripe.rows), 0)
-        last = min(rows.stop - (stop - stripe.rows), stripe.rows)
-        if first >= last:
-            continue
+    shares = list(_shares(tail, rows))
+    if columns:
+        stripes = [tail.stripes[index] for index, _, _ in shares]
+        announce_stripes(source, tail, stripes, [column.name for column in columns])
+    for index, first, last in shares:
         if not columns:
             yield rows_only(last - first)
             continue
         yield cut_rows(_read_columns(file, index, columns), first, last)
+
+
+def _shares(tail: Tail, rows: RowRange) -> Iterator[tuple[int, int, int]]:
+    """The stripes that hold some rows, each with the first and last of them in it."""
+    stops = accumulate(stripe.rows for stripe in tail.stripes)
+    for index, (stripe, stop) in enumerate(zip(tail.stripes, stops, strict=True)):
+        first = max(rows.offset - (stop - stripe.rows), 0)
+        last = min(rows.stop - (stop - stripe.rows), stripe.rows)
+        if first < last:
+            yield index, first, last
 
 
 def _read_columns(file: orc.ORCFile, stripe: int, columns: list[pa.Field]) -> pa.Table:

@@ -86,6 +86,8 @@ class Tail:
     stripes: tuple[Stripe, ...]
     column_ids: dict[str, int]
     """the ids of the top-level columns, by name"""
+    types: int
+    """columns at all levels"""
     row_bytes: float
     """average size of a row when decoded, by the statistics of the file; 0 without them"""
     trusted: bool
@@ -98,6 +100,12 @@ class Tail:
     def rows(self) -> int:
         """Rows of the whole file."""
         return sum(stripe.rows for stripe in self.stripes)
+
+    def ids_of(self, name: str) -> range:
+        """The ids of a top-level column and of all within it, which follow it."""
+        first = self.column_ids[name]
+        after = (number for number in self.column_ids.values() if number > first)
+        return range(first, min(after, default=self.types))
 
 
 def read_tail(file: pa.NativeFile) -> Tail:
@@ -121,6 +129,7 @@ def read_tail(file: pa.NativeFile) -> Tail:
     tail = Tail(
         stripes=tuple(_stripe(parse_message(raw)) for raw in footer.get(3, [])),
         column_ids=_column_ids(footer),
+        types=len(footer[4]),
         row_bytes=_row_bytes(footer),
         trusted=number_in(postscript, 6) > 0,
         compression=compression,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,10 +14,10 @@ import pyarrow.parquet as pq
 
 from penstock.errors import OptionError, ReadError
 from penstock.formats.cache import BoundedCache
-from penstock.formats.parquet_rows import GroupDecoder, row_groups
+from penstock.formats.parquet_rows import GroupDecoder, Opened, footer_alone, row_groups
 from penstock.formats.protocol import FileFacts
 from penstock.model import DataFileInfo, FileSplit
-from penstock.storage import LocalStore, Store, open_pinned
+from penstock.storage import Store
 
 __all__ = ["ParquetFormat"]
 
@@ -53,8 +54,8 @@ class ParquetFormat:
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
         try:
-            with open_pinned(store, file) as source:
-                facts, footer = self._look(source, keep)
+            with store.open(file) as source:
+                facts, footer = self._look(source if store.local else footer_alone(source), keep)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file.path, error) from error
         _footers.add(_key(file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
@@ -79,18 +80,25 @@ class ParquetFormat:
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        open_file = partial(self._open, store, chunk.file)
         try:
-            with open_file() as opened:
-                decoder = GroupDecoder(opened, open_file, schema, _key(chunk.file))
+            with self._open(store, chunk.file) as opened:
+                decoder = GroupDecoder(opened, schema, _key(chunk.file))
                 yield from decoder.tables(chunk.row_range, block_bytes)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(str(chunk), error) from error
 
-    def _open(self, store: Store, file: DataFileInfo, **how: Any) -> pq.ParquetFile:
-        """Of a local file only what is decoded is read; elsewhere requests are joined."""
-        how = {"pre_buffer": not isinstance(store, LocalStore), **self.options, **how}
-        return pq.ParquetFile(open_pinned(store, file), metadata=_footers.get(_key(file)), **how)
+    @contextmanager
+    def _open(self, store: Store, file: DataFileInfo) -> Iterator[Opened]:
+        """What is read is either here or announced, so that pyarrow need not read ahead."""
+        footer = _footers.get(_key(file))
+        with store.open(file) as source:
+            if footer is None and not store.local:
+                footer = pq.read_metadata(footer_alone(source))
+                _footers.add(_key(file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
+            how = {"pre_buffer": False, **self.options}
+            opened = pq.ParquetFile(source, metadata=footer, **how)
+            again = partial(pq.ParquetFile, source, metadata=opened.metadata, **how)
+            yield Opened(opened, source, again)
 
 
 def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[int]:

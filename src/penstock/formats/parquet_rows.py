@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,35 @@ import pyarrow.parquet as pq
 
 from penstock.formats.cache import BoundedCache
 from penstock.model import Int64Array, RowGroups, RowRange
+from penstock.storage import will_read
 
-__all__ = ["GroupDecoder", "row_groups"]
+__all__ = ["GroupDecoder", "Opened", "footer_alone", "row_groups"]
 
 _WORTH_THREADS_BYTES = 1 << 20
 """below this, waking threads to decode columns side by side costs more than it saves"""
 _SAMPLE_ROWS = 1024
 _STREAM_BUFFER_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A Parquet file, and what it is read from."""
+
+    parquet: pq.ParquetFile
+    source: pa.NativeFile
+    again: Callable[..., pq.ParquetFile]
+    """opens it once more, with arguments of ParquetFile: pyarrow decides when a file is opened
+    whether column chunks are read whole or page by page"""
+
+
+def footer_alone(source: pa.NativeFile) -> pa.BufferReader:
+    """The end of a file, which is a file without rows: so no more than the footer is read."""
+    size = source.size()
+    end = source.read_at(8, max(size - 8, 0))
+    if len(end) < 8 or end[4:] not in (b"PAR1", b"PARE"):
+        raise pa.ArrowInvalid("Parquet magic bytes not found in footer; it may be cut short")
+    length = min(int.from_bytes(end[:4], "little") + 8, size)
+    return pa.BufferReader(source.read_at(length, size - length))
 
 
 def row_groups(footer: pq.FileMetaData) -> RowGroups:
@@ -29,39 +52,45 @@ def row_groups(footer: pq.FileMetaData) -> RowGroups:
 
 @dataclass(frozen=True, slots=True)
 class GroupDecoder:
-    """Decodes the wanted columns of one file.
+    """Decodes the wanted columns of one file."""
 
-    ``open_file`` opens it again, with arguments of ParquetFile: pyarrow decides when a file is
-    opened whether column chunks are read whole or page by page.
-    """
-
-    opened: pq.ParquetFile
-    open_file: Callable[..., pq.ParquetFile]
+    opened: Opened
     wanted: pa.Schema
     key: tuple[Any, ...]
     """identity of the file"""
 
     def tables(self, rows: RowRange | None, block_bytes: int) -> Iterator[pa.Table]:
         """Exactly these rows (None: all), in tables of about ``block_bytes``."""
-        groups = row_groups(self.opened.metadata)
-        rows = rows or RowRange(0, self.opened.metadata.num_rows)
-        leaves = _leaf_columns(self.opened.schema_arrow, self.wanted)
+        parquet = self.opened.parquet
+        groups = row_groups(parquet.metadata)
+        rows = rows or RowRange(0, parquet.metadata.num_rows)
+        leaves = _leaf_columns(parquet.schema_arrow, self.wanted)
         columns = [leaf for leaf, _ in leaves]
+        will_read(self.opened.source, self._byte_ranges(_overlapping(groups, rows), columns))
         row_bytes = self._row_bytes(leaves, groups, rows)
-        for first, last in _runs_of_groups(groups, rows, row_bytes, block_bytes // 8):
-            run = RowRange(int(groups.start[first]), int(groups.rows[first:last].sum()))
-            start = max(rows.offset, run.offset) - run.offset
-            length = min(rows.stop, run.stop) - run.offset - start
-            size = row_bytes * run.length
-            if length < run.length or size > 2 * block_bytes:
-                batch_rows = int(block_bytes / row_bytes) if row_bytes else run.length
-                yield from self._streamed(first, columns, start, length, max(batch_rows, 1))
-            else:
-                yield self.opened.reader.read_row_groups(
-                    list(range(first, last)),
+        runs = [
+            _Run(first, last, groups, rows)
+            for first, last in _runs_of_groups(groups, rows, row_bytes, block_bytes // 8)
+        ]
+        most_rows = 2 * block_bytes / row_bytes if row_bytes else math.inf
+        at_once = [run for run in runs if run.whole and run.stored.length <= most_rows]
+        for run in runs:
+            if run in at_once:
+                yield parquet.reader.read_row_groups(
+                    list(range(run.first, run.last)),
                     column_indices=columns,
-                    use_threads=size > _WORTH_THREADS_BYTES,
+                    use_threads=row_bytes * run.stored.length > _WORTH_THREADS_BYTES,
                 )
+            else:
+                batch_rows = int(block_bytes / row_bytes) if row_bytes else run.stored.length
+                yield from self._streamed(run, columns, max(batch_rows, 1))
+
+    def _byte_ranges(self, groups: list[int], columns: list[int]) -> Iterator[tuple[int, int]]:
+        """Where the column chunks are that will be read."""
+        for group in groups:
+            stored = self.opened.parquet.metadata.row_group(group)
+            for column in columns:
+                yield _extent(stored.column(column))
 
     def _row_bytes(
         self, leaves: list[tuple[int, int | None]], groups: RowGroups, rows: RowRange
@@ -82,31 +111,55 @@ class GroupDecoder:
         return fixed + sampled
 
     def _sample(self, columns: list[int], group: int) -> float:
-        with self._page_by_page() as opened:
-            batches = opened.reader.iter_batches(
-                _SAMPLE_ROWS, row_groups=[group], column_indices=columns, use_threads=False
-            )
-            first = next(batches, None)
+        batches = self._page_by_page().reader.iter_batches(
+            _SAMPLE_ROWS, row_groups=[group], column_indices=columns, use_threads=False
+        )
+        first = next(batches, None)
         return 0.0 if first is None or not first.num_rows else first.nbytes / first.num_rows
 
-    def _streamed(
-        self, group: int, columns: list[int], start: int, length: int, batch_rows: int
-    ) -> Iterator[pa.Table]:
+    def _streamed(self, run: _Run, columns: list[int], batch_rows: int) -> Iterator[pa.Table]:
         """Some rows of one group, piece by piece: a group may be larger than memory."""
-        at = 0
-        with self._page_by_page() as opened:
-            for batch in opened.reader.iter_batches(
-                batch_rows, row_groups=[group], column_indices=columns, use_threads=True
-            ):
-                low, high = max(start - at, 0), min(start + length - at, batch.num_rows)
-                at += batch.num_rows
-                if low < high:
-                    yield pa.Table.from_batches([batch.slice(low, high - low)])
-                if at >= start + length:
-                    return
+        at, group = 0, run.first
+        start, length = run.wanted.offset - run.stored.offset, run.wanted.length
+        for batch in self._page_by_page().reader.iter_batches(
+            batch_rows, row_groups=[group], column_indices=columns, use_threads=True
+        ):
+            low, high = max(start - at, 0), min(start + length - at, batch.num_rows)
+            at += batch.num_rows
+            if low < high:
+                yield pa.Table.from_batches([batch.slice(low, high - low)])
+            if at >= start + length:
+                return
 
     def _page_by_page(self) -> pq.ParquetFile:
-        return self.open_file(pre_buffer=False, buffer_size=_STREAM_BUFFER_BYTES)
+        """From the same source: what was announced there is fetched once."""
+        return self.opened.again(buffer_size=_STREAM_BUFFER_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Row groups that are decoded together."""
+
+    first: int
+    last: int
+    groups: RowGroups
+    rows: RowRange
+
+    @property
+    def stored(self) -> RowRange:
+        """All of their rows."""
+        rows = int(self.groups.rows[self.first : self.last].sum())
+        return RowRange(int(self.groups.start[self.first]), rows)
+
+    @property
+    def wanted(self) -> RowRange:
+        """Those that are wanted."""
+        start = max(self.rows.offset, self.stored.offset)
+        return RowRange(start, min(self.rows.stop, self.stored.stop) - start)
+
+    @property
+    def whole(self) -> bool:
+        return self.wanted.length == self.stored.length
 
 
 _sampled_widths: BoundedCache[float] = BoundedCache(lambda width: 100)
@@ -120,7 +173,7 @@ def _runs_of_groups(
     What is decoded together has to be copied together afterwards.
     """
     stop: Int64Array = groups.start + groups.rows
-    overlapping = np.flatnonzero((stop > wanted.offset) & (groups.start < wanted.stop)).tolist()
+    overlapping = _overlapping(groups, wanted)
     whole = (groups.start >= wanted.offset) & (stop <= wanted.stop)
     first: int | None = None
     size = 0.0
@@ -136,6 +189,22 @@ def _runs_of_groups(
             size += own
     if first is not None:
         yield first, overlapping[-1] + 1
+
+
+def _overlapping(groups: RowGroups, wanted: RowRange) -> list[int]:
+    stop: Int64Array = groups.start + groups.rows
+    found: list[int] = np.flatnonzero(
+        (stop > wanted.offset) & (groups.start < wanted.stop)
+    ).tolist()
+    return found
+
+
+def _extent(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """First and last byte of a column chunk; its dictionary comes first, if it has one."""
+    start = column.data_page_offset
+    if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
+        start = column.dictionary_page_offset
+    return start, start + column.total_compressed_size
 
 
 def _leaf_columns(stored: pa.Schema, wanted: pa.Schema) -> list[tuple[int, int | None]]:

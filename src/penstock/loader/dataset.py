@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from penstock.loader.state import Position
 from penstock.loader.stats import Stats
 from penstock.model import DataFileInfo, Split
 from penstock.plan import LanePlan, decode_factor
+from penstock.storage import save_manifest
 
 __all__ = ["TabularDataset"]
 
@@ -83,6 +85,7 @@ class TabularDataset(IterableDataset[Any]):
             prefetch_bytes=prefetch_bytes,
         )
         self.counters = Stats()
+        self.counters.stored(found.counts)
         self._bookmark = Bookmark()
         self._iterator: weakref.ref[DatasetIterator] | None = None
         if self.num_rows is not None and self.num_rows < ranks.size > 1:
@@ -154,6 +157,13 @@ class TabularDataset(IterableDataset[Any]):
     def __repr__(self) -> str:
         rows = "?" if self.num_rows is None else f"{self.num_rows:,}"
         return f"<{type(self).__name__}: {len(self.files)} {self.format} files, {rows} rows>"
+
+    def save_manifest(self, path: str | os.PathLike[str]) -> None:
+        """Write down which files there are, for ``manifest=`` of other processes and later runs.
+
+        They then list nothing and look into no file: what they need is in there.
+        """
+        save_manifest(self._found.listing, path)
 
     # --- epochs
 

@@ -133,15 +133,16 @@ def _after(position: Position, route: Route) -> Position:
 
 
 def _all_cursors(position: Position, route: Route) -> tuple[Cursor, ...]:
-    """How far the lanes of all ranks have come."""
+    """How far the lanes of all ranks have come; rows that were repeated are none of theirs."""
     place = position.place
+    plan = route.plan_at(place)
     cursors: dict[int, Cursor] = {}
     for rank in range(place.ranks):
         cursors.update(_as_rank(position, rank, route).cursors)
     missing = set(range(place.lanes)) - set(cursors)
     if missing:
         raise StateMismatchError(f"the state is damaged: nothing is known of lanes {missing}")
-    return tuple(cursors[lane] for lane in range(place.lanes))
+    return tuple(min(cursors[lane], plan.lane(lane).end) for lane in range(place.lanes))
 
 
 # --- where rows are counted: arithmetic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from penstock.errors import OptionError
 from penstock.model import FileList, SplitStrategy
 from penstock.plan import EvenBatchesSplitStrategy, Grouping, parse_bytes, plan_lanes
+from penstock.storage import DiskCache, Requests
 
 __all__ = [
     "Finish",
@@ -21,7 +23,9 @@ __all__ = [
     "check_flag",
     "check_mapping",
     "check_seconds",
+    "make_cache",
     "make_finish",
+    "make_requests",
 ]
 
 DEFAULT_SPLIT_BYTES = "128MiB"
@@ -155,6 +159,28 @@ def make_finish(
     check_callable("transform", transform)
     check_callable("collate_fn", collate_fn)
     return None if transform is None and collate_fn is None else Finish(transform, collate_fn)
+
+
+def make_requests(max_gap_bytes: int | str | None, max_request_bytes: int | str) -> Requests:
+    """How the byte ranges of a chunk become requests."""
+    gap = max_gap_bytes
+    if gap is not None and gap != 0:
+        gap = parse_bytes("max_gap_bytes", gap)
+    return Requests(gap, parse_bytes("max_request_bytes", max_request_bytes))
+
+
+def make_cache(
+    cache_dir: str | os.PathLike[str] | None, cache_bytes: int | str | None
+) -> DiskCache | None:
+    """The cache on disk, if there is to be one."""
+    if cache_dir is None:
+        if cache_bytes is not None:
+            raise OptionError("cache_bytes has no effect without cache_dir")
+        return None
+    if not isinstance(cache_dir, str | os.PathLike):
+        raise OptionError(f"cache_dir must be a path, not {cache_dir!r}")
+    limit = None if cache_bytes is None else parse_bytes("cache_bytes", cache_bytes)
+    return DiskCache.at(cache_dir, limit)
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:

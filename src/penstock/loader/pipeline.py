@@ -26,13 +26,15 @@ from penstock.plan import (
     permutation,
     taking_turns,
 )
-from penstock.storage import LocalStore
+from penstock.storage import Meter
 from penstock.stream import Cursor, Job, Located, ReadAhead, Run, cut
 
 __all__ = ["LaneStart", "OpenLanes", "Pipeline", "Stream"]
 
 BLOCK_BYTES = 16 << 20
 _MAX_THREADS = 4
+_WAITING_THREADS = 16
+"""that wait for bytes from elsewhere: decoding is bounded by the threads of Arrow"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,12 @@ class OpenLanes:
         self._epoch = epoch
         self._stats = stats
         self._streams = {stream.index: stream for stream in streams}
-        threads = min(_MAX_THREADS, usable_cores())
+        store = pipeline.reader.store
+        self._meter = Meter()
+        self._reader = replace(pipeline.reader, store=store.metered(self._meter))
+        threads = min(_MAX_THREADS, usable_cores()) if store.local else _WAITING_THREADS
         most_jobs = None
-        if isinstance(pipeline.reader.store, LocalStore) and not pipeline.grouping.reorders:
+        if store.local and not pipeline.grouping.reorders:
             # Local files are read as fast as they are decoded: to be further ahead than the
             # threads can work gains nothing, and fresh memory costs more than memory used again.
             most_jobs = len(streams) + threads + 1
@@ -139,13 +144,20 @@ class OpenLanes:
             key=lambda piece: piece.position,
         )
         self._ahead: ReadAhead[Piece, Block] = ReadAhead(
-            (Job(piece.lane, piece, piece.cost_bytes, piece.exact) for piece in pieces),
+            (self._job(piece) for piece in pieces),
             self._blocks,
             size_of=lambda block: block.nbytes,
             budget_bytes=pipeline.prefetch_bytes,
             threads=threads,
             most_jobs=most_jobs,
         )
+
+    def _job(self, piece: Piece) -> Job[Piece, Block]:
+        """From elsewhere bytes come first, and are held until they have been decoded."""
+        cost = piece.cost_bytes
+        if not self._reader.store.local:
+            cost += cost // 2
+        return Job(piece.lane, piece, cost, piece.exact)
 
     def runs(self, lane: int) -> Iterator[Run[Block]]:
         """The runs of batches of one lane, from its start on."""
@@ -159,6 +171,7 @@ class OpenLanes:
     def close(self) -> None:
         """Stop reading; returns when no thread is left."""
         self._ahead.close()
+        self._stats.stored(self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
         self._ahead.waited_s = 0.0
 
@@ -234,17 +247,19 @@ class OpenLanes:
             raise ConversionError(f"{chunk}: {error}") from error
 
     def _tables(self, chunk: FileSplit) -> Iterator[pa.Table]:
-        tables = self._pipeline.reader.read(chunk, self._pipeline.block_bytes)
+        tables = self._reader.read(chunk, self._pipeline.block_bytes)
         try:
             while True:
                 with self._stats.timed("read"):
                     table = next(tables, None)
+                self._stats.stored(self._meter.drain())
                 if table is None:
                     return
                 yield table
         except ReadError as error:
             if not self._pipeline.skip_broken:
                 raise
+            self._stats.stored(self._meter.drain())
             self._stats.skip(str(error))
 
 

@@ -198,10 +198,14 @@ class Planner:
     def resumed(self, position: Position, crew: Crew, replay: Replay) -> Position:
         """Where a member of the crew goes on from a position, checked."""
         plan = self.plan_at(position.place)
-        cursors = {
-            lane: (plan.lane(lane).windows, 0) if cursor[0] == END else cursor
-            for lane, cursor in position.cursors.items()
-        }
+        cursors = dict(position.cursors)
+        if self.even == "pad" and crew.keeps(position.place) and crew.ranks == position.place.ranks:
+            plan = self.evened(position.place).plan  # the place may be among repeated rows
+        elif self.even == "pad":
+            cursors = {lane: min(at, plan.lane(lane).end) for lane, at in cursors.items()}
+        for lane, cursor in cursors.items():
+            if cursor[0] == END:
+                cursors[lane] = plan.lane(lane).end
         self._check_cursors(plan, cursors)
         drop_last = self._order.drop_last
         route = Route(self.plan_at, self._counted, self.dealt_evenly, drop_last, replay)

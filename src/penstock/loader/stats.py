@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["Stats"]
+
+STORAGE_COUNTS = ("requests", "retries", "fetched_bytes", "cached_bytes")
+"""what stores count: how often they were asked, again, for how much, and what a disk had"""
 
 
 class Stats:
@@ -19,7 +22,7 @@ class Stats:
         self.rows = 0
         self.batches = 0
         self.bytes = 0
-        self.retries = 0
+        self.storage = dict.fromkeys(STORAGE_COUNTS, 0)
         self.padded = 0
         self.seconds: dict[str, float] = {}
         self.skipped: list[str] = []
@@ -43,6 +46,12 @@ class Stats:
         with self._lock:
             self.bytes += size_bytes
 
+    def stored(self, counts: Mapping[str, int]) -> None:
+        """Count what stores did."""
+        with self._lock:
+            for name, count in counts.items():
+                self.storage[name] += count
+
     def skip(self, reason: str) -> None:
         """Note a chunk or file that could not be read and was left out."""
         with self._lock:
@@ -53,20 +62,21 @@ class Stats:
         with self._lock:
             taken = {
                 "bytes": self.bytes,
-                "retries": self.retries,
+                "storage": self.storage,
                 "seconds": self.seconds,
                 "skipped": self.skipped,
             }
-            self.bytes, self.retries, self.seconds, self.skipped = 0, 0, {}, []
+            self.bytes, self.seconds, self.skipped = 0, {}, []
+            self.storage = dict.fromkeys(STORAGE_COUNTS, 0)
         return taken
 
     def add(self, drained: dict[str, Any]) -> None:
         """Add what another process drained."""
         for stage, seconds in drained["seconds"].items():
             self.spend(stage, seconds)
+        self.stored(drained["storage"])
         with self._lock:
             self.bytes += drained["bytes"]
-            self.retries += drained["retries"]
             self.skipped.extend(drained["skipped"])
 
     def as_dict(self) -> dict[str, Any]:
@@ -79,5 +89,5 @@ class Stats:
                 "seconds": dict(self.seconds),
                 "padded": self.padded,
                 "skipped_chunks": list(self.skipped),
-                "retries": self.retries,
+                **self.storage,
             }

@@ -24,12 +24,15 @@ from penstock.loader.options import (
     check_flag,
     check_mapping,
     check_seconds,
+    make_cache,
     make_finish,
+    make_requests,
 )
 from penstock.loader.pipeline import usable_cores
 from penstock.loader.ranks import find_ranks, given_ranks
 from penstock.model import SplitStrategy
 from penstock.plan import parse_bytes
+from penstock.storage import Access, Options, RetryPolicy
 
 __all__ = ["DatasetOptions", "StructuredDataset"]
 
@@ -65,7 +68,16 @@ class DatasetOptions(TypedDict, total=False):
     nulls: str | Mapping[str, Any] | None
     ragged: str
     on_error: str
-    storage_options: Mapping[str, Any] | None
+    storage_options: Options | None
+    filesystem: Any
+    manifest: PathLike | None
+    cache_dir: PathLike | None
+    cache_bytes: int | str | None
+    retries: int
+    timeout_s: float
+    max_elapsed_s: float
+    max_gap_bytes: int | str | None
+    max_request_bytes: int | str
     format_options: Mapping[str, Any] | None
     partitioning: str | ds.Partitioning | None
     prefetch_bytes: int | str
@@ -106,7 +118,16 @@ class StructuredDataset(TabularDataset):
         nulls: str | Mapping[str, Any] | None = None,
         ragged: str = "list",
         on_error: str = "raise",
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Options | None = None,
+        filesystem: Any = None,
+        manifest: PathLike | None = None,
+        cache_dir: PathLike | None = None,
+        cache_bytes: int | str | None = None,
+        retries: int = 10,
+        timeout_s: float = 30.0,
+        max_elapsed_s: float = 300.0,
+        max_gap_bytes: int | str | None = None,
+        max_request_bytes: int | str = "8MiB",
         format_options: Mapping[str, Any] | None = None,
         partitioning: str | ds.Partitioning | None = None,
         prefetch_bytes: int | str = "256MiB",
@@ -126,10 +147,16 @@ class StructuredDataset(TabularDataset):
         ranks = given_ranks(rank, world_size)
         if on_error not in ("raise", "skip"):
             raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
-        check_mapping("storage_options", storage_options)
         check_mapping("format_options", format_options)
         finish = make_finish(transform, collate_fn)
         budget = parse_bytes("prefetch_bytes", prefetch_bytes)
+        access = Access(
+            storage_options={} if storage_options is None else storage_options,
+            filesystem=filesystem,
+            retry=RetryPolicy(retries, timeout_s, max_elapsed_s),
+            requests=make_requests(max_gap_bytes, max_request_bytes),
+            cache=make_cache(cache_dir, cache_bytes),
+        )
         found = discover(
             path,
             format,
@@ -137,7 +164,8 @@ class StructuredDataset(TabularDataset):
             filters=filters,
             schema=schema,
             partitioning=partitioning,
-            storage_options=storage_options,
+            access=access,
+            manifest=manifest,
             format_options=format_options,
             skip_broken=on_error == "skip",
         )

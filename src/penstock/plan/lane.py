@@ -86,6 +86,11 @@ class Lane:
         """How many there are."""
         return int(self.window[-1]) + 1 if len(self.window) else 0
 
+    @property
+    def end(self) -> tuple[int, int]:
+        """The cursor behind its last row."""
+        return self.windows, 0
+
     def members(self, window: int) -> slice:
         """The chunks of a window."""
         first, last = np.searchsorted(self.window, [window, window + 1])

@@ -1,6 +1,33 @@
-"""Where bytes are: local files, and any other location through fsspec."""
+"""Where bytes are: on this machine, in object stores, on web servers, and wherever fsspec goes."""
 
+from penstock.storage.access import Access, store_for
+from penstock.storage.credentials import Options
+from penstock.storage.disk_cache import DiskCache
 from penstock.storage.listing import Listing, find_files
-from penstock.storage.stores import FileStatus, LocalStore, Store, open_pinned, store_for
+from penstock.storage.local import LocalStore
+from penstock.storage.manifest import load_manifest, save_manifest
+from penstock.storage.meter import Meter
+from penstock.storage.ranges import Requests
+from penstock.storage.remote import RemoteStore
+from penstock.storage.remote_file import will_read
+from penstock.storage.retrying import RetryPolicy
+from penstock.storage.store import FileStatus, Store
 
-__all__ = ["FileStatus", "Listing", "LocalStore", "Store", "find_files", "open_pinned", "store_for"]
+__all__ = [
+    "Access",
+    "DiskCache",
+    "FileStatus",
+    "Listing",
+    "LocalStore",
+    "Meter",
+    "Options",
+    "RemoteStore",
+    "Requests",
+    "RetryPolicy",
+    "Store",
+    "find_files",
+    "load_manifest",
+    "save_manifest",
+    "store_for",
+    "will_read",
+]

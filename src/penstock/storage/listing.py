@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
 from penstock.errors import NothingFoundError, OptionError
-from penstock.storage.stores import FileStatus, LocalStore, Store, store_for
+from penstock.storage.access import Access
+from penstock.storage.local import LocalStore
+from penstock.storage.store import FileStatus, Store
 
-__all__ = ["Listing", "find_files"]
+__all__ = ["Listing", "find_files", "named_locations"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,53 +32,58 @@ class Listing:
     """the directories that were searched, or that hold the files that were named"""
     named: frozenset[str]
     """paths that were given in full or by a glob, and not found by walking a directory"""
+    locations: Sequence[str] = ()
+    """what the user named, without secrets"""
 
 
 def find_files(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    storage_options: Mapping[str, Any] | None = None,
+    access: Access | None = None,
 ) -> Listing:
     """List files, directories (recursively) and globs; a location without a file is an error.
 
     Hidden files, and those that begin with an underscore (``_SUCCESS``, ``_metadata``), are
     left out unless they are named in full.
     """
-    locations = _locations(path)
-    stores = {store_for(location, storage_options) for location in locations}
-    if len(stores) > 1:
-        raise OptionError(f"paths lie in different stores: {', '.join(sorted(locations))}")
-    store = stores.pop()
+    access = access or Access()
+    store, locations = access.store_for(
+        named_locations(path, as_they_are=access.filesystem is not None)
+    )
     files: dict[str, FileStatus] = {}
     roots: list[str] = []
     named: set[str] = set()
     for location in locations:
         found = dict(_expand(store, location, roots, named))
         if not found:
-            raise NothingFoundError(_nothing_found(location))
+            raise NothingFoundError(_nothing_found(store, location))
         twice = found.keys() & files.keys()
         if twice:
             logger.warning("%d files are named twice and read once: %s", len(twice), min(twice))
         files.update(found)
-    return Listing(store, [files[path] for path in sorted(files)], roots, frozenset(named))
+    found_files = [files[path] for path in sorted(files)]
+    return Listing(store, found_files, roots, frozenset(named), tuple(locations))
 
 
-def _locations(path: object) -> list[str]:
+def named_locations(path: object, *, as_they_are: bool) -> list[str]:
+    """Absolute paths and URLs; only a filesystem that is given knows what its paths mean."""
     if isinstance(path, str | os.PathLike):
-        return [_location(path)]
+        return [_location(path, as_they_are)]
     if not isinstance(path, Iterable) or isinstance(path, bytes):
         raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
-    locations = [_location(one) for one in path]
+    locations = [_location(one, as_they_are) for one in path]
     if not locations:
         raise OptionError("path is an empty list; give a file, a directory or a glob")
     return locations
 
 
-def _location(path: object) -> str:
+def _location(path: object, as_they_are: bool) -> str:
     location = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(location, str):
         raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
     if not location:
         raise OptionError("path is empty; give a file, a directory or a glob")
+    if as_they_are:
+        return location
     protocol, separator, rest = location.partition("://")
     if separator and protocol in ("file", "local"):
         return os.path.abspath(_unquoted(rest.removeprefix("localhost")))
@@ -135,10 +141,10 @@ def _hidden(relative: str, pattern: str = "") -> bool:
     )
 
 
-def _nothing_found(location: str) -> str:
+def _nothing_found(store: Store, location: str) -> str:
     if _MAGIC.search(location):
         return f"no file matches {location}"
-    if isinstance(store_for(location), LocalStore) and os.path.isdir(location):
+    if isinstance(store, LocalStore) and os.path.isdir(location):
         return (
             f"no data file in {location} or below it (hidden files and those "
             "that begin with an underscore are not counted)"

@@ -1,0 +1,200 @@
+"""Fetched bytes on a local disk, shared by all processes of a machine that name the same folder.
+
+A segment is a file of bytes of one version of one object; its name says which bytes, and their
+checksum. It is written aside and then renamed, so that there are whole segments only, whatever
+is killed; one that does not match its checksum is as good as none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import count
+from typing import Any
+
+from penstock.errors import OptionError
+from penstock.storage.meter import Meter
+
+__all__ = ["DiskCache"]
+
+logger = logging.getLogger(__name__)
+
+_LEFT_AFTER_CLEANING = 0.9
+_ABANDONED_S = 3600.0
+_numbers = count()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Segment:
+    start: int
+    stop: int
+    checksum: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.start}-{self.stop}-{self.checksum:08x}"
+
+    @classmethod
+    def named(cls, name: str) -> _Segment | None:
+        try:
+            start, stop, checksum = name.split("-")
+            return cls(int(start), int(stop), int(checksum, 16))
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCache:
+    """A folder of segments, of which the ones not used for longest go when it is full."""
+
+    folder: str
+    limit_bytes: int
+
+    @classmethod
+    def at(cls, folder: str | os.PathLike[str], limit_bytes: int | None) -> DiskCache:
+        """A cache in a folder, which is made; without a limit, of half of what is free."""
+        path = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+        try:
+            os.makedirs(os.path.join(path, "new"), mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise OptionError(f"cache_dir cannot be used: {error}") from error
+        if limit_bytes is None:
+            limit_bytes = shutil.disk_usage(path).free // 2
+        return cls(path, limit_bytes)
+
+    def get(
+        self,
+        key: tuple[Any, ...],
+        start: int,
+        stop: int,
+        fetch: Callable[[int, int], memoryview],
+        meter: Meter,
+    ) -> memoryview:
+        """Bytes of an object: from segments, and fetched where there are none."""
+        folder = self._folder(key)
+        segments = _segments(folder)
+        pieces: list[memoryview] = []
+        while start < stop:
+            held = max((s for s in segments if s.start <= start < s.stop), key=_end, default=None)
+            if held is None:
+                last = min((s.start for s in segments if start < s.start < stop), default=stop)
+                piece = fetch(start, last)
+                self._keep(folder, start, piece)
+            else:
+                data = _loaded(folder, held)
+                if data is None:
+                    segments.remove(held)
+                    continue
+                piece = data[start - held.start : min(stop, held.stop) - held.start]
+                meter.add(cached_bytes=len(piece))
+            pieces.append(piece)
+            start += len(piece)
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def _folder(self, key: tuple[Any, ...]) -> str:
+        name = sha256("\0".join(map(str, key)).encode()).hexdigest()
+        return os.path.join(self.folder, name[:2], name)
+
+    def _keep(self, folder: str, start: int, data: memoryview) -> None:
+        """Store a segment; a disk that is full or read-only is no reason to fail."""
+        if len(data) > self.limit_bytes:
+            return
+        segment = _Segment(start, start + len(data), zlib.crc32(data))
+        aside = os.path.join(self.folder, "new", f"{os.getpid()}-{next(_numbers)}")
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            self._make_room(len(data))
+            with open(aside, "wb") as file:
+                file.write(data)
+            os.replace(aside, os.path.join(folder, segment.name))
+        except OSError as error:
+            logger.warning("a part of %d bytes is not cached: %s", len(data), error)
+            _remove(aside)
+
+    def _make_room(self, more: int) -> None:
+        """Count what is added, in a file that all processes share, and clean up when it is full."""
+        with self._locked() as used:
+            total = used.read()
+            now = int(total) if total.isdigit() else self._clean(0)
+            if now + more > self.limit_bytes:
+                now = self._clean(more)
+            used.seek(0)
+            used.truncate()
+            used.write(b"%d" % (now + more))
+
+    @contextmanager
+    def _locked(self) -> Iterator[Any]:
+        descriptor = os.open(os.path.join(self.folder, "used"), os.O_RDWR | os.O_CREAT, 0o600)
+        with open(descriptor, "r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+
+    def _clean(self, more: int) -> int:
+        """Remove what was not used for longest, until there is room; what is left, in bytes."""
+        found = sorted(self._all())
+        total = sum(size for _, size, _ in found)
+        allowed = self.limit_bytes
+        if total + more > allowed:
+            allowed = int(allowed * _LEFT_AFTER_CLEANING)
+        for _, size, path in found:
+            if total + more <= allowed:
+                break
+            _remove(path)
+            total -= size
+        return total
+
+    def _all(self) -> Iterator[tuple[float, int, str]]:
+        """All segments, with when they were last used; what was left half written goes."""
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    found = os.stat(path)
+                except FileNotFoundError:
+                    continue
+                if os.path.basename(folder) == "new":
+                    if time.time() - found.st_mtime > _ABANDONED_S:
+                        _remove(path)
+                elif folder != self.folder:
+                    yield found.st_mtime, found.st_size, path
+
+
+def _end(segment: _Segment) -> int:
+    return segment.stop
+
+
+def _segments(folder: str) -> list[_Segment]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return [segment for name in names if (segment := _Segment.named(name)) is not None]
+
+
+def _loaded(folder: str, segment: _Segment) -> memoryview | None:
+    path = os.path.join(folder, segment.name)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        if len(data) == segment.stop - segment.start and zlib.crc32(data) == segment.checksum:
+            os.utime(path)
+            return memoryview(data)
+    except OSError:
+        return None
+    _remove(path)
+    return None
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return

@@ -1,0 +1,65 @@
+"""A filesystem of pyarrow that a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from penstock.storage.engines.protocol import Failure, RequestError
+from penstock.storage.store import FileStatus
+
+__all__ = ["ArrowEngine"]
+
+
+class ArrowEngine:
+    """Bytes by ``read_at`` of files that are opened for each request."""
+
+    conditional = False
+
+    def __init__(self, filesystem: pafs.FileSystem) -> None:
+        self._filesystem = filesystem
+
+    def status(self, path: str) -> FileStatus | None:
+        with _translated():
+            info = self._filesystem.get_file_info(path)
+        return _status(info) if info.type == pafs.FileType.File else None
+
+    def entries(self, directory: str, recursive: bool) -> Iterator[FileStatus | str]:
+        selector = pafs.FileSelector(directory, allow_not_found=True, recursive=recursive)
+        with _translated():
+            for info in self._filesystem.get_file_info(selector):
+                if info.type == pafs.FileType.File:
+                    yield _status(info)
+                elif not recursive:
+                    yield info.path
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
+        with _translated(), self._filesystem.open_input_file(path) as file:
+            file.seek(start)
+            data = file.read_buffer(stop - start)
+        if data.size != stop - start:
+            raise RequestError(Failure.TRANSIENT, f"{data.size} bytes came, and not {stop - start}")
+        return data
+
+
+def _status(info: pafs.FileInfo) -> FileStatus:
+    return FileStatus(info.path, int(info.size), None if info.mtime_ns is None else str(info.mtime))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise RequestError(Failure.MISSING, str(error)) from None
+    except PermissionError as error:
+        raise RequestError(Failure.DENIED, str(error)) from None
+    except (pa.ArrowException, OSError) as error:
+        text = str(error)
+        denied = "ACCESS_DENIED" in text or "HTTP status 403" in text or "ExpiredToken" in text
+        failure = Failure.DENIED if denied else Failure.TRANSIENT
+        raise RequestError(failure, text) from None

@@ -1,0 +1,188 @@
+"""Files of web servers, by ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from penstock.storage.engines.http_client import Answer, HttpClient
+from penstock.storage.engines.protocol import Failure, RequestError
+from penstock.storage.options.names import Names
+from penstock.storage.store import FileStatus
+
+__all__ = ["HttpEngine"]
+
+_NAMES = Names(
+    "HTTP",
+    headers="headers",
+    auth="auth",
+    token="token bearer_token",
+    verify="verify",
+    client_kwargs="client_kwargs",
+    signed="signed_urls",
+)
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_LOOKS_AT_ONCE = 16
+
+
+class HttpEngine:
+    """Plain web servers: a HEAD tells the size, and GETs fetch ranges.
+
+    A directory is what its index page links to.
+    """
+
+    conditional = True
+
+    def __init__(self, options: Mapping[str, Any], timeout_s: float) -> None:
+        found = _NAMES.meant(options)
+        found = {**_NAMES.meant(found.pop("client_kwargs", {}), "['client_kwargs']"), **found}
+        headers = dict(found.get("headers", {}))
+        if "token" in found:
+            headers["Authorization"] = f"Bearer {found['token']}"
+        self._client = HttpClient(timeout_s, headers=headers, verify=found.get("verify"))
+        self._signed: Mapping[str, str] = found.get("signed", {})
+        self._logins = _logins(self._signed.values(), found.get("auth"))
+
+    def status(self, path: str) -> FileStatus | None:
+        url = self._url(path)
+        try:
+            answer = self._client.send("HEAD", url, {})
+        except RequestError as error:
+            if error.failure is Failure.MISSING or error.failure is Failure.TRANSIENT:
+                raise
+            answer = None  # signed for GET alone, or not allowed
+        if answer is not None:
+            self._client.drop(answer)
+            length = answer.header("Content-Length")
+            if length is not None and "text/html" not in (answer.header("Content-Type") or ""):
+                return FileStatus(path, int(length), _mark(answer))
+            if urlsplit(path).path.endswith("/"):
+                return None
+        return self._status_by_get(path, url)
+
+    def _status_by_get(self, path: str, url: str) -> FileStatus | None:
+        answer = self._client.send("GET", url, {"Range": "bytes=0-0"})
+        self._client.drop(answer)
+        found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
+        if answer.status == 206 and found and found[3] != "*":
+            return FileStatus(path, int(found[3]), _mark(answer))
+        if "text/html" in (answer.header("Content-Type") or ""):
+            return None  # an index page, or what a site shows instead of nothing
+        length = answer.header("Content-Length")
+        if length is None:
+            raise RequestError(Failure.REFUSED, "its size is not known, so parts cannot be read")
+        return FileStatus(path, int(length), _mark(answer))
+
+    def entries(self, directory: str, recursive: bool) -> Iterator[FileStatus | str]:
+        root = directory.rstrip("/") + "/"
+        pending = [root]
+        seen = set(pending)
+        while pending:
+            files, directories = self._links(pending.pop())
+            with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+                yield from (status for status in pool.map(self.status, files) if status)
+            fresh = [path for path in directories if path not in seen]
+            if not recursive:
+                yield from (path.rstrip("/") for path in fresh)
+                return
+            seen.update(fresh)
+            pending.extend(fresh)
+
+    def _links(self, directory: str) -> tuple[list[str], list[str]]:
+        """Files and directories that an index page links to, right below it."""
+        answer = self._client.send("GET", self._url(directory), {})
+        if "text/html" not in (answer.header("Content-Type") or ""):
+            self._client.drop(answer)
+            return [], []
+        page = _Links()
+        page.feed(self._client.read_all(answer).decode("utf-8", "replace"))
+        below = set()
+        for link in page.found:
+            url = urljoin(directory, link).partition("#")[0]
+            rest = url.removeprefix(directory)
+            if rest not in (url, "") and "?" not in rest and "/" not in rest.rstrip("/"):
+                below.add(url)
+        return (
+            sorted(url for url in below if not url.endswith("/")),
+            sorted(url for url in below if url.endswith("/")),
+        )
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
+        return self._fetch(self._url(path), start, stop, etag)
+
+    def _fetch(self, url: str, start: int, stop: int, etag: str | None) -> Any:
+        headers = {"Range": f"bytes={start}-{stop - 1}"}
+        if etag is not None and etag.startswith('"'):
+            headers["If-Match"] = etag
+        try:
+            answer = self._client.send("GET", url, headers)
+        except RequestError as error:
+            if "HTTP 416" in error.detail:
+                raise RequestError(Failure.CHANGED, "it is shorter by now") from None
+            raise
+        if etag is not None and _mark(answer) not in (None, etag):
+            self._client.drop(answer)
+            raise RequestError(Failure.CHANGED, "it has another etag by now")
+        try:
+            skip = _skipped(answer, start, stop)
+        except RequestError:
+            self._client.drop(answer)
+            raise
+        return self._client.read(answer, stop - start, skip=skip)
+
+    def _url(self, path: str) -> str:
+        """The URL to ask, with what must not be shown."""
+        if path in self._signed:
+            return self._signed[path]
+        parts = urlsplit(path)
+        login = self._logins.get(parts.netloc, self._logins.get(""))
+        return path if login is None else parts._replace(netloc=f"{login}@{parts.netloc}").geturl()
+
+
+def _skipped(answer: Answer, start: int, stop: int) -> int:
+    """Bytes before those that were asked for: all of them, if a server sends the whole file."""
+    if answer.status == 206:
+        found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
+        if found is None or int(found[1]) != start or int(found[2]) < stop - 1:
+            said = answer.header("Content-Range")
+            detail = f"bytes {start}-{stop - 1} were asked for, and {said} came"
+            raise RequestError(Failure.TRANSIENT, detail)
+        return 0
+    return start
+
+
+def _mark(answer: Answer) -> str | None:
+    etag = answer.header("ETag")
+    if etag is not None:
+        return etag
+    changed = answer.header("Last-Modified")
+    return None if changed is None else parsedate_to_datetime(changed).isoformat()
+
+
+def _logins(urls: Any, auth: Any) -> dict[str, str]:
+    """``user:password`` by host; that of the options holds for every host."""
+    found = {}
+    if auth is not None:
+        found[""] = ":".join(auth) if isinstance(auth, tuple | list) else str(auth)
+    for url in urls:
+        userinfo, _, host = urlsplit(url).netloc.rpartition("@")
+        if userinfo:
+            found[host] = userinfo
+    return found
+
+
+class _Links(HTMLParser):
+    """Collects what a page links to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Called by the parser for each tag."""
+        self.found.extend(value for name, value in attrs if tag == "a" and name == "href" and value)

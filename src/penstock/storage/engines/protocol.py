@@ -1,0 +1,73 @@
+"""What a client of one kind of store has to answer, and how it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, Protocol
+
+from penstock.storage.store import FileStatus
+
+__all__ = ["Engine", "Failure", "RequestError"]
+
+
+class Failure(Enum):
+    """What came of a request, and so what to do about it."""
+
+    MISSING = "there is no such object"
+    DENIED = "access was denied"
+    CHANGED = "it is not the version that was asked for"
+    REFUSED = "it was refused"
+    TRANSIENT = "it failed, and may succeed another time"
+
+
+class RequestError(Exception):
+    """A request that failed. Stays inside this room; users see a ReadError."""
+
+    def __init__(self, failure: Failure, detail: str, retry_after_s: float | None = None) -> None:
+        super().__init__(failure, detail, retry_after_s)
+        self.failure = failure
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+
+    @classmethod
+    def of_status(
+        cls, status: int, detail: str, retry_after_s: float | None = None
+    ) -> RequestError:
+        """What an HTTP status means. An expired token may come as a 400."""
+        if status in (404, 410):
+            failure = Failure.MISSING
+        elif status in (401, 403) or "ExpiredToken" in detail or "TokenRefreshRequired" in detail:
+            failure = Failure.DENIED
+        elif status == 412:
+            failure = Failure.CHANGED
+        elif status >= 500 or status in (408, 425, 429) or "RequestTimeout" in detail:
+            failure = Failure.TRANSIENT
+        else:
+            failure = Failure.REFUSED
+        return cls(failure, detail, retry_after_s)
+
+
+class Engine(Protocol):
+    """A client with native handles: lives in one process, serves many threads.
+
+    Each call is one request, or as few as there are pages; none is tried twice. All failures
+    are RequestErrors. Paths are whole URLs.
+    """
+
+    @property
+    def conditional(self) -> bool:
+        """Whether ``fetch`` itself refuses to give bytes of another version."""
+        ...
+
+    def status(self, path: str) -> FileStatus | None:
+        """The object at exactly this path, if there is one."""
+        ...
+
+    def entries(self, directory: str, recursive: bool) -> Iterator[FileStatus | str]:
+        """What is below a directory; if not recursive, directories come as their paths."""
+        ...
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
+        """Exactly these bytes of that version, as anything with a buffer."""
+        ...

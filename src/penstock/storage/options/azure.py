@@ -1,0 +1,84 @@
+"""Azure Blob Storage: options as adlfs names them, and connection strings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import OptionError
+from penstock.storage.options.names import Names, flag
+
+__all__ = ["azure_options"]
+
+_NAMES = Names(
+    "Azure",
+    account_name="account_name",
+    account_key="account_key",
+    connection_string="connection_string",
+    sas_key="sas_token sas_key",
+    token="token bearer_token",
+    tenant_id="tenant_id",
+    client_id="client_id",
+    client_secret="client_secret",
+    credential="credential",
+    endpoint="endpoint endpoint_url account_url account_host",
+    anon="anon anonymous skip_signature",
+    use_azure_cli="use_azure_cli",
+    use_emulator="use_emulator",
+    federated_token_file="federated_token_file",
+    verify="verify",
+)
+_IN_STRING = {
+    "accountname": "account_name",
+    "accountkey": "account_key",
+    "blobendpoint": "endpoint",
+    "sharedaccesssignature": "sas_key",
+}
+
+
+def azure_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Configuration of the store and of its client."""
+    options = _NAMES.meant(given)
+    string = options.pop("connection_string", None)
+    if string is None and not options:
+        string = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+    if string is not None:
+        options = {**_parsed(string), **options}
+    client: dict[str, Any] = {}
+    if options.pop("verify", True) is False:
+        client["allow_invalid_certificates"] = True
+    credential = options.pop("credential", None)
+    if isinstance(credential, str):
+        options.setdefault("sas_key" if "sig=" in credential else "account_key", credential)
+    elif credential is not None:
+        raise OptionError(
+            "storage option 'credential' for Azure must be a key or a SAS token; of a credential "
+            "object give its token: storage_options={'token': lambda: credential.get_token(...)}"
+        )
+    if flag(options, "anon"):
+        options["skip_signature"] = True
+    endpoint = options.get("endpoint")
+    if endpoint is not None:
+        if "://" not in endpoint:
+            endpoint = f"https://{endpoint}"
+        options["endpoint"] = endpoint.rstrip("/")
+        client["allow_http"] = endpoint.startswith("http://")
+    if options.get("sas_key"):
+        options["sas_key"] = options["sas_key"].lstrip("?")
+    return options, client
+
+
+def _parsed(string: str) -> dict[str, Any]:
+    fields = dict(part.partition("=")[::2] for part in string.split(";") if "=" in part)
+    lower = {name.lower(): value for name, value in fields.items()}
+    if lower.get("usedevelopmentstorage", "").lower() == "true":
+        return {"use_emulator": True}
+    found = {meant: lower[name] for name, meant in _IN_STRING.items() if name in lower}
+    if "account_name" not in found:
+        raise OptionError("the Azure connection_string names no AccountName")
+    suffix = lower.get("endpointsuffix")
+    if suffix and "endpoint" not in found:
+        scheme = lower.get("defaultendpointsprotocol", "https")
+        found["endpoint"] = f"{scheme}://{found['account_name']}.blob.{suffix}"
+    return found

@@ -1,0 +1,1 @@
+"""Real servers for the tests and benchmarks of storage, and a proxy that injects faults."""

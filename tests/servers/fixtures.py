@@ -1,0 +1,66 @@
+"""The servers as fixtures: one a test process, started when the first test asks for it.
+
+A server that does not start fails the test; none is ever a reason to skip one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from servers.azure import AzureServer
+from servers.gcs import GcsServer
+from servers.http_files import HttpServer
+from servers.hub import HubServer
+from servers.proxy import FaultProxy
+from servers.s3 import S3Server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[AzureServer]:
+    server = AzureServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[GcsServer]:
+    server = GcsServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def http_server() -> Iterator[HttpServer]:
+    server = HttpServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def hub_server() -> Iterator[HubServer]:
+    server = HubServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def proxy_to() -> Iterator[Callable[..., FaultProxy]]:
+    """`proxy_to(server.url, latency_s=…)`: a running proxy, stopped at the end of the test."""
+    proxies: list[FaultProxy] = []
+
+    def start(upstream: str, **options: object) -> FaultProxy:
+        proxies.append(FaultProxy(upstream, **options).start())
+        return proxies[-1]
+
+    yield start
+    for proxy in proxies:
+        proxy.stop()

@@ -1,0 +1,53 @@
+"""Google's object store on the loopback: gcp-storage-emulator, in memory. It takes any token.
+
+It ignores page sizes, and obstore's client does not work with it; gcsfs and pyarrow do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from urllib.parse import quote
+
+from servers.processes import ServerProcess, ask_well, executable, free_port
+
+# gcsfs reads it when it is imported; else it asks Google what kind of bucket it has, for minutes.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+
+class GcsServer:
+    """`url` is the endpoint (`endpoint_url` of gcsfs, STORAGE_EMULATOR_HOST of others)."""
+
+    project = "test"
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [executable("gcp-storage-emulator"), "start", "--in-memory", "--quiet"]
+        command += ["--host=127.0.0.1", f"--port={self.port}"]
+        self._process = ServerProcess("gcp-storage-emulator", command)
+        self._process.wait_until_answers(self.port)
+
+    @property
+    def storage_options(self) -> dict[str, object]:
+        """What gcsfs users would write to reach it."""
+        return {"endpoint_url": self.url, "project": self.project, "token": "anon"}
+
+    def make_bucket(self, name: str) -> str:
+        self._post(f"/storage/v1/b?project={self.project}", json.dumps({"name": name}).encode())
+        return name
+
+    def put(self, bucket: str, name: str, body: bytes) -> str:
+        """Write or replace an object; its generation."""
+        target = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, safe='')}"
+        said = self._post(target, body, kind="application/octet-stream")
+        return str(json.loads(said).get("generation", ""))
+
+    def delete(self, bucket: str, name: str) -> None:
+        ask_well(self.port, "DELETE", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    def _post(self, target: str, body: bytes, *, kind: str = "application/json") -> bytes:
+        return ask_well(self.port, "POST", target, body=body, headers={"Content-Type": kind})[1]

@@ -1,0 +1,208 @@
+"""A Hugging Face hub on the loopback: repositories with commits, and a CDN for their large files.
+
+As on the real one, large (LFS) files are redirected to another host with a signed link, where the
+hub's token has no business; `cdn.seen` tells whether it was sent there all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, quote, unquote
+
+from servers.answering import AnsweringServer, Asked, Reply
+from servers.http_files import Stored, respond_with
+
+KINDS = ("datasets", "models", "spaces")
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    stored: Stored
+    oid: str
+    lfs_oid: str | None
+
+    def entry(self, path: str) -> dict[str, object]:
+        """As the listing of a tree tells it."""
+        told = {"type": "file", "oid": self.oid, "size": len(self.stored.body), "path": path}
+        if self.lfs_oid is not None:
+            pointer = {"oid": self.lfs_oid, "size": len(self.stored.body), "pointerSize": 134}
+            told["lfs"] = pointer
+        return told
+
+
+@dataclass(slots=True)
+class Repository:
+    """Commits by sha; `heads` names the newest of each branch."""
+
+    private: bool
+    commits: dict[str, dict[str, HubFile]] = field(default_factory=dict)
+    heads: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, files: dict[str, HubFile | None], *, branch: str) -> str:
+        tree = {**self.commits.get(self.heads.get(branch, ""), {}), **files}
+        sha = secrets.token_hex(20)
+        self.commits[sha] = {path: file for path, file in sorted(tree.items()) if file is not None}
+        self.heads[branch] = sha
+        return sha
+
+
+class HubServer(AnsweringServer):
+    """`url` is the endpoint (HF_ENDPOINT). Private repositories open to one of `tokens`.
+
+    `page_size` is the number of entries on a page of a listing.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: set[str] = set()
+        self.page_size = 1000
+        self._repositories: dict[str, Repository] = {}
+        self._links: dict[str, Stored] = {}
+        self.cdn = AnsweringServer(self._deliver)
+        super().__init__(self._find)
+
+    def make_repo(self, repo_id: str, *, private: bool = False, kind: str = "datasets") -> str:
+        """An empty repository with the branch main; its commit."""
+        self._repositories[f"{kind}/{repo_id}"] = Repository(private)
+        return self.put_all(repo_id, {}, kind=kind)
+
+    def put(
+        self, repo_id: str, path: str, body: bytes, *, lfs: bool = True, kind: str = "datasets"
+    ) -> str:
+        """Write or replace one file in a commit of its own on main; the commit."""
+        return self.put_all(repo_id, {path: body}, lfs=lfs, kind=kind)
+
+    def put_all(
+        self,
+        repo_id: str,
+        files: dict[str, bytes | None],
+        *,
+        lfs: bool = True,
+        kind: str = "datasets",
+        branch: str = "main",
+    ) -> str:
+        """Write files (None: delete) in one commit; the commit. Older commits can still be read."""
+        made = {
+            path: None if body is None else _hub_file(body, lfs=lfs) for path, body in files.items()
+        }
+        return self._repositories[f"{kind}/{repo_id}"].commit(made, branch=branch)
+
+    def expire_links(self) -> None:
+        """No signed link given out so far is good any more: the CDN answers 403."""
+        self._links.clear()
+
+    def stop(self) -> None:
+        super().stop()
+        self.cdn.stop()
+
+    def _find(self, asked: Asked) -> Reply:
+        path, _, query = asked.target.partition("?")
+        # Split before decoding: a revision may hold an encoded slash (refs%2Fconvert%2Fparquet).
+        parts = [unquote(part) for part in path.strip("/").split("/")]
+        is_api = parts[0] == "api"
+        parts = parts[is_api:]
+        kind = parts.pop(0) if parts[0] in KINDS else "models"
+        repo_id, action, rest = "/".join(parts[:2]), (parts[2:3] or ["info"])[0], parts[3:]
+        repository = self._repositories.get(f"{kind}/{repo_id}")
+        if repository is None or (repository.private and not self._knows(asked)):
+            return _refusal(404 if self._knows(asked) else 401, "RepoNotFound")
+        revision = rest[0] if rest else "main"
+        sha = repository.heads.get(revision, revision)
+        if sha not in repository.commits:
+            return _refusal(404, "RevisionNotFound")
+        tree, inside = repository.commits[sha], "/".join(rest[1:])
+        if not is_api:
+            return self._resolve(asked, tree.get(inside), sha)
+        if action in ("info", "revision"):
+            siblings = [{"rfilename": name} for name in tree]
+            return _json({"id": repo_id, "sha": sha, "siblings": siblings, "tags": []})
+        if action == "paths-info":
+            return self._paths_info(asked, tree)
+        return self._tree(path, tree, inside, parse_qs(query))
+
+    def _knows(self, asked: Asked) -> bool:
+        return (asked.authorization or "").removeprefix("Bearer ") in self.tokens
+
+    def _paths_info(self, asked: Asked, tree: dict[str, HubFile]) -> Reply:
+        if "json" in (asked.head.value(b"content-type") or ""):
+            paths = json.loads(asked.body)["paths"]
+        else:
+            paths = parse_qs(asked.body.decode())["paths"]
+        entries = _entries(tree, "", recursive=True)
+        return _json([entry for entry in entries if entry["path"] in paths])
+
+    def _tree(
+        self, path: str, tree: dict[str, HubFile], folder: str, query: dict[str, list[str]]
+    ) -> Reply:
+        recursive = query.get("recursive", ["false"])[0].lower() in ("true", "1")
+        entries = _entries(tree, folder, recursive=recursive)
+        if folder and not entries:
+            return _refusal(404, "EntryNotFound")
+        start = int(query.get("cursor", ["0"])[0])
+        stop = start + min(self.page_size, int(query.get("limit", [str(self.page_size)])[0]))
+        status, headers, body = _json(entries[start:stop])
+        if stop < len(entries):
+            kept = "".join(f"{name}={quote(query[name][0])}&" for name in query if name != "cursor")
+            headers["Link"] = f'<{self.url}{path}?{kept}cursor={stop}>; rel="next"'
+        return status, headers, body
+
+    def _resolve(self, asked: Asked, file: HubFile | None, sha: str) -> Reply:
+        if file is None:
+            return _refusal(404, "EntryNotFound", {"X-Repo-Commit": sha})
+        headers = {"X-Repo-Commit": sha, "ETag": f'"{file.oid}"'}
+        if file.lfs_oid is None:
+            return respond_with(file.stored, asked.head, more=headers)
+        headers["X-Linked-Etag"] = f'"{file.lfs_oid}"'
+        headers["X-Linked-Size"] = str(len(file.stored.body))
+        headers["Location"] = self._sign(file)
+        return 302, headers, b"Found. Redirecting"
+
+    def _sign(self, file: HubFile) -> str:
+        signature = secrets.token_urlsafe(24)
+        self._links[signature] = file.stored
+        expires = int(time.time()) + 3600
+        return f"{self.cdn.url}/{file.lfs_oid}?Expires={expires}&Signature={signature}"
+
+    def _deliver(self, asked: Asked) -> Reply:
+        signature = parse_qs(asked.target.partition("?")[2]).get("Signature", [""])[0]
+        stored = self._links.get(signature)
+        if stored is None:
+            return 403, {"Content-Type": "application/xml"}, b"<Error>AccessDenied</Error>"
+        return respond_with(stored, asked.head)
+
+
+def _hub_file(body: bytes, *, lfs: bool) -> HubFile:
+    oid = hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
+    digest = hashlib.sha256(body).hexdigest()
+    etag = f'"{digest if lfs else oid}"'
+    return HubFile(Stored(body, etag, time.time()), oid, digest if lfs else None)
+
+
+def _entries(tree: dict[str, HubFile], folder: str, *, recursive: bool) -> list[dict[str, object]]:
+    """Files and folders within a folder, sorted by path."""
+    start = folder + "/" if folder else ""
+    found: dict[str, dict[str, object]] = {}
+    for path, file in tree.items():
+        if not path.startswith(start):
+            continue
+        names = path[len(start) :].split("/")
+        depths = range(1, len(names)) if recursive else range(1, min(len(names), 2))
+        for depth in depths:
+            inner = start + "/".join(names[:depth])
+            oid = hashlib.sha1(inner.encode()).hexdigest()
+            found[inner] = {"type": "directory", "oid": oid, "size": 0, "path": inner}
+        if recursive or len(names) == 1:
+            found[path] = file.entry(path)
+    return [found[path] for path in sorted(found)]
+
+
+def _json(value: object) -> Reply:
+    return 200, {"Content-Type": "application/json"}, json.dumps(value).encode()
+
+
+def _refusal(status: int, code: str, more: dict[str, str] | None = None) -> Reply:
+    headers = {"X-Error-Code": code, "X-Error-Message": code, **(more or {})}
+    return status, headers, json.dumps({"error": code}).encode()

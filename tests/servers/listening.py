@@ -1,0 +1,79 @@
+"""A listener on a loopback port that can be closed and opened again, and its connections."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+from servers.wire import Wire, set_reset_on_close
+
+
+class Listener:
+    """Calls `serve` in a daemon thread for each connection; `serve` has to close it."""
+
+    def __init__(self, serve: Callable[[Wire], None], *, port: int = 0) -> None:
+        self.port = port
+        self._serve = serve
+        self._listening: socket.socket | None = None
+        self._accepting: threading.Thread | None = None
+        self._live: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def open(self) -> None:
+        """Listen; on the same port as before where it was open once."""
+        if self._listening is not None:
+            return
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", self.port))
+        listening.listen(1024)
+        self.port = listening.getsockname()[1]
+        self._listening = listening
+        self._accepting = threading.Thread(
+            target=self._accept, args=(listening,), name=f"accept:{self.port}", daemon=True
+        )
+        self._accepting.start()
+
+    def close(self, *, drop: bool) -> None:
+        """Refuse connections; with `drop` end those that are open as well."""
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            # Closing alone would leave accept() waiting, and a forked child's copy listening.
+            with contextlib.suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            self._accepting.join()
+            listening.close()
+        if drop:
+            with self._lock:
+                for sock in self._live:
+                    _end(sock)
+
+    def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listening.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._live.add(sock)
+            threading.Thread(target=self._run, args=(sock,), daemon=True).start()
+
+    def _run(self, sock: socket.socket) -> None:
+        try:
+            self._serve(Wire(sock))
+        finally:
+            with self._lock:
+                self._live.discard(sock)
+
+
+def _end(sock: socket.socket) -> None:
+    """End it for both sides and wake the thread that waits on it; what is unsent is lost."""
+    with contextlib.suppress(OSError):
+        set_reset_on_close(sock)
+        sock.shutdown(socket.SHUT_RDWR)
