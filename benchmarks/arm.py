@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import resource
 import time
 from collections.abc import Iterable
@@ -18,6 +17,8 @@ from pathlib import Path
 
 from arms.registry import Arm, Mark, find
 from data import Data
+from descendants import living_descendants_cpu_s
+from remote_store import endpoint, traffic
 
 
 def main() -> None:
@@ -61,8 +62,10 @@ def _measure(arm: Arm, data: Data) -> dict[str, float]:
     first_s = epoch_s = None
     rows = epoch_rows = 0
     exact = True
+    before = 0, 0
     for piece in arm.run(data):
         if piece is Mark.CLOCK_STARTS:
+            before = _traffic()
             cpu_s, start = -_cpu_s(resource.RUSAGE_SELF), time.perf_counter()
             continue
         if first_s is None:
@@ -76,8 +79,9 @@ def _measure(arm: Arm, data: Data) -> dict[str, float]:
             rows += piece
     seconds = time.perf_counter() - start
     cpu_s += _cpu_s(resource.RUSAGE_SELF)
+    requests, fetched_bytes = _traffic()
     gc.collect()  # ends worker processes that are still there
-    descendants_cpu_s = _living_descendants_cpu_s()
+    descendants_cpu_s = living_descendants_cpu_s()
     return {
         "rows": rows,
         "seconds": seconds,
@@ -89,7 +93,16 @@ def _measure(arm: Arm, data: Data) -> dict[str, float]:
         "peak_bytes": _peak_bytes(),
         "imports_bytes": imports_bytes,
         "exact": exact,
+        "requests": requests - before[0],
+        "fetched_bytes": fetched_bytes - before[1],
+        "requests_before": before[0],
+        "fetched_bytes_before": before[1],
     }
+
+
+def _traffic() -> tuple[int, int]:
+    """Requests and bytes so far, of arms that have to do with a store."""
+    return traffic() if endpoint() is not None else (0, 0)
 
 
 def _warm(files: Iterable[Path]) -> None:
@@ -105,25 +118,6 @@ def _cpu_s(who: int) -> float:
     """User and system time of all threads, of this process or of its ended children."""
     usage = resource.getrusage(who)
     return usage.ru_utime + usage.ru_stime
-
-
-def _living_descendants_cpu_s() -> float:
-    """CPU time of processes that this one started, directly or not, and that are still there.
-
-    A library that keeps a cluster of its own running is not done with it at the end of a pass.
-    """
-    ticks: dict[int, tuple[int, int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-        ticks[int(stat.parent.name)] = int(words[1]), sum(map(int, words[11:15]))
-    family, total = {os.getpid()}, 0
-    while children := {one for one, (parent, _) in ticks.items() if parent in family} - family:
-        family |= children
-        total += sum(ticks[one][1] for one in children)
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_bytes() -> int:

@@ -10,7 +10,14 @@ from typing import Literal
 __all__ = ["FIELDS", "Comparison", "Passes", "Verdict", "judge"]
 
 Metric = Literal[
-    "rate", "first_epoch_rate", "first_batch_seconds", "peak_bytes", "seconds", "growth_bytes"
+    "rate",
+    "first_epoch_rate",
+    "first_batch_seconds",
+    "peak_bytes",
+    "seconds",
+    "growth_bytes",
+    "fetched_rate",
+    "fetched_per_needed",
 ]
 Passes = dict[str, list[dict[str, float]]]
 """by arm: what each of its passes took"""
@@ -48,7 +55,7 @@ class Comparison:
     @property
     def more_is_better(self) -> bool:
         """Whether the metric is a rate."""
-        return self.metric in ("rate", "first_epoch_rate")
+        return self.metric in ("rate", "first_epoch_rate", "fetched_rate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +116,6 @@ FIELDS: dict[str, Callable[[dict[str, float]], float]] = {
     "first_batch_seconds": lambda one: one["first_batch_seconds"],
     "peak_bytes": lambda one: one["peak_bytes"],
     "growth_bytes": lambda one: one["peak_bytes"] - one["imports_bytes"],
+    "fetched_rate": lambda one: one["fetched_bytes"] / one["seconds"],
+    "fetched_per_needed": lambda one: one["fetched_bytes"] / one["needed_bytes"],
 }

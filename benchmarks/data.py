@@ -27,8 +27,10 @@ GROUPS_PER_FILE = 5
 FLOAT_COLUMNS = [f"f{i:02d}" for i in range(20)]
 LIST_LENGTH = 64
 KINDS = ("parquet", "orc", "arrow", "csv", "jsonl", "lists")
+SMALL_FILES = 5000
+SMALL_FILE_ROWS = 100
 _TEXT_AND_LISTS = {"csv", "jsonl", "lists"}
-_DATA = Path(__file__).parent / "data"
+FOLDER = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,18 @@ class Data:
 
     def rows(self, kind: str) -> int:
         """Rows over all files; text and lists have a quarter of the rows of the other formats."""
+        if kind == "small":
+            return self.file_count(kind) * SMALL_FILE_ROWS
         rows = FILES * GROUPS_PER_FILE * self.rows_per_group
         return rows // 4 if kind in _TEXT_AND_LISTS else rows
 
+    def file_count(self, kind: str) -> int:
+        """How many files there are of one kind; of small ones many."""
+        return max(1, round(SMALL_FILES * self.scale)) if kind == "small" else FILES
+
     def folder(self, kind: str) -> Path:
         """The folder that holds the files of one kind and nothing else."""
-        return _DATA / f"scale-{self.scale:g}" / kind
+        return FOLDER / f"scale-{self.scale:g}" / kind
 
     def files(self, kind: str) -> list[Path]:
         """The files in order."""
@@ -70,9 +78,11 @@ def make(data: Data, kinds: Sequence[str] = KINDS) -> None:
         unfinished = folder.with_name(kind + ".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        rows = data.rows(kind) // FILES
-        for number in range(FILES):
-            _WRITERS[kind](unfinished / f"part-{number}.{kind}", _table(kind, number, rows))
+        count = data.file_count(kind)
+        rows, digits = data.rows(kind) // count, len(str(count - 1))
+        for number in range(count):
+            path = unfinished / f"part-{number:0{digits}}.{kind}"
+            _WRITERS[kind](path, _table(kind, number, rows))
         unfinished.rename(folder)
 
 
@@ -91,6 +101,10 @@ def _table(kind: str, number: int, rows: int) -> pa.Table:
 def _write_parquet(path: Path, table: pa.Table) -> None:
     group_rows = -(-len(table) // GROUPS_PER_FILE)
     pq.write_table(table, path.with_suffix(".parquet"), row_group_size=group_rows)
+
+
+def _write_small(path: Path, table: pa.Table) -> None:
+    pq.write_table(table, path.with_suffix(".parquet"))
 
 
 def _write_arrow(path: Path, table: pa.Table) -> None:
@@ -124,6 +138,7 @@ _WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {
     "csv": _write_csv,
     "jsonl": _write_jsonl,
     "lists": _write_parquet,
+    "small": _write_small,
 }
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ class Peer:
     environment: str
     same_ground: bool = True
     """whether it stands on the same numpy and pyarrow"""
+    stores: tuple[str, ...] = ()
+    """other distributions that its arms read with"""
 
     @property
     def python(self) -> Path:
@@ -30,6 +32,13 @@ class Peer:
 
 PEERS = (
     Peer("tdu", "torch-dataloader-utils", "torch-dataloader-utils", ".venv-peers"),
+    Peer(
+        "tdu_s3",
+        "torch-dataloader-utils with s3fs",
+        "torch-dataloader-utils",
+        ".venv-peers",
+        stores=("s3fs",),
+    ),
     Peer("hf_datasets", "Hugging Face datasets", "datasets", ".venv-peers-datasets"),
     Peer("lance", "lance.torch", "pylance", ".venv-peers-lance"),
     Peer("litdata", "litdata", "litdata", ".venv-peers-litdata"),
@@ -48,6 +57,7 @@ _SHARES = {
     "lance.shuffle-rows": 0.05,
     "litdata.": 0.25,
     "mosaic.": 0.05,
+    "tdu_s3.startup": 0.2,
 }
 """by the beginning of an arm's name: rates are per row, and the slowest need not read them all"""
 _EVEN_SHUFFLES = ("lance.shuffle-rows", "mosaic.")

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from descendants import living_descendants_cpu_s
+
 __all__ = ["FOREIGN_SHARE", "in_a_quiet_moment"]
 
 Result = TypeVar("Result")
@@ -57,7 +59,7 @@ def _wait_until_idle(patience_s: float) -> None:
 
 
 class _Clocks:
-    """CPU time of the whole machine and of this process and its children, at one moment."""
+    """CPU time of the whole machine and of this process and its descendants, at one moment."""
 
     def __init__(self) -> None:
         self._wall_s = time.monotonic()
@@ -79,4 +81,5 @@ def _machine_busy_s() -> float:
 
 def _own_s() -> float:
     usages = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    ended_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return ended_s + living_descendants_cpu_s()  # servers that run beside all passes

@@ -12,6 +12,7 @@ import sections
 from comparison import Passes, Verdict
 from data import Data
 from quiet import FOREIGN_SHARE
+from requests_table import requests
 from table import COMPARISONS
 
 __all__ = ["table", "write"]
@@ -86,6 +87,7 @@ def write(
         strengths=sections.strengths(rows, strengths),
         disturbed=_disturbed(passes),
         settings=sections.settings(passes),
+        requests=requests(passes),
         shuffle_settings=sections.shuffle_settings(passes),
         repeat=" or ".join(map(str, sorted(repeats))) or "1",
         rows=f"{data.rows('parquet'):,}",

@@ -14,6 +14,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,8 @@ from comparison import Comparison, Passes, Verdict, judge
 from data import Data, make
 from peers import PEERS, Peer, peer_of, share_of, strength_share_of
 from quiet import in_a_quiet_moment
+from remote_store import TWO_COLUMNS, BucketBehindProxy, needed_bytes, network_of, serving
+from requests_table import requests
 from table import COMPARISONS
 from versions import versions
 
@@ -40,12 +44,16 @@ def main() -> None:
     data = Data(options.scale)
     make(data)
     _do_beforehand(comparisons, data)
-    passes = _run_interleaved(comparisons, data, options)
+    with ExitStack() as servers:
+        remote = any(network_of(row.arm) is not None for row in comparisons)
+        bucket = servers.enter_context(serving()) if remote else None
+        passes = _run_interleaved(comparisons, data, options, bucket)
     _check_rows(comparisons, passes)
     verdicts = [judge(comparison, passes) for comparison in comparisons]
     strengths = _measure_strengths(verdicts, data)
     print(f"\n{report.table(verdicts)}\n\n{sections.resumes(verdicts)}")
     print(f"\n{sections.strengths(verdicts, strengths)}\n\n{sections.shuffle_settings(passes)}")
+    print(f"\n{requests(passes)}")
     if options.write or (options.only is None and options.scale == 1):
         report.write(verdicts, passes, strengths, data=data, versions=versions(peers))
 
@@ -89,8 +97,8 @@ def _do_beforehand(comparisons: list[Comparison], data: Data) -> None:
     """Conversions and states, by processes of their own, once."""
     names = dict.fromkeys(name for row in comparisons for name in (*row.rivals, row.arm))
     for name in names:
-        make(Data(data.scale * share_of(name)), ["parquet"])
-        if peer_of(name) is not None or ".resume-" in name:
+        make(Data(data.scale * share_of(name)), ["small" if ".startup-" in name else "parquet"])
+        if network_of(name) is None and (peer_of(name) is not None or ".resume-" in name):
             print("_", end="", flush=True)
             _call(name, Data(data.scale * share_of(name)), "--beforehand")
 
@@ -109,7 +117,10 @@ def _measure_strengths(verdicts: list[Verdict], data: Data) -> sections.Strength
 
 
 def _run_interleaved(
-    comparisons: list[Comparison], data: Data, options: argparse.Namespace
+    comparisons: list[Comparison],
+    data: Data,
+    options: argparse.Namespace,
+    bucket: BucketBehindProxy | None,
 ) -> Passes:
     """All arms once, then again; every other round backwards, so that no arm is always first."""
     arms = list(dict.fromkeys(n for c in comparisons for n in (*c.rivals, c.arm)))
@@ -117,7 +128,7 @@ def _run_interleaved(
     for number in range(options.repeat):
         for name in arms if number % 2 == 0 else reversed(arms):
             result, foreign = in_a_quiet_moment(
-                partial(_run_once, name, data),
+                partial(_run_once, name, data, bucket),
                 patience_s=options.patience,
                 attempts=options.attempts,
                 unseen_s=lambda one: one["descendants_cpu_seconds"],
@@ -142,21 +153,32 @@ def _without_slow_settings(
     return [name for name in arms if name in needed]
 
 
-def _run_once(name: str, data: Data) -> dict[str, float]:
-    result: dict[str, float] = json.loads(_call(name, Data(data.scale * share_of(name))))
+def _run_once(name: str, data: Data, bucket: BucketBehindProxy | None) -> dict[str, float]:
+    here, network = Data(data.scale * share_of(name)), network_of(name)
+    if network is None or bucket is None:
+        result: dict[str, float] = json.loads(_call(name, here))
+        return result
+    result = json.loads(_call(name, here, environment=bucket.prepare(network)))
+    if ".startup-" not in name:
+        columns = tuple(TWO_COLUMNS) if ".two-" in name else None
+        result["needed_bytes"] = needed_bytes(here, columns)
     return result
 
 
-def _call(name: str, data: Data, *doing: str) -> str:
+def _call(name: str, data: Data, *doing: str, environment: Mapping[str, str] | None = None) -> str:
     """The last line that a process of this arm printed."""
     peer = peer_of(name)
     python = Path(sys.executable) if peer is None else peer.python
     script = ROOT / "benchmarks" / "arm.py"
     command = [str(python), str(script), name, "--scale", f"{data.scale}", *doing]
     # The data are here: nobody has to look for a server.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
+    ours = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=_PASS_TIMEOUT_S
+        command,
+        env={**ours, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=_PASS_TIMEOUT_S,
     )
     if done.returncode != 0:
         raise SystemExit(f"\n{name} failed:\n{done.stderr}")

@@ -30,7 +30,7 @@ PY
     echo "$*" >"$folder/.installed"
 }
 
-install_peer .venv-peers "$ground" torch-dataloader-utils==0.2.0
+install_peer .venv-peers "$ground" torch-dataloader-utils==0.2.0 s3fs==2026.9.0
 install_peer .venv-peers-datasets "$ground" datasets==5.2.0
 install_peer .venv-peers-lance "$ground" pylance==14.0.2
 install_peer .venv-peers-litdata "$ground" litdata==0.2.76 polars==2.1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from comparison import Comparison
 from order_rows import ADAPTIVE, RESUMES, SHUFFLE_BUFFER, SHUFFLES
+from remote_rows import REMOTE
 
 __all__ = ["COMPARISONS"]
 
@@ -83,6 +84,7 @@ COMPARISONS = (
         )
         for key, title, reader in _FORMATS
     ),
+    *REMOTE,
     Comparison(
         "first-batch",
         "time to first batch, after imports",

@@ -26,13 +26,13 @@ def versions(peers: Iterable[Peer]) -> dict[str, str]:
     found = {"Python": platform.python_version(), **ours}
     for peer in peers:
         asked = subprocess.run(
-            [str(peer.python), "-c", _ASK, peer.distribution, *_GROUND],
+            [str(peer.python), "-c", _ASK, peer.distribution, *peer.stores, *_GROUND],
             capture_output=True,
             text=True,
             check=True,
         )
         theirs: dict[str, str] = json.loads(asked.stdout)
-        found[peer.distribution] = theirs.pop(peer.distribution)
+        found |= {name: theirs.pop(name) for name in (peer.distribution, *peer.stores)}
         differing = {name: theirs[name] for name in theirs if theirs[name] != ours.get(name)}
         if "torch" in differing or (differing and peer.same_ground):
             raise SystemExit(f"versions differ: {ours} here, {theirs} for {peer.title}")

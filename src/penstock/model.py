@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, overload, runtime_checkable
 
@@ -60,6 +60,8 @@ class RowGroups:
     """rows of each group"""
     size_bytes: Int64Array
     """uncompressed bytes of each group, all columns"""
+    settled: npt.NDArray[np.bool_]
+    """whether statistics prove that the filter keeps every row of the group"""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -75,12 +77,18 @@ class RowGroups:
     def of(cls, rows: Iterable[int], size_bytes: Iterable[int]) -> RowGroups:
         """Groups that follow each other from row 0."""
         counts = np.fromiter(rows, np.int64)
-        return cls(np.cumsum(counts) - counts, counts, np.fromiter(size_bytes, np.int64))
+        sizes = np.fromiter(size_bytes, np.int64)
+        return cls(np.cumsum(counts) - counts, counts, sizes, np.zeros(len(counts), bool))
 
-    def keep(self, groups: Sequence[int]) -> RowGroups:
-        """Only the groups with these indices."""
+    def keep(self, groups: Sequence[int], settled: Collection[int] = ()) -> RowGroups:
+        """Only the groups with these indices, some of which have no rows that a filter drops."""
         index = np.asarray(groups, np.int64)
-        return RowGroups(self.start[index], self.rows[index], self.size_bytes[index])
+        proven = np.fromiter((group in settled for group in groups), bool, len(groups))
+        return RowGroups(self.start[index], self.rows[index], self.size_bytes[index], proven)
+
+    def unsettled(self) -> RowGroups:
+        """The same groups, of whose rows nothing is proven."""
+        return RowGroups(self.start, self.rows, self.size_bytes, np.zeros(len(self), bool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +196,7 @@ class FileList(Sequence[DataFileInfo]):
         ).reshape(-1, 2)
         self.groups = RowGroups(
             *(
-                np.concatenate([np.empty(0, np.int64), *(getattr(g, name) for g in grouped)])
+                np.concatenate([getattr(g, name) for g in (RowGroups.of((), ()), *grouped)])
                 for name in RowGroups.__slots__
             )
         )

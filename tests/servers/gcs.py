@@ -39,8 +39,18 @@ class GcsServer:
 
     def put(self, bucket: str, name: str, body: bytes) -> str:
         """Write or replace an object; its generation."""
+        if not body:
+            return self._put_empty(bucket, name)
         target = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, safe='')}"
         said = self._post(target, body, kind="application/octet-stream")
+        return str(json.loads(said).get("generation", ""))
+
+    def _put_empty(self, bucket: str, name: str) -> str:
+        """In parts, since it closes the connection on an upload without a body."""
+        about = json.dumps({"name": name})
+        parts = f"--X\r\nContent-Type: application/json\r\n\r\n{about}\r\n--X\r\n\r\n\r\n--X--"
+        target = f"/upload/storage/v1/b/{bucket}/o?uploadType=multipart"
+        said = self._post(target, parts.encode(), kind="multipart/related; boundary=X")
         return str(json.loads(said).get("generation", ""))
 
     def delete(self, bucket: str, name: str) -> None:

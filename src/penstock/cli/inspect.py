@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock import StructuredDataset
 from penstock.cli.command import Command
 from penstock.convert.dense import dense_type
+from penstock.storage.redaction import has_secret, public_url
 
 __all__ = ["INSPECT", "Column", "Report", "examine"]
 
@@ -52,7 +53,7 @@ def examine(location: str, *, format: str | None = None, batch_size: int = 1024)
     groups = [file.row_groups for file in dataset.files]
     rows = dataset.num_rows
     return Report(
-        location=location,
+        location=public_url(location) if has_secret(location) else location,
         format=dataset.format,
         files=len(dataset.files),
         size_bytes=None if None in sizes else sum(size or 0 for size in sizes),

@@ -33,6 +33,7 @@ __all__ = ["Discovered", "discover"]
 logger = logging.getLogger(__name__)
 
 _INSPECTING_THREADS = 16
+_WAITING_THREADS = 48
 _SECONDS_WORTH_A_THREAD = 0.005
 
 
@@ -44,6 +45,8 @@ class Discovered:
     files: FileList
     """those that may hold rows, sorted by path"""
     listing: Listing
+    filter: ds.Expression | None
+    """what was asked for, unless paths alone settled it; the reader applies what is still open"""
     broken: Sequence[str]
     """why files were left out under ``on_error="skip"``, a line each"""
     counts: Mapping[str, int]
@@ -85,12 +88,14 @@ def discover(
         name, format_options, schema=schema, ignore_unknown=bool(columns or schema)
     )
     in_path = path_columns(partitioning, [s.path for s in statuses], listing.roots)
-    found = _Inspection(listing.store, chosen, in_path, skip_broken)
+    found = _Inspection(listing.store, chosen, in_path, skip_broken, own_types=schema is None)
     # A filter over paths alone is settled by them: what it keeps, it keeps whole.
     exact = keep is not None and len(in_path.schema) > 0 and binds(keep, in_path.schema)
     survivors = found.prune(statuses, keep, exact)
     pushed = None if exact else keep
     infos, facts = found.inspect(survivors, pushed)
+    if pushed is not None and _all_settled(infos):
+        pushed, infos = None, [_counting_what_is_left(info) for info in infos]
     stored = unify((info.path, fact.schema) for info, fact in zip(infos, facts, strict=True))
     if not infos:  # nothing can match, but what columns there are must still be known
         stored = found.any_schema(statuses)
@@ -99,24 +104,33 @@ def discover(
     needed: list[str] = []
     if keep is not None:
         check_filter(keep, whole)
-        needed = [] if exact else columns_of(keep, whole)
+        needed = [] if pushed is None else columns_of(keep, whole)
     read_schema = pa.schema([f for f in whole if f.name in {*output.names, *needed}])
     reader = TabularReader(listing.store, chosen, output, read_schema, pushed, in_path)
     logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
-    return Discovered(reader, FileList(infos), listing, found.broken, access.meter.drain())
+    asked = None if exact else keep
+    counts = access.meter.drain()
+    return Discovered(reader, FileList(infos), listing, asked, found.broken, counts)
 
 
 class _Inspection:
     """Looks into files, and remembers those that it could not read."""
 
     def __init__(
-        self, store: Store, format_: Format, in_path: PathColumns, skip_broken: bool
+        self,
+        store: Store,
+        format_: Format,
+        in_path: PathColumns,
+        skip_broken: bool,
+        *,
+        own_types: bool,
     ) -> None:
         self.broken: list[str] = []
         self._store = store
         self._format = format_
         self._in_path = in_path
         self._skip_broken = skip_broken
+        self._own_types = own_types
         self._schemas: dict[pa.Schema, pa.Schema] = {}
 
     def prune(
@@ -168,7 +182,7 @@ class _Inspection:
         self, statuses: list[FileStatus], keep: ds.Expression | None
     ) -> Iterator[FileFacts | ReadError]:
         """Look into files in parallel: at local ones, that cost no waiting, if it takes long."""
-        threads = _INSPECTING_THREADS
+        threads = _INSPECTING_THREADS if self._store.local else _WAITING_THREADS
         if self._store.local and statuses:
             began = time.perf_counter()
             yield self._look(statuses[0], keep)
@@ -189,10 +203,16 @@ class _Inspection:
         file = DataFileInfo(status.path, status.size, etag=status.etag)
         try:
             facts = self._format.inspect(self._store, file, keep)
+            if keep is not None and set(facts.schema.names) & set(self._in_path.schema.names):
+                # The path's value of a column is what counts, and statistics are of the file's.
+                facts = self._format.inspect(self._store, file)
         except ReadError as error:
             if not self._skip_broken:
                 raise
             return error
+        if facts.row_groups is not None and not self._own_types:
+            # Rows are filtered in types that the user gave, and statistics are of the file's.
+            facts = replace(facts, row_groups=facts.row_groups.unsettled())
         # Many files have few schemas: keep one object of each, and not one a file.
         return replace(facts, schema=self._schemas.setdefault(facts.schema, facts.schema))
 
@@ -204,6 +224,17 @@ def _in_parallel(
         return [look(status) for status in statuses]
     with ThreadPoolExecutor(threads, thread_name_prefix="penstock-inspect") as pool:
         return list(pool.map(look, statuses))
+
+
+def _all_settled(files: Sequence[DataFileInfo]) -> bool:
+    """Whether statistics have settled a filter: there is no row left that it would drop."""
+    groups = [file.row_groups for file in files]
+    return bool(groups) and all(g is not None and g.settled.all() for g in groups)
+
+
+def _counting_what_is_left(file: DataFileInfo) -> DataFileInfo:
+    assert file.row_groups is not None
+    return replace(file, record_count=int(file.row_groups.rows.sum()))
 
 
 def _whole_schema(stored: pa.Schema, in_path: PathColumns, given: pa.Schema | None) -> pa.Schema:

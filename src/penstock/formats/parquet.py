@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from penstock.errors import OptionError, ReadError
 from penstock.formats.cache import BoundedCache
 from penstock.formats.parquet_rows import GroupDecoder, Opened, footer_alone, row_groups
+from penstock.formats.parquet_settled import settled_groups
 from penstock.formats.protocol import FileFacts
 from penstock.model import DataFileInfo, FileSplit
 from penstock.storage import Store
@@ -74,7 +75,8 @@ class ParquetFormat:
             schema = footer.schema.to_arrow_schema()
         groups = row_groups(footer)
         if fragment is not None:
-            groups = groups.keep(_surviving(fragment, keep))
+            left = _surviving(fragment, keep)
+            groups = groups.keep(left, settled_groups(fragment, footer, left, keep))
         return FileFacts(schema.remove_metadata(), footer.num_rows, groups), footer
 
     def read(

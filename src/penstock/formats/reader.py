@@ -39,8 +39,9 @@ class TabularReader:
 
     def read(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
         """The rows of the chunk that the filter keeps, in order; no empty tables."""
+        settled = self.filter is None or _settled(chunk)
         for table in self._aligned(chunk, block_bytes):
-            kept = table if self.filter is None else self._filtered(table, chunk)
+            kept = table if settled else self._filtered(table, chunk)
             if kept.num_rows:
                 yield kept.select(self.schema.names)
 
@@ -86,6 +87,17 @@ class TabularReader:
         )
         start = part.row_range.offset - group.offset
         return table.take(pa.array(np.arange(start, start + part.row_range.length)))
+
+
+def _settled(chunk: FileSplit) -> bool:
+    """Whether it is known of all rows of a chunk that the filter keeps them."""
+    groups, wanted = chunk.file.row_groups, chunk.row_range
+    if groups is None:
+        return False
+    if wanted is None:
+        return bool(groups.settled.all())
+    ends = groups.start + groups.rows
+    return bool(groups.settled[(ends > wanted.offset) & (groups.start < wanted.stop)].all())
 
 
 def _parts(chunk: FileSplit) -> Iterator[tuple[FileSplit, RowRange | None]]:

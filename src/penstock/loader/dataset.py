@@ -243,7 +243,7 @@ class TabularDataset(IterableDataset[Any]):
         return Fingerprint.of(
             self._found.files,
             self._found.roots,
-            filters=self._found.reader.filter,
+            filters=self._found.filter,
             order=self._order.describe(),
             seed=self._order.shuffle_seed,
         )

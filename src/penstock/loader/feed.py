@@ -89,9 +89,10 @@ class Feed(IterableDataset[Any]):
     @property
     def user_code(self) -> dict[str, Any]:
         """What comes from the user and must reach a worker, by the name of its option."""
-        if self._finish is None:
-            return {}
-        return {"transform": self._finish.transform, "collate_fn": self._finish.collate_fn}
+        found = dict(self._pipeline.reader.store.given)
+        if self._finish is not None:
+            found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
+        return found
 
     def __iter__(self) -> Iterator[Sent]:
         info = get_worker_info()

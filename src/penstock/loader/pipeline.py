@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 from penstock.convert import Block, Converter
 from penstock.errors import ConversionError, ReadError
 from penstock.formats.reader import TabularReader
+from penstock.loader.row_cost import row_cost
 from penstock.loader.stats import Stats
 from penstock.model import FileList, FileSplit
 from penstock.plan import (
@@ -26,7 +28,7 @@ from penstock.plan import (
     permutation,
     taking_turns,
 )
-from penstock.storage import Meter
+from penstock.storage import Meter, Patience
 from penstock.stream import Cursor, Job, Located, ReadAhead, Run, cut
 
 __all__ = ["LaneStart", "OpenLanes", "Pipeline", "Stream"]
@@ -100,7 +102,13 @@ class Pipeline:
     @property
     def reading(self) -> Reading:
         """How windows are read."""
-        return Reading(self.grouping.reorders, self.counted, self.block_bytes, self.row_cost)
+        return Reading(
+            self.grouping.reorders,
+            self.counted,
+            self.block_bytes,
+            self.row_cost,
+            by_columns=not self.reader.store.local,  # larger jobs have fewer requests
+        )
 
     @property
     def block_bytes(self) -> int:
@@ -129,8 +137,9 @@ class OpenLanes:
         self._stats = stats
         self._streams = {stream.index: stream for stream in streams}
         store = pipeline.reader.store
-        self._meter = Meter()
-        self._reader = replace(pipeline.reader, store=store.metered(self._meter))
+        self._meter, self._patience = Meter(), Patience()
+        store = store.during(self._meter, self._patience)
+        self._reader = replace(pipeline.reader, store=store)
         threads = min(_MAX_THREADS, usable_cores()) if store.local else _WAITING_THREADS
         most_jobs = None
         if store.local and not pipeline.grouping.reorders:
@@ -170,6 +179,7 @@ class OpenLanes:
 
     def close(self) -> None:
         """Stop reading; returns when no thread is left."""
+        self._patience.give_up()
         self._ahead.close()
         self._stats.stored(self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
@@ -204,11 +214,18 @@ class OpenLanes:
             for chunk in piece.chunks:
                 yield from map(self._pinned, self._converted(chunk))
             return
-        chunks = [list(self._converted(chunk)) for chunk in piece.chunks]
+        chunks = self._side_by_side(piece.chunks)
         window = [block for blocks in chunks for block in blocks]
         if window:
             rows = [sum(block.num_rows for block in blocks) for blocks in chunks]
             yield self._pinned(self._reordered(window, rows, piece))
+
+    def _side_by_side(self, chunks: Sequence[FileSplit]) -> list[list[Block]]:
+        """The blocks of each chunk of a window; from elsewhere they are waited for together."""
+        if self._reader.store.local or len(chunks) == 1:
+            return [list(self._converted(chunk)) for chunk in chunks]
+        with ThreadPoolExecutor(min(len(chunks), _WAITING_THREADS)) as pool:
+            return list(pool.map(lambda chunk: list(self._converted(chunk)), chunks))
 
     def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block
@@ -261,27 +278,6 @@ class OpenLanes:
                 raise
             self._stats.stored(self._meter.drain())
             self._stats.skip(str(error))
-
-
-def row_cost(schema: pa.Schema) -> RowCost:
-    """What a row of these columns holds in memory once decoded."""
-    widths = [_width(field.type) for field in schema]
-    return RowCost(sum(w for w in widths if w is not None), any(w is None for w in widths))
-
-
-def _width(type_: pa.DataType) -> int | None:
-    """Bytes of a value of fixed width; None where it depends on the value."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return _width(type_.storage_type)
-    if pa.types.is_fixed_size_list(type_):
-        item = _width(type_.value_type)
-        return None if item is None else item * type_.list_size
-    if pa.types.is_struct(type_):
-        parts = [_width(type_.field(i).type) for i in range(type_.num_fields)]
-        return None if None in parts else sum(part or 0 for part in parts)
-    if pa.types.is_primitive(type_) or pa.types.is_fixed_size_binary(type_):
-        return max(int(type_.bit_width) // 8, 1)
-    return 1 if pa.types.is_null(type_) else None
 
 
 def usable_cores() -> int:

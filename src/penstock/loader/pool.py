@@ -45,6 +45,8 @@ class WorkerPool:
     def __init__(self, dataset: TabularDataset, options: WorkerOptions) -> None:
         self._dataset = dataset
         self._options = options
+        if options.count and options.context is not None:
+            options.chosen_context(dataset.fork_safe)  # what cannot be is refused now
         self._kept: _Team | None = None
         self._user_of_kept: weakref.ref[EpochPass] | None = None
 

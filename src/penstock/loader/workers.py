@@ -48,10 +48,16 @@ class WorkerOptions:
 
     def chosen_context(self, fork_safe: bool) -> BaseContext:
         """The user's start method; else the platform's, or forkserver where fork would hang."""
-        if isinstance(self.context, BaseContext):
-            return self.context
         if self.context is not None:
-            return multiprocessing.get_context(self.context)
+            given = self.context
+            context = multiprocessing.get_context(given) if isinstance(given, str) else given
+            if context.get_start_method() == "fork" and not fork_safe:
+                raise OptionError(
+                    "multiprocessing_context='fork' does not go with data that is read over a "
+                    "network: its clients have threads, which a forked process has not got, so "
+                    "that it would hang; use 'forkserver' (the default here) or 'spawn'"
+                )
+            return context
         default = multiprocessing.get_start_method()
         if fork_safe or default != "fork":
             return multiprocessing.get_context(default)

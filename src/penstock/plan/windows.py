@@ -56,6 +56,14 @@ class Reading:
     block_bytes: int
     """size of a piece where a window may be several: they end where row groups do"""
     cost: RowCost
+    by_columns: bool = False
+    """whether that is the size of the columns that are read, and not of all"""
+
+    def size_of(self, rows: int, size_bytes: int) -> int:
+        """What rows count for in a piece, if they take ``size_bytes`` in their file."""
+        if not self.by_columns:
+            return size_bytes
+        return min(self.cost.of(rows, size_bytes), max(size_bytes, 1))
 
 
 def lane_pieces(
@@ -119,7 +127,7 @@ def _split_window(
             yield Piece(lane.index, window, span, None, (split,), size, False, position)
     elif chunk.row_range is not None:
         wanted = chunk.row_range
-        for part, size in _row_parts(chunk, skip, block_bytes):
+        for part, size in _row_parts(chunk, skip, reading):
             held = min(cost.of(part.length, size), 4 * block_bytes)
             row = part.offset - wanted.offset if reading.counted else None
             split = FileSplit(chunk.file, row_range=part)
@@ -127,7 +135,7 @@ def _split_window(
             yield Piece(lane.index, window, span, row, (split,), held, exact, position)
 
 
-def _row_parts(chunk: FileSplit, skip: int, block_bytes: int) -> Iterator[tuple[RowRange, int]]:
+def _row_parts(chunk: FileSplit, skip: int, reading: Reading) -> Iterator[tuple[RowRange, int]]:
     """Runs of rows that end where row groups do, with their uncompressed bytes."""
     assert chunk.row_range is not None
     start, stop = chunk.row_range.offset + skip, chunk.row_range.stop
@@ -137,12 +145,14 @@ def _row_parts(chunk: FileSplit, skip: int, block_bytes: int) -> Iterator[tuple[
             yield RowRange(start, stop - start), chunk.file.file_size or 0
         return
     ends: Int64Array = groups.start + groups.rows
-    at, size = start, 0
+    at, size, counted = start, 0, 0
     for group in np.flatnonzero((ends > start) & (groups.start < stop)).tolist():
         begin, group_bytes = max(int(groups.start[group]), start), int(groups.size_bytes[group])
-        if begin > at and size + group_bytes > block_bytes:
+        more = reading.size_of(int(groups.rows[group]), group_bytes)
+        if begin > at and counted + more > reading.block_bytes:
             yield RowRange(at, begin - at), size
-            at, size = begin, 0
+            at, size, counted = begin, 0, 0
         size += group_bytes
+        counted += more
     if at < stop:
         yield RowRange(at, stop - at), size

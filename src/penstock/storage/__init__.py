@@ -3,6 +3,7 @@
 from penstock.storage.access import Access, store_for
 from penstock.storage.credentials import Options
 from penstock.storage.disk_cache import DiskCache
+from penstock.storage.fetching import Patience
 from penstock.storage.listing import Listing, find_files
 from penstock.storage.local import LocalStore
 from penstock.storage.manifest import load_manifest, save_manifest
@@ -21,6 +22,7 @@ __all__ = [
     "LocalStore",
     "Meter",
     "Options",
+    "Patience",
     "RemoteStore",
     "Requests",
     "RetryPolicy",

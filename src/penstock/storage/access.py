@@ -13,8 +13,9 @@ from penstock.storage.credentials import Options
 from penstock.storage.disk_cache import DiskCache
 from penstock.storage.local import LocalStore
 from penstock.storage.meter import Meter
+from penstock.storage.options.names import is_url
 from penstock.storage.ranges import Requests
-from penstock.storage.redaction import has_secret, public_url
+from penstock.storage.redaction import has_secret, public_url, without_secrets
 from penstock.storage.remote import RemoteStore
 from penstock.storage.retrying import RetryPolicy
 from penstock.storage.store import Store
@@ -27,7 +28,7 @@ class Access:
     """Credentials and other options of stores, retries, requests and the cache."""
 
     storage_options: Options = field(default_factory=dict, repr=False)
-    filesystem: Any = None
+    filesystem: Any = field(default=None, repr=False)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     requests: Requests = field(default_factory=Requests)
     cache: DiskCache | None = None
@@ -51,7 +52,7 @@ class Access:
         protocols = {protocol_of(location) for location in locations}
         if self.filesystem is not None:
             protocols = {""}
-        shown = [public_url(one) if has_secret(one) else one for one in locations]
+        shown = [_shown(one) for one in locations]
         if len(protocols) > 1:
             raise OptionError(f"paths lie in different stores: {', '.join(sorted(shown))}")
         protocol = protocols.pop()
@@ -60,9 +61,18 @@ class Access:
         signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
         if signed and protocol not in ("http", "https"):
             raise OptionError(
-                f"{min(signed)}: credentials do not belong into a {protocol}:// URL; "
+                f"{min(signed)}: credentials do not belong into a URL of "
+                f"{'a filesystem that is given' if protocol == '' else f'{protocol}://'}; "
                 "give them as storage_options"
             )
+        if len(set(shown)) < len(set(locations)):
+            raise OptionError(
+                "two URLs differ only in what signs them, so that their files could not be told "
+                f"apart: {', '.join(sorted(one for one in set(shown) if shown.count(one) > 1))}"
+            )
+        for one, public in zip(locations, shown, strict=True):
+            if protocol in ("http", "https") and not is_url(one):
+                raise OptionError(f"{without_secrets(public)} is no URL of a web server")
         connection = Connection(
             protocol,
             self.storage_options,
@@ -72,6 +82,17 @@ class Access:
         )
         connection.check()
         return RemoteStore(connection, self.requests, self.cache, self.meter), shown
+
+
+def _shown(location: str) -> str:
+    """A location without secrets; other than in URLs there are none."""
+    looks_like_url = "://" in location and protocol_of(location) != ""
+    if not looks_like_url or not has_secret(location):
+        return location
+    try:
+        return public_url(location)
+    except ValueError:  # it is no URL
+        return without_secrets(location)
 
 
 def protocol_of(location: str | os.PathLike[str]) -> str:

@@ -7,16 +7,19 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from penstock.errors import ReadError
+from penstock.errors import MissingExtraError, OptionError, ReadError
 from penstock.storage.credentials import Options, Resolved, resolve
 from penstock.storage.engines import SIGNED, Engine, Failure, RequestError, connect
+from penstock.storage.fetching import Patience
 from penstock.storage.meter import Meter
-from penstock.storage.redaction import Redaction
+from penstock.storage.redaction import Redaction, of_environment
 from penstock.storage.retrying import Attempts, RetryPolicy
 
 __all__ = ["Connection"]
 
 T = TypeVar("T")
+
+_LONGEST_DETAIL = 600
 
 
 class Connection:
@@ -61,6 +64,11 @@ class Connection:
         return f"<connection to {self.protocol}>"
 
     @property
+    def given(self) -> Mapping[str, Any]:
+        """What the user gave, by the name of its option."""
+        return {"storage_options": self._options, "filesystem": self._filesystem}
+
+    @property
     def conditional(self) -> bool:
         """Whether reads themselves refuse another version."""
         return self._current()[0].conditional
@@ -69,12 +77,13 @@ class Connection:
         """Raise an OptionError or a MissingExtraError now; nothing is sent."""
         self._current()
 
-    def request(self, what: str, ask: Callable[[Engine], T], meter: Meter) -> T:
+    def request(self, what: str, ask: Callable[[Engine], T], meter: Meter, patience: Patience) -> T:
         """What ``ask`` returns. MISSING and CHANGED come as RequestErrors, the rest as ReadErrors.
 
-        Errors of clients are not chained: their texts may hold credentials.
+        Errors of clients are not chained, not even as a context that is not shown: their texts
+        may hold credentials.
         """
-        attempts = Attempts(self._policy)
+        attempts = Attempts(self._policy, patience)
         renewed = False
         while True:
             engine, resolved = self._current()
@@ -82,9 +91,9 @@ class Connection:
             try:
                 return ask(engine)
             except RequestError as error:
-                if error.failure in (Failure.MISSING, Failure.CHANGED):
-                    raise RequestError(error.failure, self._redact(error.detail)) from None
                 failed = error
+            if failed.failure in (Failure.MISSING, Failure.CHANGED):
+                raise RequestError(failed.failure, self._said(failed))
             if failed.failure is Failure.DENIED and resolved.renewable and not renewed:
                 renewed = True
                 self._renew(engine)
@@ -97,11 +106,16 @@ class Connection:
             meter.add(retries=1)
 
     def _error(self, what: str, failed: RequestError, attempts: Attempts) -> ReadError:
-        said = self._redact(failed.detail)
         advice = ""
         if failed.failure is Failure.DENIED:
             advice = "; check the credentials, and whether they have expired"
-        return ReadError(f"{self._redact(what)}: {said} ({attempts.told}{advice})")
+        return ReadError(f"{what}: {self._said(failed)} ({attempts.told}{advice})")
+
+    def _said(self, failed: RequestError) -> str:
+        """What a client said; cut only here, or half of a secret would not be known as one."""
+        found = self._engine.secrets if self._engine is not None else ()
+        said = Redaction({"found": list(found)})(failed.detail)
+        return self._redact(said)[:_LONGEST_DETAIL]
 
     def _current(self) -> tuple[Engine, Resolved]:
         if self._process != os.getpid():
@@ -122,7 +136,15 @@ class Connection:
     def _open(self) -> None:
         self._resolved = resolve(self._options)
         options = self._resolved.options
-        self._redact = Redaction({"before": self._redact.secrets, **options, **self._signed})
+        known = {"before": self._redact.secrets, "around": of_environment(), **self._signed}
+        self._redact = Redaction({**known, **options})
         if self._signed:
             options = {**options, SIGNED: self._signed}
-        self._engine = connect(self.protocol, options, self._policy.timeout_s, self._filesystem)
+        self._engine = self._connected(options)
+
+    def _connected(self, options: Mapping[str, Any]) -> Engine:
+        try:
+            return connect(self.protocol, options, self._policy.timeout_s, self._filesystem)
+        except (OptionError, MissingExtraError) as error:
+            kind, said = type(error), self._redact(str(error))
+        raise kind(said)

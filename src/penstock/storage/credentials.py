@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,8 @@ Options = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
 _EARLY_S = 60.0
 """so long before they expire, credentials are asked for again"""
+_EARLY_SHARE = 0.25
+"""of how long they last; or short-lived ones would be asked for at every request"""
 EXPIRY = "expires_at"
 """the option that says when the others expire"""
 SOURCE = "credentials"
@@ -32,13 +34,15 @@ class Resolved:
     """in seconds since the epoch"""
     renewable: bool
     """whether asking again may give others"""
+    resolved_at: float = field(default_factory=time.time)
 
     @property
     def stale(self) -> bool:
         """Whether it is time to ask again."""
         if self.expires_at is None or not self.renewable:
             return False
-        return time.time() > self.expires_at - _EARLY_S
+        lifetime_s = max(self.expires_at - self.resolved_at, 0.0)
+        return time.time() > self.expires_at - min(_EARLY_S, _EARLY_SHARE * lifetime_s)
 
 
 def resolve(given: Options) -> Resolved:
@@ -70,15 +74,20 @@ def _called(source: Callable[[], Any], name: str) -> Mapping[str, Any]:
     return options
 
 
+def _parsed(moment: str) -> datetime:
+    try:
+        return datetime.fromisoformat(moment)
+    except ValueError:
+        pass
+    raise OptionError(f"{EXPIRY} is no time, such as 2026-12-31T23:59:59Z")
+
+
 def _seconds(moment: Any) -> float | None:
     """A time as boto, Azure and people write it: a number, a datetime, or ISO 8601."""
     if moment is None or (isinstance(moment, int | float) and not isinstance(moment, bool)):
         return None if moment is None else float(moment)
     if isinstance(moment, str):
-        try:
-            moment = datetime.fromisoformat(moment)
-        except ValueError:
-            raise OptionError(f"{EXPIRY} is no time: {moment!r}") from None
+        moment = _parsed(moment)
     if not isinstance(moment, datetime):
         raise OptionError(f"{EXPIRY} must be a datetime or seconds, not {type(moment).__name__}")
     return moment.timestamp()

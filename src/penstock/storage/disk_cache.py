@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import shutil
 import time
@@ -110,25 +111,34 @@ class DiskCache:
         segment = _Segment(start, start + len(data), zlib.crc32(data))
         aside = os.path.join(self.folder, "new", f"{os.getpid()}-{next(_numbers)}")
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            self._make_room(len(data))
-            with open(aside, "wb") as file:
-                file.write(data)
-            os.replace(aside, os.path.join(folder, segment.name))
+            for needed in (folder, os.path.dirname(aside)):
+                os.makedirs(needed, mode=0o700, exist_ok=True)
+            if self._reserve(aside, len(data)):
+                with open(aside, "r+b") as file:
+                    file.write(data)
+                os.replace(aside, os.path.join(folder, segment.name))
         except OSError as error:
             logger.warning("a part of %d bytes is not cached: %s", len(data), error)
             _remove(aside)
 
-    def _make_room(self, more: int) -> None:
-        """Count what is added, in a file that all processes share, and clean up when it is full."""
+    def _reserve(self, aside: str, more: int) -> bool:
+        """Make a file of so many bytes, cleaning up if need be; False if there is no room for it.
+
+        What is used is counted in a file that all processes share.
+        """
         with self._locked() as used:
             total = used.read()
             now = int(total) if total.isdigit() else self._clean(0)
             if now + more > self.limit_bytes:
                 now = self._clean(more)
+            fits = now + more <= self.limit_bytes
+            if fits:
+                with open(aside, "xb") as file:
+                    file.truncate(more)
             used.seek(0)
             used.truncate()
-            used.write(b"%d" % (now + more))
+            used.write(b"%d" % (now + more if fits else now))
+        return fits
 
     @contextmanager
     def _locked(self) -> Iterator[Any]:
@@ -144,15 +154,18 @@ class DiskCache:
         allowed = self.limit_bytes
         if total + more > allowed:
             allowed = int(allowed * _LEFT_AFTER_CLEANING)
-        for _, size, path in found:
-            if total + more <= allowed:
+        for last_used, size, path in found:
+            if total + more <= allowed or last_used == math.inf:
                 break
             _remove(path)
             total -= size
         return total
 
     def _all(self) -> Iterator[tuple[float, int, str]]:
-        """All segments, with when they were last used; what was left half written goes."""
+        """All segments, with when they were last used, and at the end those being written.
+
+        What somebody left half written goes.
+        """
         for folder, _, names in os.walk(self.folder):
             for name in names:
                 path = os.path.join(folder, name)
@@ -160,11 +173,13 @@ class DiskCache:
                     found = os.stat(path)
                 except FileNotFoundError:
                     continue
-                if os.path.basename(folder) == "new":
-                    if time.time() - found.st_mtime > _ABANDONED_S:
-                        _remove(path)
-                elif folder != self.folder:
-                    yield found.st_mtime, found.st_size, path
+                if os.path.basename(folder) != "new":
+                    if folder != self.folder:
+                        yield found.st_mtime, found.st_size, path
+                elif time.time() - found.st_mtime > _ABANDONED_S:
+                    _remove(path)
+                else:
+                    yield math.inf, found.st_size, path
 
 
 def _end(segment: _Segment) -> int:
@@ -174,7 +189,7 @@ def _end(segment: _Segment) -> int:
 def _segments(folder: str) -> list[_Segment]:
     try:
         names = os.listdir(folder)
-    except FileNotFoundError:
+    except OSError:
         return []
     return [segment for name in names if (segment := _Segment.named(name)) is not None]
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
-__all__ = ["in_background"]
+__all__ = ["GivenUp", "Patience", "forget", "in_background", "interruptibly"]
 
 T = TypeVar("T")
 
 _REQUESTS_AT_ONCE = 48
 _IDLE_S = 1.0
+_EXIT_PATIENCE_S = 4.0
+"""how long a server that is silent may hold up the end of the interpreter"""
 
 
 class _Threads:
     """Begin with work, and end when there has been none for a while.
 
     They must not be in the middle of native code when the interpreter goes down: then what has
-    not begun is given up, and what has is waited for.
+    not begun is given up, and what has is waited for, though not for ever.
     """
 
     def __init__(self) -> None:
@@ -36,7 +39,7 @@ class _Threads:
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
-                future.cancel()
+                _cancel(future)
                 return future
             self._work.append((future, work))
             if self._idle < len(self._work) and len(self._threads) < _REQUESTS_AT_ONCE:
@@ -46,26 +49,35 @@ class _Threads:
             self._changed.notify()
         return future
 
+    def drop(self, future: Future[Any]) -> None:
+        with self._changed:
+            _cancel(future)
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
             for future, _ in self._work:
-                future.cancel()
+                _cancel(future)
             self._work.clear()
             self._changed.notify_all()
             threads = list(self._threads)
+        until = time.monotonic() + _EXIT_PATIENCE_S
         for thread in threads:
-            thread.join()
+            thread.join(max(until - time.monotonic(), 0.0))
 
     def _run(self) -> None:
         while (next_one := self._next()) is not None:
             future, work = next_one
-            if future.set_running_or_notify_cancel():
+            if self._begin(future):
                 try:
                     future.set_result(work())
                 except BaseException as error:
                     future.set_exception(error)
             del next_one, future, work  # or what was fetched is held until there is more to do
+
+    def _begin(self, future: Future[Any]) -> bool:
+        with self._changed:
+            return not future.cancelled() and future.set_running_or_notify_cancel()
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
         with self._changed:
@@ -80,19 +92,83 @@ class _Threads:
             return None
 
 
+def _cancel(future: Future[Any]) -> None:
+    """Cancel, and tell those who wait for it: by itself a future tells them once it is begun."""
+    if not future.cancelled() and future.cancel():
+        future.set_running_or_notify_cancel()
+
+
 _threads = _Threads()
+_exit: Future[None] = Future()
+"""done when the interpreter goes down"""
+_exit_is_noted = False
+
+
+class GivenUp(Exception):
+    """Nobody waits for this any more."""
+
+
+class Patience:
+    """How long somebody waits for what is fetched: until it comes, or until they give up."""
+
+    def __init__(self) -> None:
+        self._end: Future[None] = Future()
+
+    def give_up(self) -> None:
+        """Let go of all who wait; what is under way ends by itself, and is not tried again."""
+        if not self._end.done():
+            self._end.set_result(None)
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._end.done() or _exit.done()
+
+    def wait_for(self, future: Future[T]) -> T:
+        """What a future gives, or GivenUp."""
+        if not future.done():
+            either: list[Future[Any]] = [future, self._end, _exit]
+            wait(either, return_when=FIRST_COMPLETED)
+        if not future.done() or future.cancelled():
+            raise GivenUp
+        return future.result()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Patience, ()
+
+
+def forget(future: Future[Any]) -> None:
+    """Do not begin what has not begun; whoever waits for it is told so."""
+    _threads.drop(future)
+
+
+def interruptibly(work: Callable[[], T]) -> T:
+    """What ``work`` returns. The main thread is not to be inside a client when a signal comes."""
+    if threading.current_thread() is threading.main_thread():
+        return in_background(work).result()
+    return work()
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
     """Run something that waits, in one of a bounded number of threads."""
+    global _exit_is_noted
+    if not _exit_is_noted:
+        _exit_is_noted = True
+        atexit.register(_leave)  # now, so that it runs before what waits for these threads
     return _threads.submit(work)
 
 
+def _leave() -> None:
+    """Let go of all who wait, and see the threads off."""
+    if not _exit.done():
+        _exit.set_result(None)
+    _threads.close()
+
+
 def _forget() -> None:
-    """In a forked child there are no such threads, but their lock may be held for ever."""
-    global _threads
-    _threads = _Threads()
+    """In a forked child there are no such threads, but their locks may be held for ever."""
+    global _threads, _exit
+    _threads, _exit = _Threads(), Future()
 
 
-atexit.register(lambda: _threads.close())
 os.register_at_fork(after_in_child=_forget)

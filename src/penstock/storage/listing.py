@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -19,6 +20,7 @@ __all__ = ["Listing", "find_files", "named_locations"]
 logger = logging.getLogger(__name__)
 
 _MAGIC = re.compile(r"[*?\[]")
+_ASKING_THREADS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,9 @@ def find_files(
     files: dict[str, FileStatus] = {}
     roots: list[str] = []
     named: set[str] = set()
-    for location in locations:
-        found = dict(_expand(store, location, roots, named))
+    places = [store.resolved(location) for location in locations]
+    for location, place, status in zip(locations, places, _statuses(store, places), strict=True):
+        found = dict(_expand(store, place, status, roots, named))
         if not found:
             raise NothingFoundError(_nothing_found(store, location))
         twice = found.keys() & files.keys()
@@ -61,7 +64,8 @@ def find_files(
             logger.warning("%d files are named twice and read once: %s", len(twice), min(twice))
         files.update(found)
     found_files = [files[path] for path in sorted(files)]
-    return Listing(store, found_files, roots, frozenset(named), tuple(locations))
+    each_once = list(dict.fromkeys(roots))
+    return Listing(store, found_files, each_once, frozenset(named), tuple(locations))
 
 
 def named_locations(path: object, *, as_they_are: bool) -> list[str]:
@@ -95,11 +99,23 @@ def _unquoted(path: str) -> str:
     return path if os.path.exists(path) else unquote(path)
 
 
+def _statuses(store: Store, locations: list[str]) -> Iterator[FileStatus | None]:
+    """What is at exactly these locations, asked side by side where each answer takes time."""
+    if store.local or len(locations) == 1:
+        yield from map(store.status, locations)
+        return
+    with ThreadPoolExecutor(_ASKING_THREADS, thread_name_prefix="penstock-find") as pool:
+        yield from pool.map(store.status, locations)
+
+
 def _expand(
-    store: Store, location: str, roots: list[str], named: set[str]
+    store: Store,
+    location: str,
+    status: FileStatus | None,
+    roots: list[str],
+    named: set[str],
 ) -> Iterator[tuple[str, FileStatus]]:
     """Files of one location. A path that exists is itself, also if it looks like a glob."""
-    status = store.status(location)
     if status is not None:
         roots.append(location.rpartition("/")[0])
         named.add(status.path)
@@ -113,15 +129,15 @@ def _expand(
         return
     root = location[: magic.start()].rpartition("/")[0]
     roots.append(root)
-    for match in store.glob(location):
+    for match, status in store.glob(location):
+        is_named = match == status.path
         if _hidden(match[len(root) :], location[len(root) :]):
             continue
-        status = store.status(match)
-        if status is None:
-            yield from _walk(store, match)
-        else:
+        if is_named:
             named.add(status.path)
-            yield status.path, status
+        elif _hidden(status.path[len(match) :]):
+            continue
+        yield status.path, status
 
 
 def _walk(store: Store, directory: str) -> Iterator[tuple[str, FileStatus]]:

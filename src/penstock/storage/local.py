@@ -7,13 +7,15 @@ import glob
 import heapq
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import FileChangedError
 from penstock.model import DataFileInfo
+from penstock.storage.fetching import Patience
 from penstock.storage.meter import Meter
 from penstock.storage.store import FileStatus, changed, matching, vanished
 
@@ -28,6 +30,14 @@ class LocalStore:
 
     fork_safe: bool = field(default=True, init=False)
     local: bool = field(default=True, init=False)
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return {}
+
+    def resolved(self, location: str) -> str:
+        """The same: a path names one file."""
+        return location
 
     def list(self, directory: str) -> Iterator[FileStatus]:
         """Follows links; a directory that several paths lead to is listed by one of them."""
@@ -53,7 +63,7 @@ class LocalStore:
                     elif (status := self.status(entry.path)) is not None:
                         yield status
 
-    def glob(self, pattern: str) -> Iterator[str]:
+    def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
         """As for a shell; a leading directory that exists is itself, whatever its name."""
         root = pattern
         while not os.path.isdir(root):
@@ -61,11 +71,12 @@ class LocalStore:
         parts = (glob.escape(root) + pattern[len(root) :]).split("/")
         deep = parts.index("**") if "**" in parts else len(parts)
         for found in glob.iglob("/".join(parts[:deep]) or "/", include_hidden=True):
-            if deep == len(parts):
-                yield found
-            else:  # by our own walk: that of ``glob`` runs in circles of links
-                paths = (status.path for status in self.list(found))
-                yield from matching(paths, found, parts[deep:])
+            if deep < len(parts):  # by our own walk: that of ``glob`` runs in circles of links
+                yield from matching(self.list(found), found, parts[deep:])
+            elif (status := self.status(found)) is not None:
+                yield found, status
+            else:
+                yield from ((found, status) for status in self.list(found))
 
     def status(self, path: str) -> FileStatus | None:
         try:
@@ -78,8 +89,8 @@ class LocalStore:
             return None
         return FileStatus(path, found.st_size, f"{found.st_mtime_ns:x}")
 
-    def metered(self, meter: Meter) -> LocalStore:
-        """The same: there are no requests to count."""
+    def during(self, meter: Meter, patience: Patience) -> LocalStore:
+        """The same: there are no requests to count, and nothing to wait for."""
         return self
 
     def open(self, file: DataFileInfo) -> pa.NativeFile:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import ipc
 
-from penstock.errors import OptionError, ReadError
+from penstock.errors import NothingFoundError, OptionError, ReadError
 from penstock.model import DataFileInfo
-from penstock.storage.access import Access
+from penstock.storage.access import Access, protocol_of
 from penstock.storage.listing import Listing, named_locations
 from penstock.storage.parts import Parts
+from penstock.storage.redaction import public_url
 from penstock.storage.remote import RemoteStore
 from penstock.storage.store import FileStatus
 
@@ -47,13 +49,18 @@ def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
         "roots": list(listing.roots),
     }
     schema = _SCHEMA.with_metadata({_ABOUT: json.dumps(about).encode()})
-    target = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    if protocol_of(path):
+        place = public_url(os.fspath(path))
+        raise OptionError(f"{place}: a manifest is saved to a file here, to be uploaded from there")
+    [target] = named_locations(path, as_they_are=False)
     aside = f"{target}.{os.getpid()}.new"
     try:
         with ipc.new_file(aside, schema, options=ipc.IpcWriteOptions(compression="zstd")) as file:
             for batch in _batches(listing):
                 file.write_batch(batch)
         os.replace(aside, target)
+    except OSError as error:
+        raise OptionError(f"{target}: the manifest cannot be saved: {error}") from error
     finally:
         if os.path.exists(aside):
             os.unlink(aside)
@@ -63,10 +70,10 @@ def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -
     """What was found at a location when the manifest was saved; nothing is listed."""
     as_they_are = access.filesystem is not None
     store, locations = access.store_for(named_locations(path, as_they_are=as_they_are))
-    table, about = _read(access, manifest)
-    if locations != about["locations"]:
+    table, about, place = _read(_reaching(manifest, access, locations), manifest)
+    if _ends(locations) != _ends(about["locations"]):
         raise OptionError(
-            f"{manifest} is a manifest of {', '.join(about['locations'])}, and not of "
+            f"{place} is a manifest of {', '.join(about['locations'])}, and not of "
             f"{', '.join(locations)}"
         )
     columns = [table[name].to_pylist() for name in ("path", "size", "etag")]
@@ -79,19 +86,37 @@ def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -
     return Listing(store, files, about["roots"], named, tuple(locations))
 
 
-def _read(access: Access, manifest: str | os.PathLike[str]) -> tuple[pa.Table, dict[str, Any]]:
+def _reaching(manifest: str | os.PathLike[str], access: Access, locations: Sequence[str]) -> Access:
+    """The same options if it lies in a store of the same kind as the files, else none."""
+    if access.filesystem is None and protocol_of(manifest) == protocol_of(locations[0]):
+        return access
+    return replace(access, storage_options={}, filesystem=None)
+
+
+def _ends(locations: Sequence[str]) -> list[str]:
+    """Locations, whether a directory was written with a slash at its end or without."""
+    return [location.rstrip("/") for location in locations]
+
+
+def _read(access: Access, manifest: str | os.PathLike[str]) -> tuple[pa.Table, dict[str, Any], str]:
     store, [place] = access.store_for(named_locations(manifest, as_they_are=False))
+    status = store.status(place)
+    if status is None:
+        raise NothingFoundError(f"{place}: there is no such manifest")
     try:
-        with store.open(DataFileInfo(place)) as source:
+        with store.open(_file(status)) as source:
             table = ipc.open_file(pa.BufferReader(source.read_buffer())).read_all()
         about: dict[str, Any] = json.loads(table.schema.metadata[_ABOUT])
+        if about["version"] != _VERSION:
+            raise OptionError(
+                f"{place} is a manifest of version {about['version']}; "
+                f"this release reads {_VERSION}"
+            )
+        return table.select(_SCHEMA.names).cast(_SCHEMA), about, place
+    except OptionError:
+        raise
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise ReadError(f"{place}: not a manifest: {error}") from error
-    if about["version"] != _VERSION:
-        raise OptionError(
-            f"{place} is a manifest of version {about['version']}; this release reads {_VERSION}"
-        )
-    return table, about
 
 
 def _batches(listing: Listing) -> Iterator[pa.RecordBatch]:

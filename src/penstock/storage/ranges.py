@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.errors import OptionError
 
-__all__ = ["Requests", "Span"]
+__all__ = ["Requests", "Span", "shares", "without"]
 
 Span = tuple[int, int]
 """first byte, and the byte after the last"""
@@ -67,6 +68,25 @@ class Requests:
         count = -(-(stop - start) // self.max_request_bytes)
         cuts = [start + (stop - start) * i // count for i in range(count + 1)]
         return list(pairwise(cuts))
+
+
+def shares(wanted: Iterable[Span], requests: Sequence[Span]) -> list[list[Span]]:
+    """What each of some requests, which follow each other, holds of the wanted ranges."""
+    found: list[list[Span]] = [[] for _ in requests]
+    for start, stop in wanted:
+        index = max(bisect_right(requests, start, key=lambda span: span[0]) - 1, 0)
+        while index < len(requests) and requests[index][0] < stop:
+            share = max(start, requests[index][0]), min(stop, requests[index][1])
+            if share[0] < share[1]:
+                found[index].append(share)
+            index += 1
+    return found
+
+
+def without(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
+    """What is left of some ranges when one is taken away."""
+    cut = [part for a, b in spans for part in ((a, min(b, start)), (max(a, stop), b))]
+    return [(a, b) for a, b in cut if a < b]
 
 
 def _check(name: str, value: object, least: int) -> None:

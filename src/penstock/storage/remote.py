@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -15,13 +16,17 @@ from penstock.errors import FileChangedError, ReadError
 from penstock.model import DataFileInfo
 from penstock.storage.connection import Connection
 from penstock.storage.disk_cache import DiskCache
-from penstock.storage.engines import Failure, RequestError
-from penstock.storage.fetching import in_background
+from penstock.storage.engines import Engine, Failure, RequestError
+from penstock.storage.fetching import Patience, in_background, interruptibly
 from penstock.storage.meter import Meter
+from penstock.storage.paging import Pages
 from penstock.storage.parts import Parts
 from penstock.storage.ranges import Requests
 from penstock.storage.remote_file import RangeReader, RemoteFile
-from penstock.storage.store import FileStatus, changed, matching, vanished
+from penstock.storage.store import UNKNOWN_SIZE, FileStatus, changed, matching, vanished
+
+if TYPE_CHECKING:
+    from penstock.storage.engines.hub import HubEngine
 
 __all__ = ["RemoteStore"]
 
@@ -31,8 +36,10 @@ _LISTED_IN_ONE = 4000
 """objects after which a directory is listed by its directories, side by side"""
 _MAGIC = "*?["
 _INHERITED_BY_FORK = {"memory"}
+_MOVING = {"hf"}
+_A_REQUEST_EACH = {"http", "https"}
+"""where each directory is a request, so that one that fails must not fail the others"""
 
-Entries = list[FileStatus | str]
 Listed = tuple[list[FileStatus], list[str]]
 """files, and directories that are still to be listed"""
 
@@ -45,6 +52,7 @@ class RemoteStore:
     requests: Requests = field(default_factory=Requests)
     cache: DiskCache | None = None
     meter: Meter = field(default_factory=Meter, repr=False)
+    patience: Patience = field(default_factory=Patience, repr=False)
     parts: Parts = field(default_factory=Parts, repr=False)
 
     @property
@@ -55,11 +63,32 @@ class RemoteStore:
     def local(self) -> bool:
         return False
 
-    def metered(self, meter: Meter) -> RemoteStore:
-        """The same store, whose requests are counted by somebody else."""
-        return replace(self, meter=meter)
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return self.connection.given
+
+    def during(self, meter: Meter, patience: Patience) -> RemoteStore:
+        """The same store for somebody else, who counts requests and may give up waiting."""
+        return replace(self, meter=meter, patience=patience)
 
     # --- what there is
+
+    def resolved(self, location: str) -> str:
+        """A location with the commit in it, where it names what may be moved."""
+        if self.connection.protocol not in _MOVING:
+            return location
+        return interruptibly(lambda: self._resolved(location))
+
+    def _resolved(self, location: str) -> str:
+        try:
+            return self.connection.request(
+                location,
+                lambda engine: cast("HubEngine", engine).resolved(location),
+                self.meter,
+                self.patience,
+            )
+        except RequestError:
+            return location  # it is missing, and that is found out again
 
     def list(self, directory: str) -> Iterator[FileStatus]:
         """A large directory is listed by the directories in it, side by side."""
@@ -68,45 +97,58 @@ class RemoteStore:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for listed in done:
                 files, directories = listed.result()
-                yield from files
                 pending.update(map(self._list, directories))
+                yield from self._looked_at(files)
+
+    def _looked_at(self, files: list[FileStatus]) -> Iterator[FileStatus]:
+        """The files; those that are known by name only are asked for one by one, side by side."""
+        asked = [
+            in_background(partial(self._status, status.path))
+            for status in files
+            if status.size == UNKNOWN_SIZE
+        ]
+        yield from (status for status in files if status.size != UNKNOWN_SIZE)
+        yield from (found for one in asked if (found := one.result()) is not None)
 
     def _list(self, directory: str) -> Future[Listed]:
         return in_background(lambda: self._listed(directory))
 
     def _listed(self, directory: str) -> Listed:
-        first = self._entries(directory, recursive=True, most=_LISTED_IN_ONE + 1)
-        if len(first) <= _LISTED_IN_ONE:
-            return [entry for entry in first if isinstance(entry, FileStatus)], []
-        entries = self._entries(directory, recursive=False)
-        files = [entry for entry in entries if isinstance(entry, FileStatus)]
-        return files, [entry for entry in entries if isinstance(entry, str)]
+        """All below a directory; if that is much, the files in it and the directories."""
+        pages = Pages(directory, recursive=self.connection.protocol not in _A_REQUEST_EACH)
+        self._fill(pages, directory, _LISTED_IN_ONE)
+        if not pages.complete and pages.nested:
+            pages = Pages(directory, recursive=False)
+        self._fill(pages, directory)
+        files = [entry for entry in pages.entries if isinstance(entry, FileStatus)]
+        directories = [entry for entry in pages.entries if isinstance(entry, str)]
+        return _without_markers(files, directory, directories), directories
 
-    def _entries(self, directory: str, *, recursive: bool, most: int | None = None) -> Entries:
+    def _fill(self, pages: Pages, directory: str, most: float = math.inf) -> None:
+        """Ask for pages until there are no more, or more entries than ``most``."""
         try:
-            return self.connection.request(
-                f"listing {directory}",
-                lambda engine: [*itertools.islice(engine.entries(directory, recursive), most)],
-                self.meter,
-            )
+            while not pages.complete and len(pages) <= most:
+                self.connection.request(
+                    f"listing {directory}", pages.more, self.meter, self.patience
+                )
         except RequestError as error:
-            if error.failure is Failure.MISSING:
-                return []
-            raise ReadError(f"listing {directory}: {error.detail}") from None
+            if error.failure is not Failure.MISSING:
+                raise ReadError(f"listing {directory}: {error.detail}") from None
 
-    def glob(self, pattern: str) -> Iterator[str]:
+    def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
         parts = pattern.split("/")
         fixed = next(i for i, part in enumerate(parts) if any(c in part for c in _MAGIC))
         root = "/".join(parts[:fixed])
-        paths = (status.path for status in self.list(root))
-        yield from matching(paths, root, parts[fixed:])
+        yield from matching(self.list(root), root, parts[fixed:])
 
     def status(self, path: str) -> FileStatus | None:
-        return in_background(lambda: self._status(path)).result()
+        return interruptibly(lambda: self._status(path))
 
     def _status(self, path: str) -> FileStatus | None:
         try:
-            return self.connection.request(path, lambda engine: engine.status(path), self.meter)
+            return self.connection.request(
+                path, lambda engine: engine.status(path), self.meter, self.patience
+            )
         except RequestError as error:
             if error.failure is Failure.MISSING:
                 return None
@@ -129,6 +171,7 @@ class RemoteStore:
             self.requests,
             self.parts.of(pinned),
             lambda start, data: self.parts.add(pinned, start, bytes(data)),
+            self.patience,
         )
         return RemoteFile(reader, "r")
 
@@ -148,8 +191,9 @@ class RemoteStore:
         try:
             data: Any = self.connection.request(
                 what,
-                lambda engine: engine.fetch(file.path, start, stop, file.etag),
+                lambda engine: _fetch(engine, file, start, stop),
                 self.meter,
+                self.patience,
             )
             if not self.connection.conditional:
                 self._check(file)
@@ -169,3 +213,31 @@ class RemoteStore:
             raise FileChangedError(changed(file.path, file.file_size, now.size))
         if file.etag is not None and now.etag != file.etag:
             raise FileChangedError(changed(file.path))
+
+
+def _fetch(engine: Engine, file: DataFileInfo, start: int, stop: int) -> Any:
+    """Bytes of a file. What an engine cannot tell from a fault is no fault if the file is new."""
+    try:
+        return engine.fetch(file.path, start, stop, file.etag)
+    except RequestError as error:
+        if engine.conditional or error.failure is not Failure.TRANSIENT:
+            raise
+        now = engine.status(file.path)
+        if now is not None and now.size == file.file_size and file.etag in (None, now.etag):
+            raise
+    raise RequestError(Failure.CHANGED, "it is another by now")
+
+
+def _without_markers(
+    files: list[FileStatus], directory: str, directories: list[str]
+) -> list[FileStatus]:
+    """Files without the empty objects that some tools put where a directory is to be."""
+    if all(status.size for status in files):
+        return files
+    above = {directory.rstrip("/"), *directories}
+    for status in files:
+        path = status.path.rpartition("/")[0]
+        while path not in above and "/" in path:
+            above.add(path)
+            path = path.rpartition("/")[0]
+    return [status for status in files if status.size or status.path not in above]

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 
-from penstock.storage.fetching import in_background
-from penstock.storage.ranges import Requests, Span
+from penstock.storage.fetching import Patience, forget, in_background, interruptibly
+from penstock.storage.ranges import Requests, Span, shares, without
 
 __all__ = ["Fetch", "RemoteFile", "will_read"]
 
@@ -54,10 +54,12 @@ class RangeReader:
         requests: Requests,
         known: Iterable[tuple[int, memoryview]] = (),
         learned: Callable[[int, memoryview], None] = lambda start, data: None,
+        patience: Patience | None = None,
     ) -> None:
         self._size = size
         self._fetch = fetch
         self._requests = requests
+        self._patience = patience or Patience()
         self._learned = learned
         self._lock = threading.Lock()
         self._position = 0
@@ -70,7 +72,7 @@ class RangeReader:
         self._spans: list[Span] = []
         self._waiting: dict[int, Future[memoryview]] = {}
         self._lets_go = False
-        self._let_go: set[int] = set()
+        self._unread: list[list[Span]] = []
 
     # --- what pyarrow calls
 
@@ -114,7 +116,7 @@ class RangeReader:
             return
         self.closed = True
         for future in self._waiting.values():
-            future.cancel()
+            forget(future)
         self._waiting.clear()
         stop, start = self._looked_at
         if self._head is not None:
@@ -132,13 +134,13 @@ class RangeReader:
         with self._lock:
             self._known.extend(self._small_ones())
             for future in self._waiting.values():
-                future.cancel()
+                forget(future)
             self._waiting.clear()
             missing = [span for span in missing if not self._is_known(*span)]
             self._spans = self._requests.plan(missing)
             total = sum(stop - start for start, stop in self._spans)
             self._lets_go = total > _HELD_BYTES
-            self._let_go.clear()
+            self._unread = shares(missing, self._spans) if self._lets_go else []
             held = 0
             for index, (start, stop) in enumerate(self._spans):
                 held += stop - start
@@ -180,17 +182,24 @@ class RangeReader:
             future = self._begin(index)
             if self._lets_go and self._follows(index + 1, last):
                 self._begin(index + 1)  # what follows is read next, also by one of many columns
-        data = future.result()[start - first : min(stop, last) - first]
-        if self._lets_go and stop >= last:
+        stop = min(stop, last)
+        data = self._patience.wait_for(future)[start - first : stop - first]
+        if self._lets_go:
             with self._lock:
-                self._waiting.pop(index, None)
-                self._let_go.add(index)
+                self._note_read(index, start, stop)
         return data
 
     def _follows(self, index: int, last: int) -> bool:
         """Whether a request goes on where another ends, and has not been read already."""
         known = index < len(self._spans) and self._spans[index][0] == last
-        return known and index not in self._let_go
+        return known and bool(self._unread[index])
+
+    def _note_read(self, index: int, start: int, stop: int) -> None:
+        """Let a request's bytes go once all that is wanted of them was read, in any order."""
+        if index < len(self._unread):
+            self._unread[index] = without(self._unread[index], start, stop)
+            if not self._unread[index]:
+                self._waiting.pop(index, None)
 
     # --- what was not
 
@@ -207,7 +216,7 @@ class RangeReader:
         elif start == self._row_end:
             last = min(max(stop, start + self._row_bytes), self._size)
         self._row_end, self._row_bytes = last, min(2 * (last - first), _MOST_IN_A_ROW)
-        data = in_background(lambda: self._fetch(first, last)).result()
+        data = interruptibly(lambda: self._fetch(first, last))
         if last == self._size:
             self._tail = data
         elif first == 0:

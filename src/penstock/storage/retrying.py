@@ -8,12 +8,13 @@ import time
 from dataclasses import dataclass
 
 from penstock.errors import OptionError
+from penstock.storage.fetching import Patience
 
 __all__ = ["Attempts", "RetryPolicy"]
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 20.0
-_POLL_S = 0.5
+_POLL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,10 @@ class RetryPolicy:
 class Attempts:
     """The attempts of one request."""
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicy, patience: Patience) -> None:
         self.failed = 0
         self._policy = policy
+        self._patience = patience
         self._began = time.monotonic()
 
     def may_go_on(self, retry_after_s: float | None = None) -> bool:
@@ -58,21 +60,20 @@ class Attempts:
         left = self._policy.max_elapsed_s - (time.monotonic() - self._began)
         if self.failed > self._policy.retries or pause > left:
             return False
-        return _wait(pause)
+        return self._wait(pause)
+
+    def _wait(self, seconds: float) -> bool:
+        """Sleep, but not for nobody, nor while the interpreter goes down; whether it was all."""
+        until = time.monotonic() + seconds
+        main = threading.main_thread()
+        while (left := until - time.monotonic()) > 0:
+            if self._patience.over or not main.is_alive():
+                return False
+            time.sleep(min(left, _POLL_S))
+        return True
 
     @property
     def told(self) -> str:
         """How many there were, for a message."""
         seconds = time.monotonic() - self._began
         return f"{self.failed} attempt{'s' if self.failed != 1 else ''} in {seconds:.1f} s"
-
-
-def _wait(seconds: float) -> bool:
-    """Sleep, but not while the interpreter goes down; whether all of the time was slept."""
-    until = time.monotonic() + seconds
-    main = threading.main_thread()
-    while (left := until - time.monotonic()) > 0:
-        if not main.is_alive():
-            return False
-        time.sleep(min(left, _POLL_S))
-    return True

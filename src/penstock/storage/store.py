@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from penstock.model import DataFileInfo
+from penstock.storage.fetching import Patience
 from penstock.storage.meter import Meter
 
-__all__ = ["FileStatus", "Store", "changed", "matches", "matching", "vanished"]
+__all__ = ["UNKNOWN_SIZE", "FileStatus", "Store", "changed", "matches", "matching", "vanished"]
+
+UNKNOWN_SIZE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class FileStatus:
 
     path: str
     size: int
+    """in bytes; UNKNOWN_SIZE where a listing shows names only, and each file has to be looked at"""
     etag: str | None
     """changes whenever the content does; None where the store has no such thing"""
 
@@ -38,20 +42,29 @@ class Store(Protocol):
         """Whether reading costs no waiting."""
         ...
 
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """What the user gave and a worker process has to be sent, by the name of its option."""
+        ...
+
+    def resolved(self, location: str) -> str:
+        """What is meant by a location now, as the paths of what is found there begin."""
+        ...
+
     def list(self, directory: str) -> Iterator[FileStatus]:
         """All files below a directory, in no particular order; nothing if it does not exist."""
         ...
 
-    def glob(self, pattern: str) -> Iterator[str]:
-        """Paths of files and directories that match, in no particular order."""
+    def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
+        """Files that match, and those below directories that do, each after what matched."""
         ...
 
     def status(self, path: str) -> FileStatus | None:
         """The file at exactly this path, or None when there is none (a directory, say)."""
         ...
 
-    def metered(self, meter: Meter) -> Store:
-        """The same store, whose requests are counted by somebody else."""
+    def during(self, meter: Meter, patience: Patience) -> Store:
+        """The same store for somebody else, who counts requests and may give up waiting."""
         ...
 
     def open(self, file: DataFileInfo) -> pa.NativeFile:
@@ -59,19 +72,17 @@ class Store(Protocol):
         ...
 
 
-def matching(paths: Iterable[str], root: str, patterns: Sequence[str]) -> Iterator[str]:
-    """Of the files below a root, those that match, and the directories that do."""
-    whole: set[str] = set()
-    for path in paths:
-        below = path[len(root) :].strip("/").split("/")
-        if matches(below, patterns):
-            yield path
-            continue
-        stops = range(1, len(below))
+def matching(
+    files: Iterable[FileStatus], root: str, patterns: Sequence[str]
+) -> Iterator[tuple[str, FileStatus]]:
+    """Of the files below a root those that match, or are in directories that do; see ``glob``."""
+    for status in files:
+        below = status.path[len(root) :].strip("/").split("/")
+        stops = (len(below), *range(1, len(below)))
         found = next((stop for stop in stops if matches(below[:stop], patterns)), None)
         if found is not None:
-            whole.add("/".join([root.rstrip("/"), *below[:found]]))
-    yield from whole
+            matched = "/".join([root.rstrip("/"), *below[:found]])
+            yield (status.path if found == len(below) else matched), status
 
 
 def matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.storage.engines.protocol import Engine, Failure, RequestError
+from penstock.storage.options.gcs import gcsfs_options, is_json_api
 
 __all__ = ["OBJECT_STORES", "SIGNED", "Engine", "Failure", "RequestError", "connect"]
 
@@ -36,12 +37,12 @@ def connect(
         return ObjectEngine(protocol, options, timeout_s)
     from penstock.storage.engines.fsspec import FsspecEngine, filesystem_for
 
+    if protocol in OBJECT_STORES:
+        options = gcsfs_options(options)
     return FsspecEngine(filesystem_for(protocol, options), protocol)
 
 
 def _needs_gcsfs(protocol: str, options: Mapping[str, Any]) -> bool:
-    from penstock.storage.options.gcs import is_json_api
-
     return OBJECT_STORES[protocol] == "gcs" and is_json_api(options)
 
 

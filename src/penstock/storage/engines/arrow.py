@@ -19,6 +19,7 @@ class ArrowEngine:
     """Bytes by ``read_at`` of files that are opened for each request."""
 
     conditional = False
+    secrets = ()
 
     def __init__(self, filesystem: pafs.FileSystem) -> None:
         self._filesystem = filesystem
@@ -28,7 +29,9 @@ class ArrowEngine:
             info = self._filesystem.get_file_info(path)
         return _status(info) if info.type == pafs.FileType.File else None
 
-    def entries(self, directory: str, recursive: bool) -> Iterator[FileStatus | str]:
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
         selector = pafs.FileSelector(directory, allow_not_found=True, recursive=recursive)
         with _translated():
             for info in self._filesystem.get_file_info(selector):

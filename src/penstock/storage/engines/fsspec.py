@@ -25,6 +25,7 @@ class FsspecEngine:
 
     def __init__(self, filesystem: Any, protocol: str) -> None:
         self._filesystem = filesystem
+        self.secrets = [getattr(filesystem, "storage_options", None)]
         self._protocol = protocol
 
     def status(self, path: str) -> FileStatus | None:
@@ -33,7 +34,9 @@ class FsspecEngine:
             info = self._filesystem.info(path)
             return self._status(path, info) if info["type"] == "file" else None
 
-    def entries(self, directory: str, recursive: bool) -> Iterator[FileStatus | str]:
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
         with _translated():
             if recursive:
                 found = self._filesystem.find(directory, detail=True)
@@ -81,6 +84,9 @@ def filesystem_for(protocol: str, options: Mapping[str, Any]) -> Any:
                 "run: pip install gcsfs"
             ) from None
         raise MissingExtraError(f"reading {protocol}:// needs another package: {error}") from None
+    except Exception as error:  # filesystems raise what they like
+        detail = _detail(error)
+        raise OptionError(f"the filesystem for {protocol}:// cannot be made: {detail}") from None
 
 
 @contextmanager

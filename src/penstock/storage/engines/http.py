@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
+from penstock.errors import OptionError
 from penstock.storage.engines.http_client import Answer, HttpClient
 from penstock.storage.engines.protocol import Failure, RequestError
 from penstock.storage.options.names import Names
-from penstock.storage.store import FileStatus
+from penstock.storage.store import UNKNOWN_SIZE, FileStatus
 
-__all__ = ["HttpEngine"]
+__all__ = ["HttpEngine", "skipped"]
 
 _NAMES = Names(
     "HTTP",
@@ -27,7 +27,6 @@ _NAMES = Names(
     signed="signed_urls",
 )
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-_LOOKS_AT_ONCE = 16
 
 
 class HttpEngine:
@@ -37,6 +36,7 @@ class HttpEngine:
     """
 
     conditional = True
+    secrets: Collection[Any] = ()
 
     def __init__(self, options: Mapping[str, Any], timeout_s: float) -> None:
         found = _NAMES.meant(options)
@@ -58,34 +58,40 @@ class HttpEngine:
             answer = None  # signed for GET alone, or not allowed
         if answer is not None:
             self._client.drop(answer)
-            length = answer.header("Content-Length")
+            length = _length(answer)
             if length is not None and "text/html" not in (answer.header("Content-Type") or ""):
-                return FileStatus(path, int(length), _mark(answer))
+                return FileStatus(path, length, _mark(answer))
             if urlsplit(path).path.endswith("/"):
                 return None
         return self._status_by_get(path, url)
 
     def _status_by_get(self, path: str, url: str) -> FileStatus | None:
-        answer = self._client.send("GET", url, {"Range": "bytes=0-0"})
+        try:
+            answer = self._client.send("GET", url, {"Range": "bytes=0-0"})
+        except RequestError as error:
+            if "HTTP 416" not in error.detail:
+                raise
+            answer = self._client.send("GET", url, {})  # an empty file has no first byte
         self._client.drop(answer)
         found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
         if answer.status == 206 and found and found[3] != "*":
             return FileStatus(path, int(found[3]), _mark(answer))
         if "text/html" in (answer.header("Content-Type") or ""):
             return None  # an index page, or what a site shows instead of nothing
-        length = answer.header("Content-Length")
+        length = _length(answer)
         if length is None:
             raise RequestError(Failure.REFUSED, "its size is not known, so parts cannot be read")
-        return FileStatus(path, int(length), _mark(answer))
+        return FileStatus(path, length, _mark(answer))
 
-    def entries(self, directory: str, recursive: bool) -> Iterator[FileStatus | str]:
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
         root = directory.rstrip("/") + "/"
         pending = [root]
         seen = set(pending)
         while pending:
             files, directories = self._links(pending.pop())
-            with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
-                yield from (status for status in pool.map(self.status, files) if status)
+            yield from (FileStatus(path, UNKNOWN_SIZE, None) for path in files)
             fresh = [path for path in directories if path not in seen]
             if not recursive:
                 yield from (path.rstrip("/") for path in fresh)
@@ -104,9 +110,10 @@ class HttpEngine:
         below = set()
         for link in page.found:
             url = urljoin(directory, link).partition("#")[0]
-            rest = url.removeprefix(directory)
-            if rest not in (url, "") and "?" not in rest and "/" not in rest.rstrip("/"):
-                below.add(url)
+            above, _, name = url.rstrip("/").rpartition("/")
+            if unquote(above) == unquote(directory.rstrip("/")) and name and "?" not in url:
+                name = re.sub("%3D", "=", name, flags=re.IGNORECASE)  # as partitions are named
+                below.add(directory + name + "/" * url.endswith("/"))
         return (
             sorted(url for url in below if not url.endswith("/")),
             sorted(url for url in below if url.endswith("/")),
@@ -115,25 +122,28 @@ class HttpEngine:
     def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
         return self._fetch(self._url(path), start, stop, etag)
 
-    def _fetch(self, url: str, start: int, stop: int, etag: str | None) -> Any:
+    def _fetch(
+        self, url: str, start: int, stop: int, etag: str | None, client: HttpClient | None = None
+    ) -> Any:
+        client = client or self._client
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         if etag is not None and etag.startswith('"'):
             headers["If-Match"] = etag
         try:
-            answer = self._client.send("GET", url, headers)
+            answer = client.send("GET", url, headers)
         except RequestError as error:
             if "HTTP 416" in error.detail:
                 raise RequestError(Failure.CHANGED, "it is shorter by now") from None
             raise
         if etag is not None and _mark(answer) not in (None, etag):
-            self._client.drop(answer)
+            client.drop(answer)
             raise RequestError(Failure.CHANGED, "it has another etag by now")
         try:
-            skip = _skipped(answer, start, stop)
+            skip = skipped(answer, start, stop)
         except RequestError:
-            self._client.drop(answer)
+            client.drop(answer)
             raise
-        return self._client.read(answer, stop - start, skip=skip)
+        return client.read(answer, stop - start, skip=skip)
 
     def _url(self, path: str) -> str:
         """The URL to ask, with what must not be shown."""
@@ -144,7 +154,7 @@ class HttpEngine:
         return path if login is None else parts._replace(netloc=f"{login}@{parts.netloc}").geturl()
 
 
-def _skipped(answer: Answer, start: int, stop: int) -> int:
+def skipped(answer: Answer, start: int, stop: int) -> int:
     """Bytes before those that were asked for: all of them, if a server sends the whole file."""
     if answer.status == 206:
         found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
@@ -161,19 +171,34 @@ def _mark(answer: Answer) -> str | None:
     if etag is not None:
         return etag
     changed = answer.header("Last-Modified")
-    return None if changed is None else parsedate_to_datetime(changed).isoformat()
+    try:
+        return None if changed is None else parsedate_to_datetime(changed).isoformat()
+    except ValueError:
+        return changed
+
+
+def _length(answer: Answer) -> int | None:
+    length = answer.header("Content-Length") or ""
+    return int(length) if length.isdigit() else None
 
 
 def _logins(urls: Any, auth: Any) -> dict[str, str]:
     """``user:password`` by host; that of the options holds for every host."""
     found = {}
     if auth is not None:
-        found[""] = ":".join(auth) if isinstance(auth, tuple | list) else str(auth)
+        user, _, password = ":".join(auth).partition(":") if _is_pair(auth) else ("", "", "")
+        if not user:
+            raise OptionError("storage option 'auth' for HTTP must be a user and a password")
+        found[""] = f"{quote(user, safe='')}:{quote(password, safe='')}"
     for url in urls:
         userinfo, _, host = urlsplit(url).netloc.rpartition("@")
         if userinfo:
             found[host] = userinfo
     return found
+
+
+def _is_pair(auth: Any) -> bool:
+    return isinstance(auth, tuple | list) and all(isinstance(part, str) for part in auth)
 
 
 class _Links(HTMLParser):

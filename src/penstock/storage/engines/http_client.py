@@ -17,13 +17,15 @@ from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from penstock.errors import OptionError
 from penstock.storage.engines.protocol import Failure, RequestError
+from penstock.storage.options.names import is_url
 
 __all__ = ["Answer", "HttpClient"]
 
 _MOST_REDIRECTS = 5
 _REDIRECTS = {301, 302, 303, 307, 308}
-_SHOWN_BYTES = 300
+_SHOWN_BYTES = 64 << 10
 _SKIPPED_AT_ONCE = 1 << 20
 _KEPT_CONNECTIONS = 64
 _SAFE = "%/:=&?~#+!$,;'@()*[]"
@@ -50,6 +52,7 @@ class HttpClient:
 
     def __init__(self, timeout_s: float, *, headers: Mapping[str, str], verify: Any = None) -> None:
         self._timeout_s = timeout_s
+        _check(headers)
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "penstock", **headers}
         self._tls = ssl.create_default_context(cafile=None if verify in (None, False) else verify)
         if verify is False:
@@ -68,15 +71,19 @@ class HttpClient:
         """
         private = {"authorization", *(name.lower() for name in self._headers)} - _HARMLESS
         sent = {**self._headers, **headers}
-        first = urlsplit(url).netloc.rpartition("@")[2]
+        url, login = _without_login(url)
+        if login and "authorization" not in {name.lower() for name in sent}:
+            sent["Authorization"] = login
+        first = urlsplit(url)
         for _ in range(_MOST_REDIRECTS):
             answer = self._ask(method, url, sent, body)
             where = answer.header("Location")
             if answer.status not in _REDIRECTS or where is None:
                 return self._checked(answer)
             self.drop(answer)
-            url = urljoin(url, where)
-            if urlsplit(url).netloc.rpartition("@")[2] != first:
+            url, _ = _without_login(_joined(url, where))
+            now = urlsplit(url)
+            if now.netloc != first.netloc or (first.scheme, now.scheme) == ("https", "http"):
                 sent = {name: text for name, text in sent.items() if name.lower() not in private}
         raise RequestError(Failure.REFUSED, f"more than {_MOST_REDIRECTS} redirects")
 
@@ -127,10 +134,7 @@ class HttpClient:
 
     def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
         parts = urlsplit(url)
-        userinfo, _, host = parts.netloc.rpartition("@")
-        if userinfo and "Authorization" not in headers:
-            login = b64encode(unquote(userinfo).encode()).decode()
-            headers = {**headers, "Authorization": f"Basic {login}"}
+        host = parts.netloc
         target = quote(parts.path or "/", _SAFE) + (f"?{parts.query}" if parts.query else "")
         connection = self._connection(parts.scheme, host)
         if connection.host != (parts.hostname or "") and parts.scheme == "http":
@@ -198,6 +202,36 @@ def _has_news(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def _check(headers: Mapping[str, str]) -> None:
+    """What cannot be sent is said without showing it."""
+    for name, value in headers.items():
+        if not isinstance(value, str):
+            raise OptionError(f"the header {name!r} must be a str, not a {type(value).__name__}")
+        if not value.isprintable() or not all(ord(character) < 256 for character in value):
+            raise OptionError(
+                f"the header {name!r} holds characters that cannot be sent, such as a line break"
+            )
+
+
+def _joined(url: str, where: str) -> str:
+    """Where a redirect leads."""
+    try:
+        joined = urljoin(url, where)
+    except ValueError:
+        joined = ""
+    if not is_url(joined):
+        raise RequestError(Failure.REFUSED, "it redirects to what is no URL")
+    return joined
+
+
+def _without_login(url: str) -> tuple[str, str | None]:
+    """A URL without user and password, and the header that says them."""
+    parts = urlsplit(url)
+    userinfo, _, host = parts.netloc.rpartition("@")
+    login = b64encode(unquote(userinfo).encode()).decode()
+    return parts._replace(netloc=host).geturl(), f"Basic {login}" if userinfo else None
 
 
 def _connection(response: http.client.HTTPResponse) -> http.client.HTTPConnection:

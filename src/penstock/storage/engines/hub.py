@@ -7,13 +7,15 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from penstock.errors import OptionError
-from penstock.storage.engines.http import HttpEngine
+from penstock.storage.engines.http import HttpEngine, skipped
+from penstock.storage.engines.http_client import HttpClient
 from penstock.storage.engines.protocol import Failure, RequestError
-from penstock.storage.options.names import Names
+from penstock.storage.options.names import Names, server_url
 from penstock.storage.store import FileStatus
 
 __all__ = ["HubEngine"]
@@ -37,14 +39,22 @@ class HubEngine(HttpEngine):
 
     def __init__(self, options: Mapping[str, Any], timeout_s: float) -> None:
         found = _NAMES.meant(options)
-        endpoint = found.get("endpoint") or os.environ.get("HF_ENDPOINT") or _HUB
-        token = found.get("token", _ambient_token())
-        headers = {"Authorization": f"Bearer {token}"} if isinstance(token, str) and token else {}
+        given = found.get("endpoint") or os.environ.get("HF_ENDPOINT") or _HUB
+        token = found.get("token", True)
+        if token is True:
+            token = _ambient_token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         super().__init__({"headers": headers, "verify": found.get("verify")}, timeout_s)
-        self._endpoint = endpoint.rstrip("/")
-        self._commits: dict[tuple[str, str], str] = {}
+        self._elsewhere = HttpClient(timeout_s, headers={}, verify=found.get("verify"))
+        self.secrets = [token] if isinstance(token, str) else []
+        self._endpoint = server_url("endpoint", given)
+        self._commits: dict[tuple[str, str, str], str] = {}
         self._targets: dict[str, str] = {}
         self._lock = threading.Lock()
+
+    def resolved(self, path: str) -> str:
+        """The path with the commit that its revision names now."""
+        return self._shown(*self._parts(path))
 
     def status(self, path: str) -> FileStatus | None:
         kind, repo, commit, inner = self._parts(path)
@@ -53,10 +63,13 @@ class HubEngine(HttpEngine):
         answer = self._ask(
             f"/api/{kind}/{repo}/paths-info/{commit}", {"paths": [inner.rstrip("/")]}
         )
-        files = [entry for entry in answer if entry["type"] == "file"]
-        return self._entry(kind, repo, commit, files[0]) if files else None
+        with _understood():
+            files = [entry for entry in answer if entry["type"] == "file"]
+            return self._entry(kind, repo, commit, files[0]) if files else None
 
-    def entries(self, directory: str, recursive: bool) -> Iterator[FileStatus | str]:
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
         kind, repo, commit, inner = self._parts(directory)
         deep = "true" if recursive else "false"
         place = quote(inner.strip("/"))
@@ -67,12 +80,20 @@ class HubEngine(HttpEngine):
         while url is not None:
             answer = self._client.send("GET", url, {})
             following = _NEXT.search(answer.header("Link") or "")
-            for entry in json.loads(self._client.read_all(answer)):
-                if entry["type"] == "file":
-                    yield self._entry(kind, repo, commit, entry)
-                elif not recursive:
-                    yield self._shown(kind, repo, commit, entry["path"])
-            url = following[1] if following else None
+            with _understood():
+                for entry in json.loads(self._client.read_all(answer)):
+                    if entry["type"] == "file":
+                        yield self._entry(kind, repo, commit, entry)
+                    elif not recursive:
+                        yield self._shown(kind, repo, commit, entry["path"])
+            url = self._next(url, following[1]) if following else None
+
+    def _next(self, page: str, link: str) -> str:
+        """The next page; not elsewhere, for the token goes with it."""
+        url = urljoin(page, link)
+        if urlsplit(url)[:2] != urlsplit(page)[:2]:
+            raise RequestError(Failure.REFUSED, "the next page of the listing is on another host")
+        return url
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
         kind, repo, commit, inner = self._parts(path)
@@ -81,7 +102,7 @@ class HubEngine(HttpEngine):
         target = self._targets.get(url)
         if target is not None:
             try:
-                return self._fetch(target, start, stop, None)
+                return self._fetch(target, start, stop, None, self._elsewhere)
             except RequestError as error:
                 if error.failure is Failure.TRANSIENT:
                     raise
@@ -92,13 +113,12 @@ class HubEngine(HttpEngine):
         answer = self._client.send("GET", url, {"Range": f"bytes={start}-{stop - 1}"})
         if urlsplit(answer.url).netloc != urlsplit(url).netloc:
             self._targets[url] = answer.url
-        skip = 0 if answer.status == 206 else start
-        return self._client.read(answer, stop - start, skip=skip)
+        return self._client.read(answer, stop - start, skip=skipped(answer, start, stop))
 
     def _parts(self, path: str) -> tuple[str, str, str, str]:
         """Kind, repository, commit, and the path in it."""
         found = _PATH.fullmatch(path)
-        if found is None:
+        if found is None or found[2].startswith(("datasets/", "spaces/")):
             raise OptionError(f"{path} is no path of the hub: hf://datasets/OWNER/NAME/PATH is")
         kind, repo, revision, inner = found.groups()
         kind = kind or "models"
@@ -108,11 +128,12 @@ class HubEngine(HttpEngine):
         if _COMMIT.fullmatch(revision):
             return revision
         with self._lock:
-            known = self._commits.get((repo, revision))
+            known = self._commits.get((kind, repo, revision))
             if known is None:
-                at = quote(revision, safe="")
-                known = self._ask(f"/api/{kind}/{repo}/revision/{at}")["sha"]
-                self._commits[repo, revision] = known
+                at = quote(unquote(revision), safe="")
+                answer = self._ask(f"/api/{kind}/{repo}/revision/{at}")
+                with _understood():
+                    known = self._commits[kind, repo, revision] = str(answer["sha"])
             return known
 
     def _ask(self, place: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -122,7 +143,8 @@ class HubEngine(HttpEngine):
         else:
             headers = {"Content-Type": "application/json"}
             answer = self._client.send("POST", url, headers, json.dumps(body).encode())
-        return json.loads(self._client.read_all(answer))
+        with _understood():
+            return json.loads(self._client.read_all(answer))
 
     def _entry(self, kind: str, repo: str, commit: str, entry: Mapping[str, Any]) -> FileStatus:
         large = entry.get("lfs") or {}
@@ -135,6 +157,16 @@ class HubEngine(HttpEngine):
 
 
 _HUB = "https://huggingface.co"
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """What is not the JSON that was asked for may be something in between, for a while."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        detail = f"the answer is not understood ({type(error).__name__})"
+        raise RequestError(Failure.TRANSIENT, detail) from None
 
 
 def _ambient_token() -> str | None:

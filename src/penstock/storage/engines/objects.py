@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from penstock.errors import MissingExtraError, OptionError
+from penstock.storage.engines.native import check_not_forked
 from penstock.storage.engines.protocol import Failure, RequestError
 from penstock.storage.options.azure import azure_options
 from penstock.storage.options.gcs import gcs_options
@@ -27,7 +28,8 @@ __all__ = ["ObjectEngine", "StoreEngine"]
 
 _PAGE = 1000
 _STATUS = re.compile(r"status code: (\d{3})")
-_LONGEST_DETAIL = 600
+_PUT = re.compile("Error performing (?:PUT|POST) ")
+_LIST = "Error performing list request"
 _NAMED_CAUSES = {
     "source: TimedOut": "time-out: the server was silent for too long",
     "error: IncompleteBody": "the body ended too early",
@@ -43,6 +45,7 @@ class StoreEngine:
 
     def __init__(self, store: Any) -> None:
         self._store = store
+        self.secrets: Collection[Any] = [getattr(store, "config", None)]
 
     def status(self, path: str) -> FileStatus | None:
         store, key, root = self._place(path)
@@ -51,11 +54,14 @@ class StoreEngine:
         with _translated():
             return _status(root, obstore.head(store, key))
 
-    def entries(self, directory: str, recursive: bool) -> Iterator[FileStatus | str]:
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
         store, key, root = self._place(directory)
         with _translated():
             if recursive:
-                for page in store.list(key or None, chunk_size=_PAGE):
+                offset = after.removeprefix(root) or None
+                for page in store.list(key or None, offset=offset, chunk_size=_PAGE):
                     yield from (_status(root, meta) for meta in page)
             else:
                 found = obstore.list_with_delimiter(store, key or None)
@@ -91,7 +97,7 @@ class ObjectEngine(StoreEngine):
         kind = OBJECT_STORES[protocol]
         if obstore is None:
             raise MissingExtraError.for_extra(kind, f"the client for {protocol}://")
-        self._make = _MAKERS[kind](options, _client(timeout_s))
+        self._make, self.secrets = _MAKERS[kind](options, _client(timeout_s))
         self._stores: dict[str, Any] = {}
         self._lock = threading.Lock()
 
@@ -102,12 +108,15 @@ class ObjectEngine(StoreEngine):
             if bucket not in self._stores:
                 try:
                     self._stores[bucket] = self._make(bucket)
-                except exceptions.BaseError as error:
+                except OptionError:
+                    raise
+                except (exceptions.BaseError, TypeError, ValueError) as error:
                     raise RequestError(Failure.REFUSED, _detail(error)) from None
         return self._stores[bucket], key.rstrip("/"), f"{protocol}://{bucket}/"
 
 
-Maker = Callable[[str], Any]
+Maker = tuple[Callable[[str], Any], Collection[Any]]
+"""what makes the store of a bucket, and secrets that it found, now or later"""
 
 
 def _s3(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
@@ -117,16 +126,15 @@ def _s3(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
         config = dict(options.config)
         if not options.region_known:
             config["region"] = bucket_region(bucket)
-        credentials = options.credentials
         return S3Store(
             bucket,
             **config,
             client_options={**client, **options.client},
             retry_config=_NO_RETRY,
-            credential_provider=None if credentials is None else lambda: credentials,
+            credential_provider=options.keys,
         )
 
-    return make
+    return make, options.keys.secrets if options.keys is not None else ()
 
 
 def _gcs(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
@@ -143,7 +151,7 @@ def _gcs(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
             credential_provider=provider,
         )
 
-    return make
+    return make, ()
 
 
 def _azure(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
@@ -170,7 +178,7 @@ def _azure(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
             container, **mine, client_options={**client, **how}, retry_config=_NO_RETRY
         )
 
-    return make
+    return make, ()
 
 
 _MAKERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any]], Maker]] = {
@@ -196,13 +204,16 @@ def _status(root: str, meta: Mapping[str, Any]) -> FileStatus:
 
 
 def _mark(meta: Mapping[str, Any]) -> str | None:
-    changed = meta["last_modified"]
-    return meta["e_tag"] or (None if changed is None else changed.isoformat())
+    etag, changed = meta["e_tag"], meta["last_modified"]
+    if etag is None:
+        return None if changed is None else str(changed.isoformat())
+    return etag if etag.endswith('"') else f'"{etag}"'  # Azure quotes it in some answers only
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
     """Errors of obstore as RequestErrors, by the status that their text tells."""
+    check_not_forked()
     try:
         yield
     except FileNotFoundError as error:
@@ -216,7 +227,15 @@ def _translated() -> Iterator[None]:
         raise RequestError(Failure.REFUSED, detail) from None
     except (exceptions.BaseError, OSError) as error:
         detail = _detail(error)
+        if "invalid path" in detail:  # an empty part of a key, which obstore does not know
+            raise RequestError(Failure.REFUSED, detail) from None
         found = _STATUS.search(detail)
+        # Objects are neither put nor posted here, and one that is missing has an error of its own.
+        wants_keys = _PUT.search(detail) or (found and found[1] == "404" and _LIST not in detail)
+        if wants_keys:
+            detail = f"no credentials were got: {detail}"
+        if wants_keys and found and int(found[1]) < 500:
+            raise RequestError(Failure.DENIED, detail) from None
         if found is not None:
             raise RequestError.of_status(int(found[1]), detail) from None
         raise RequestError(Failure.TRANSIENT, detail) from None
@@ -228,4 +247,4 @@ def _detail(error: BaseException) -> str:
     causes = re.findall(r'(?:message|error): "([^"]+)"', structures)
     causes += [meaning for name, meaning in _NAMED_CAUSES.items() if name in structures]
     cause = f" ({causes[-1]})" if causes else ""
-    return " ".join(text.split())[:_LONGEST_DETAIL] + cause
+    return " ".join(text.split()) + cause

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import Enum
 from typing import Any, Protocol
 
@@ -41,6 +41,8 @@ class RequestError(Exception):
             failure = Failure.DENIED
         elif status == 412:
             failure = Failure.CHANGED
+        elif status == 501:
+            failure = Failure.REFUSED
         elif status >= 500 or status in (408, 425, 429) or "RequestTimeout" in detail:
             failure = Failure.TRANSIENT
         else:
@@ -60,12 +62,23 @@ class Engine(Protocol):
         """Whether ``fetch`` itself refuses to give bytes of another version."""
         ...
 
+    @property
+    def secrets(self) -> Collection[Any]:
+        """Credentials that it has from elsewhere, as or in options, and that must not be shown."""
+        ...
+
     def status(self, path: str) -> FileStatus | None:
         """The object at exactly this path, if there is one."""
         ...
 
-    def entries(self, directory: str, recursive: bool) -> Iterator[FileStatus | str]:
-        """What is below a directory; if not recursive, directories come as their paths."""
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
+        """What is below a directory; if not recursive, directories come as their paths.
+
+        Those up to ``after``, the path of one of them, may be left out where order is that of
+        paths.
+        """
         ...
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import OptionError
-from penstock.storage.options.names import Names, flag
+from penstock.storage.options.names import Names, flag, server_url
 
 __all__ = ["azure_options"]
 
@@ -36,6 +36,14 @@ _IN_STRING = {
     "sharedaccesssignature": "sas_key",
 }
 
+_KINDS = {
+    "token": "bearer_token",
+    "account_key": "access_key",
+    "sas_key": "sas_token",
+    "client_secret": "client_secret",
+}
+"""what each option says who is asking by"""
+
 
 def azure_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Configuration of the store and of its client."""
@@ -58,15 +66,23 @@ def azure_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         )
     if flag(options, "anon"):
         options["skip_signature"] = True
-    endpoint = options.get("endpoint")
+    endpoint = options.get("endpoint") or _of_environment()
     if endpoint is not None:
-        if "://" not in endpoint:
+        if isinstance(endpoint, str) and "://" not in endpoint:
             endpoint = f"https://{endpoint}"
-        options["endpoint"] = endpoint.rstrip("/")
+        options["endpoint"] = server_url("endpoint_url", endpoint)
         client["allow_http"] = endpoint.startswith("http://")
     if options.get("sas_key"):
         options["sas_key"] = options["sas_key"].lstrip("?")
+    given_kind = next((kind for name, kind in _KINDS.items() if name in options), None)
+    if given_kind is not None:  # or else another one, of the environment, may come before it
+        options["credential_type"] = given_kind
     return options, client
+
+
+def _of_environment() -> str | None:
+    names = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
 def _parsed(string: str) -> dict[str, Any]:

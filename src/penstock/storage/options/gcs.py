@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import OptionError
-from penstock.storage.options.names import Names, flag
+from penstock.storage.options.names import Names, flag, server_url
 
-__all__ = ["gcs_options", "is_json_api"]
+__all__ = ["gcs_options", "gcsfs_options", "is_json_api"]
 
 _NAMES = Names(
     "Google Cloud Storage",
@@ -27,10 +27,31 @@ _NAMES = Names(
     verify="verify",
 )
 
+_GCSFS_TOKENS = ("anon", "browser", "cache", "cloud", "google_default")
+
 
 def is_json_api(given: Mapping[str, Any]) -> bool:
     """Whether a server is named that need not speak the XML API, such as an emulator's."""
     return bool(given.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST"))
+
+
+def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for gcsfs, which itself would take any option and use what it knows."""
+    options = _NAMES.meant(given)
+    if options.get("endpoint_url") is not None:
+        options["endpoint_url"] = server_url("endpoint_url", options["endpoint_url"])
+    if flag(options, "anon"):
+        options["token"] = "anon"
+    token = options.pop("bearer_token", options.get("token"))
+    _token(token)  # refuses what is none
+    if isinstance(token, str) and token not in _GCSFS_TOKENS and not os.path.exists(token):
+        from google.oauth2.credentials import Credentials
+
+        token = Credentials(token)  # type: ignore[no-untyped-call]
+    if token is not None:
+        options["token"] = token
+    known = ("token", "project", "access", "endpoint_url")
+    return {name: value for name, value in options.items() if name in known}
 
 
 def gcs_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -41,7 +62,8 @@ def gcs_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     client: dict[str, Any] = {}
     if options.pop("verify", True) is False:
         client["allow_invalid_certificates"] = True
-    if options.get("base_url"):
+    if options.get("base_url") is not None:
+        options["base_url"] = server_url("base_url", options["base_url"])
         client["allow_http"] = options["base_url"].startswith("http://")
     if flag(options, "anon"):
         options["skip_signature"] = True

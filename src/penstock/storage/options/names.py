@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import urlsplit
 
 from penstock.errors import OptionError
 
-__all__ = ["Names", "flag"]
+__all__ = ["Names", "flag", "is_url", "server_url"]
+
+_OF_LINES = {"service_account_key"}
+"""options whose values are texts of several lines"""
 
 
 class Names:
@@ -30,6 +34,11 @@ class Names:
                 raise self._unknown(name, inside)
             if value is None:
                 continue
+            if isinstance(value, str) and not value.isprintable() and meant not in _OF_LINES:
+                raise OptionError(
+                    f"storage option {name!r} for {self._store} holds characters that cannot be "
+                    "sent, such as a line break"
+                )
             if meant in found and found[meant] != value:
                 raise OptionError(
                     f"storage_options for {self._store} names {meant} twice, by different values"
@@ -45,6 +54,24 @@ class Names:
         return OptionError(
             f"{where} for {self._store} has {name!r}, which is not known{guess}; known are {known}"
         )
+
+
+def is_url(text: object) -> bool:
+    """Whether something is the URL of a web server; clients fail in odd ways if it is not."""
+    if not isinstance(text, str) or " " in text.partition("://")[2].partition("/")[0]:
+        return False
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def server_url(name: str, url: object) -> str:
+    """The value of an option that is the URL of a server, in the same form always."""
+    if not is_url(url):
+        raise OptionError(f"storage option {name!r} must be a URL such as https://host:port")
+    return str(url).rstrip("/")
 
 
 def flag(options: dict[str, Any], name: str) -> bool | None:

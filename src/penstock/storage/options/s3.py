@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import configparser
 import http.client
-import json
 import os
-import shlex
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from penstock.errors import MissingExtraError, OptionError
-from penstock.storage.options.names import Names, flag
+from penstock.errors import OptionError
+from penstock.storage.options.aws_profiles import Keys, keys_of, section_of
+from penstock.storage.options.names import Names, flag, server_url
 
 __all__ = ["S3Options", "bucket_region", "s3_options"]
 
@@ -45,22 +41,23 @@ class S3Options:
 
     config: dict[str, Any]
     client: dict[str, Any]
-    credentials: dict[str, Any] | None = field(repr=False)
-    """a key, its secret and its token; None: the client looks for them"""
+    keys: Keys | None = field(repr=False)
+    """None: the client looks for some"""
     region_known: bool
 
 
 def s3_options(given: Mapping[str, Any]) -> S3Options:
     """Options of any style, with what the environment and profiles add."""
     options = _flattened(given)
-    profile = _profile(options.pop("profile", None), bool(options.get("access_key_id")))
-    options = {**profile, **options}
+    keys = _given_keys(options)
+    settings, found = _profile(options.pop("profile", None), keys is not None)
+    keys = keys or found
+    options = {**settings, **options}
     config: dict[str, Any] = {}
     client: dict[str, Any] = {}
     if flag(options, "anon"):
         config["skip_signature"] = True
-        for name in ("access_key_id", "secret_access_key", "session_token"):
-            options.pop(name, None)
+        keys = None
     if flag(options, "requester_pays"):
         config["request_payer"] = True
     if options.pop("addressing_style", "path") == "virtual":
@@ -70,16 +67,19 @@ def s3_options(given: Mapping[str, Any]) -> S3Options:
         "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"
     )
     if endpoint is not None:
-        if "://" not in endpoint:
+        if isinstance(endpoint, str) and "://" not in endpoint:
             endpoint = f"{'http' if secure is False else 'https'}://{endpoint}"
-        config["endpoint"] = endpoint.rstrip("/")
+        config["endpoint"] = server_url("endpoint_url", endpoint)
         client["allow_http"] = endpoint.startswith("http://")
     client.update(_certificates(options.pop("verify", None)))
     region = options.pop("region", None) or _from_environment("AWS_REGION", "AWS_DEFAULT_REGION")
     if region is not None:
         config["region"] = region
+    role = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+    if role:  # the client knows it by another name
+        config["metadata_endpoint"] = server_url("AWS_EC2_METADATA_SERVICE_ENDPOINT", role)
     known = region is not None or endpoint is not None
-    return S3Options(config, client, _credentials(options), region_known=known)
+    return S3Options(config, client, keys, region_known=known)
 
 
 def bucket_region(bucket: str, host: str = "s3.amazonaws.com", *, secure: bool = True) -> str:
@@ -114,26 +114,27 @@ def _flattened(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**_NAMES.meant(inner, "['client_kwargs']"), **options}
 
 
-def _credentials(options: Mapping[str, Any]) -> dict[str, Any] | None:
+def _given_keys(options: Mapping[str, Any]) -> Keys | None:
     key, secret = options.get("access_key_id"), options.get("secret_access_key")
-    if key is None and secret is None:
+    token = options.get("session_token")
+    if key is None and secret is None and token is None:
         return None
     if key is None or secret is None:
         raise OptionError("storage_options for S3 needs both key and secret, and has one of them")
-    return {
-        "access_key_id": key,
-        "secret_access_key": secret,
-        "token": options.get("session_token"),
-        "expires_at": None,
-    }
+    if not all(isinstance(value, str | None) for value in (key, secret, token)):
+        raise OptionError("key, secret and token of storage_options for S3 must be strs")
+    return Keys.fixed(key, secret, token)
 
 
 def _certificates(verify: Any) -> dict[str, Any]:
     if verify is False:
         return {"allow_invalid_certificates": True}
     if isinstance(verify, str | os.PathLike):
-        with open(verify, "rb") as file:
-            return {"root_certificate": file.read()}
+        try:
+            with open(verify, "rb") as file:
+                return {"root_certificate": file.read()}
+        except OSError as error:
+            raise OptionError(f"storage option 'verify' names no readable file: {error}") from None
     return {}
 
 
@@ -141,87 +142,20 @@ def _from_environment(*names: str) -> str | None:
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
-def _profile(name: str | None, has_key: bool) -> dict[str, Any]:
-    """What a profile of the AWS files says; keys in the environment come before a default one."""
+def _profile(name: str | None, has_key: bool) -> tuple[dict[str, Any], Keys | None]:
+    """What a profile says, and its keys; those of the environment come before a default one's."""
     ambient = name is None
     name = name or _from_environment("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
-    if name is None and (has_key or os.environ.get("AWS_ACCESS_KEY_ID")):
-        return {}
-    section = _section(name or "default")
+    identified = _from_environment("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
+    if name is None and (has_key or identified):
+        return {}, None
+    section = section_of(name or "default")
     if not section:
         if name is not None and not has_key:
             raise OptionError(f"no AWS profile is called {name!r}")
-        return {}
+        return {}, None
     found = {"region": section.get("region"), "endpoint": section.get("endpoint_url")}
-    if not has_key and not (ambient and os.environ.get("AWS_ACCESS_KEY_ID")):
-        found.update(_keys(section, name or "default"))
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _section(name: str) -> dict[str, str]:
-    home = os.path.expanduser("~/.aws")
-    shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", f"{home}/credentials")
-    settings = os.environ.get("AWS_CONFIG_FILE", f"{home}/config")
-    found: dict[str, str] = {}
-    for file, title in ((settings, f"profile {name}"), (settings, name), (shared, name)):
-        parser = configparser.RawConfigParser(strict=False)
-        try:
-            parser.read(file)
-        except (configparser.Error, OSError, UnicodeDecodeError):
-            continue
-        if parser.has_section(title):
-            found.update(parser.items(title))
-    return found
-
-
-def _keys(section: Mapping[str, str], profile: str) -> dict[str, Any]:
-    if "aws_access_key_id" in section:
-        names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-        meant = ("access_key_id", "secret_access_key", "session_token")
-        return {m: section.get(n) for m, n in zip(meant, names, strict=True)}
-    if "credential_process" in section:
-        return _asked(section["credential_process"])
-    if "role_arn" in section or any(name.startswith("sso_") for name in section):
-        return _by_botocore(profile)
-    return {}
-
-
-def _asked(command: str) -> dict[str, Any]:
-    done = subprocess.run(shlex.split(command), capture_output=True, check=False, timeout=60)
-    if done.returncode:
-        raise OptionError(f"credential_process of the AWS profile failed with {done.returncode}")
-    try:
-        told = json.loads(done.stdout)
-        return {
-            "access_key_id": told["AccessKeyId"],
-            "secret_access_key": told["SecretAccessKey"],
-            "session_token": told.get("SessionToken"),
-        }
-    except (ValueError, KeyError):
-        raise OptionError("credential_process of the AWS profile gave no credentials") from None
-
-
-def _by_botocore(profile: str) -> dict[str, Any]:
-    """Roles and single sign-on are botocore's business."""
-    try:
-        from botocore.session import Session
-    except ImportError:
-        raise MissingExtraError(
-            f"the AWS profile {profile!r} assumes a role or signs on, for which botocore is "
-            "needed; run: pip install botocore"
-        ) from None
-    found = _botocore_session(Session, profile).get_credentials()
-    if found is None:
-        raise OptionError(f"botocore finds no credentials for the AWS profile {profile!r}")
-    frozen = found.get_frozen_credentials()
-    return {
-        "access_key_id": frozen.access_key,
-        "secret_access_key": frozen.secret_key,
-        "session_token": frozen.token,
-    }
-
-
-@cache
-def _botocore_session(make: Any, profile: str) -> Any:
-    """Kept, for it knows when its credentials expire, and gets others in time."""
-    return make(profile=profile)
+    settings = {key: value for key, value in found.items() if value is not None}
+    if has_key or (ambient and os.environ.get("AWS_ACCESS_KEY_ID")):
+        return settings, None
+    return settings, keys_of(section, name or "default")

@@ -1,0 +1,66 @@
+"""Row groups of which statistics prove that a filter keeps every row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from penstock.formats.filters import columns_of
+
+__all__ = ["settled_groups"]
+
+
+def settled_groups(
+    fragment: ds.ParquetFileFragment,
+    footer: pq.FileMetaData,
+    groups: Sequence[int],
+    keep: ds.Expression,
+) -> set[int]:
+    """Those of some groups in which no row can fail ``keep``.
+
+    A group cannot hold a row for the opposite, and has no value for which neither holds: no null,
+    and no NaN, which least and greatest values do not tell of.
+    """
+    try:
+        failing = fragment.subset(~keep, schema=fragment.physical_schema).row_groups
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return set()
+    candidates = set(groups) - {group.id for group in failing}
+    if not candidates:
+        return set()
+    leaves = _leaves(footer, fragment.physical_schema, keep)
+    return {group for group in candidates if leaves and _without_nulls(footer, group, leaves)}
+
+
+def _leaves(footer: pq.FileMetaData, schema: pa.Schema, keep: ds.Expression) -> list[int]:
+    """The filter's columns in the file; none of them if one is nested or may hold NaN."""
+    wanted = _columns(schema, keep)
+    paths = [footer.schema.column(leaf).path for leaf in range(footer.num_columns)]
+    leaves = [paths.index(name) for name in wanted if paths.count(name) == 1]
+    types = [schema.field(name).type for name in wanted]
+    flat = len(leaves) == len(wanted) and not any(map(pa.types.is_nested, types))
+    return leaves if flat and not any(map(pa.types.is_floating, types)) else []
+
+
+def _without_nulls(footer: pq.FileMetaData, group: int, leaves: Sequence[int]) -> bool:
+    for leaf in leaves:
+        statistics = footer.row_group(group).column(leaf).statistics
+        if statistics is None or not statistics.has_null_count or statistics.null_count:
+            return False
+    return True
+
+
+def _columns(schema: pa.Schema, keep: ds.Expression) -> list[str]:
+    """The columns of a filter; of many files it is the same filter, and mostly the same schema."""
+    global _last
+    filter_, columns_there, found = _last
+    if filter_ is not keep or columns_there != schema:
+        found = columns_of(keep, schema)
+        _last = keep, schema, found
+    return found
+
+
+_last: tuple[ds.Expression | None, pa.Schema | None, list[str]] = None, None, []

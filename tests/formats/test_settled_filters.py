@@ -1,0 +1,140 @@
+"""Filters that statistics settle: nothing is left to drop, so rows are counted and not filtered."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock import StateMismatchError, StructuredDataset
+
+NUMBERS = pc.field("n")
+
+
+def ids(dataset: StructuredDataset) -> list[int]:
+    return [value for batch in dataset for value in batch["id"].tolist()]
+
+
+def write(path: Path, **columns: Any) -> Path:
+    size = len(next(iter(columns.values())))
+    table = pa.table({"id": pa.array(range(size)), **columns})
+    pq.write_table(table, path, row_group_size=10)
+    return path
+
+
+def test_whole_row_groups_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", n=pa.array(range(100)))
+    dataset = StructuredDataset(path, filters=(NUMBERS >= 20) & (NUMBERS < 50), batch_size=7)
+    assert (dataset.num_rows, len(dataset)) == (30, 5)
+    assert ids(dataset) == list(range(20, 50))
+    assert dataset.pipeline.reader.filter is None
+
+
+def test_a_row_group_with_other_rows_is_filtered(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", n=pa.array(range(100)))
+    dataset = StructuredDataset(path, filters=(NUMBERS >= 20) & (NUMBERS < 55))
+    assert dataset.num_rows is None
+    assert ids(dataset) == list(range(20, 55))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([None if n == 33 else n for n in range(100)], pa.int64()),
+        pa.array([float("nan") if n == 33 else float(n) for n in range(100)]),
+    ],
+    ids=["null", "NaN"],
+)
+def test_values_that_statistics_do_not_tell_of(tmp_path: Path, column: pa.Array) -> None:
+    path = write(tmp_path / "a.parquet", n=column)
+    dataset = StructuredDataset(path, filters=(NUMBERS >= 20) & (NUMBERS < 50))
+    assert dataset.num_rows is None
+    assert ids(dataset) == [n for n in range(20, 50) if n != 33]
+
+
+def test_a_state_knows_the_filter_that_was_settled(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", n=pa.array(range(100)))
+    filtered = StructuredDataset(path, filters=NUMBERS >= 20, batch_size=7)
+    state = filtered.state_dict()
+    StructuredDataset(path, filters=NUMBERS >= 20, batch_size=7).load_state_dict(state)
+    with pytest.raises(StateMismatchError):
+        StructuredDataset(path, batch_size=7).load_state_dict(state)
+
+
+def test_a_given_schema_is_not_what_statistics_are_of(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", n=pa.array([str(n) for n in range(100)]))
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+    dataset = StructuredDataset(path, schema=schema, filters=NUMBERS >= 20)
+    assert ids(dataset) == list(range(20, 100))
+
+
+@pytest.mark.parametrize("least", [0, 5], ids=["every row", "some rows"])
+def test_statistics_are_not_those_of_a_column_of_the_path(tmp_path: Path, least: int) -> None:
+    for key in (1, 2):
+        (tmp_path / f"k={key}").mkdir()
+        stored = pa.array([100] * 10, pa.int32())
+        write(tmp_path / f"k={key}" / "a.parquet", k=stored, n=pa.array(range(10)))
+    keep = (pc.field("k") == 2) & (pc.field("n") >= least)
+    dataset = StructuredDataset(tmp_path, partitioning="hive", filters=keep)
+    assert ids(dataset) == list(range(least, 10))
+
+
+VALUES = st.one_of(st.none(), st.integers(-3, 8))
+TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "b", "ba", "z"]))
+NAMES = {"n": NUMBERS, "f": pc.field("f"), "s": pc.field("s")}
+
+
+@st.composite
+def filters(draw: st.DrawFn, depth: int = 2) -> Any:
+    if depth and draw(st.booleans()):
+        left, right = draw(filters(depth - 1)), draw(filters(depth - 1))
+        return draw(st.sampled_from([left & right, left | right, ~left]))
+    name = draw(st.sampled_from(sorted(NAMES)))
+    value: Any = draw(st.sampled_from(["a", "b"]) if name == "s" else st.integers(-2, 7))
+    field = NAMES[name]
+    return draw(
+        st.sampled_from(
+            [field >= value, field < value, field == value, field != value, field.is_valid()]
+        )
+    )
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=st.lists(st.tuples(VALUES, VALUES, TEXTS), min_size=1, max_size=40),
+    ordered=st.booleans(),
+    keep=filters(),
+)
+def test_rows_are_those_that_pyarrow_keeps(
+    tmp_path: Path, data: list[tuple[Any, Any, Any]], ordered: bool, keep: Any
+) -> None:
+    if ordered:  # so that statistics have something to tell
+        data.sort(key=lambda row: (row[0] is None, row[0] or 0))
+    numbers, floats, texts = zip(*data, strict=True)
+    real = [float("nan") if value == 8 else value for value in floats]
+    table = pa.table(
+        {
+            "id": pa.array(range(len(data))),
+            "n": pa.array(numbers, pa.int64()),
+            "f": pa.array(real, pa.float64(), from_pandas=False),
+            "s": pa.array(texts, pa.string()),
+        }
+    )
+    path = tmp_path / f"{next(_numbers)}.parquet"
+    pq.write_table(table, path, row_group_size=5)
+    dataset = StructuredDataset(path, columns=["id"], filters=keep, batch_size=4)
+    expected = table.filter(keep)["id"].to_pylist()
+    assert ids(dataset) == expected
+    if dataset.num_rows is not None:
+        assert dataset.num_rows == len(expected)
+    path.unlink()
+
+
+_numbers = itertools.count()

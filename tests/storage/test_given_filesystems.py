@@ -1,0 +1,246 @@
+"""Files of this machine, of fsspec, and of filesystems that are given as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import fsspec
+import pyarrow.fs as pafs
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from obstore.store import LocalStore, MemoryStore, S3Store
+from servers.gcs import GcsServer
+from servers.s3 import S3Server
+from store_contract import NAMES_OF_THE_EMULATOR, ROWS, Place, StoreContract, file_of, ids
+
+from penstock.errors import NothingFoundError, OptionError
+
+
+def on_disk(folder: Path) -> Any:
+    def put(path: str, body: bytes) -> None:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(body)
+
+    return put
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """The filesystem in memory, empty before and after."""
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+    yield files
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+
+
+class TestPlainPaths(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(str(tmp_path), on_disk(tmp_path))
+
+
+class TestFileUrls(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(f"file://{tmp_path}", on_disk(tmp_path))
+
+
+class TestEscapedFileUrls(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(f"file://{tmp_path}", on_disk(tmp_path), encoded=True)
+
+
+class TestMemory(StoreContract):
+    @pytest.fixture
+    def place(self, memory: Any) -> Place:
+        return Place("memory://bucket", lambda path, body: memory.pipe(f"/bucket/{path}", body))
+
+
+class Drawer(MemoryFileSystem):
+    """A filesystem of the user's own, that needs a password."""
+
+    protocol = "drawer"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def __init__(self, *, password: str, **options: Any) -> None:
+        if password != "open sesame":
+            raise PermissionError(f"the password is not {password!r}")
+        super().__init__(**options)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.replace("drawer://", "memory://", 1))
+
+
+class TestAProtocolOfTheUsers(StoreContract):
+    @pytest.fixture
+    def place(self) -> Iterator[Place]:
+        fsspec.register_implementation("drawer", Drawer, clobber=True)
+        options = {"password": "open sesame"}
+        drawer = fsspec.filesystem("drawer", **options)
+        yield Place(
+            "drawer://top",
+            lambda path, body: drawer.pipe(f"/top/{path}", body),
+            {"storage_options": options},
+        )
+        Drawer.store.clear()
+
+
+class TestGivenFsspecInMemory(StoreContract):
+    @pytest.fixture
+    def place(self, memory: Any) -> Place:
+        put = lambda path, body: memory.pipe(f"/bucket/{path}", body)  # noqa: E731
+        return Place("/bucket", put, {"filesystem": memory})
+
+
+class TestGivenFsspecOnDisk(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(str(tmp_path), on_disk(tmp_path), {"filesystem": LocalFileSystem()})
+
+
+class TestGivenFsspecFolder(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        files = DirFileSystem(path=str(tmp_path), fs=LocalFileSystem())
+        return Place("inner", on_disk(tmp_path / "inner"), {"filesystem": files})
+
+
+class TestGivenArrowOnDisk(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(str(tmp_path), on_disk(tmp_path), {"filesystem": pafs.LocalFileSystem()})
+
+
+class TestGivenArrowFolder(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        files = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+        return Place("inner", on_disk(tmp_path / "inner"), {"filesystem": files})
+
+
+def bucket_of(server: S3Server) -> tuple[str, Any]:
+    bucket = server.make_bucket(f"given-{uuid4().hex[:12]}")
+    return bucket, lambda path, body: server.put(bucket, path, body)
+
+
+def arrow_s3(server: S3Server) -> pafs.S3FileSystem:
+    return pafs.S3FileSystem(
+        access_key=server.key,
+        secret_key=server.secret,
+        region=server.region,
+        endpoint_override=server.url,
+    )
+
+
+def object_store(server: S3Server, bucket: str, **more: Any) -> S3Store:
+    return S3Store(
+        bucket,
+        access_key_id=server.key,
+        secret_access_key=server.secret,
+        region=server.region,
+        endpoint=server.url,
+        client_options={"allow_http": True},
+        **more,
+    )
+
+
+class TestGivenArrowS3(StoreContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, s3_server: S3Server) -> Place:
+        bucket, put = bucket_of(s3_server)
+        return Place(bucket, put, {"filesystem": arrow_s3(s3_server)})
+
+
+class TestGivenObjectStore(StoreContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, s3_server: S3Server) -> Place:
+        bucket, put = bucket_of(s3_server)
+        put_inside = lambda path, body: put(f"top/{path}", body)  # noqa: E731
+        return Place("top", put_inside, {"filesystem": object_store(s3_server, bucket)})
+
+
+class TestGivenObjectStoreWithPrefix(StoreContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, s3_server: S3Server) -> Place:
+        bucket, put = bucket_of(s3_server)
+        put_inside = lambda path, body: put(f"deep/er/top/{path}", body)  # noqa: E731
+        store = object_store(s3_server, bucket, prefix="deep/er")
+        return Place("top", put_inside, {"filesystem": store})
+
+
+class TestGivenObjectStoreOnDisk(StoreContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        store = LocalStore(str(tmp_path))
+        return Place("top", on_disk(tmp_path / "top"), {"filesystem": store})
+
+
+class TestGivenObjectStoreInMemory(StoreContract):
+    @pytest.fixture
+    def place(self) -> Place:
+        store = MemoryStore()
+        put = lambda path, body: store.put(f"top/{path}", body)  # noqa: E731
+        return Place("top", put, {"filesystem": store})
+
+
+class TestGivenGcsfs(StoreContract):
+    odd_names = NAMES_OF_THE_EMULATOR
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, gcs_server: GcsServer) -> Place:
+        import gcsfs
+
+        bucket = gcs_server.make_bucket(f"given-{uuid4().hex[:12]}")
+        put = lambda path, body: gcs_server.put(bucket, path, body)  # noqa: E731
+        files = gcsfs.GCSFileSystem(**gcs_server.storage_options)
+        return Place(bucket, put, {"filesystem": files})
+
+
+@pytest.mark.parametrize("kind", ["obstore", "pyarrow", "fsspec"])
+def test_process_workers_of_a_given_filesystem(
+    s3_server: S3Server, tmp_path: Path, kind: str
+) -> None:
+    bucket, put = bucket_of(s3_server)
+    for index in range(3):
+        put(f"d/{index}.parquet", file_of(first=100 * index))
+        on_disk(tmp_path)(f"d/{index}.parquet", file_of(first=100 * index))
+    path, files = {
+        "obstore": ("d", object_store(s3_server, bucket)),
+        "pyarrow": (f"{bucket}/d", arrow_s3(s3_server)),
+        "fsspec": (str(tmp_path / "d"), LocalFileSystem()),
+    }[kind]
+    got = ids(path, filesystem=files, num_workers=2)
+    assert sorted(got) == [100 * index + i for index in range(3) for i in range(ROWS)]
+
+
+def test_a_bucket_that_is_missing_in_a_given_store(s3_server: S3Server) -> None:
+    for path, files in (
+        ("d", object_store(s3_server, "no-such-bucket")),
+        ("no-such-bucket/d", arrow_s3(s3_server)),
+    ):
+        with pytest.raises(NothingFoundError, match="d does not exist"):
+            ids(path, filesystem=files)
+
+
+def test_a_protocol_that_refuses() -> None:
+    fsspec.register_implementation("drawer", Drawer, clobber=True)
+    with pytest.raises(OptionError, match="filesystem for drawer:// cannot be made") as caught:
+        ids("drawer://top", storage_options={"password": "hunter2"})
+    assert "hunter2" not in repr(caught.value)
+    with pytest.raises(OptionError, match="storage_options do not fit drawer://"):
+        ids("drawer://top")
