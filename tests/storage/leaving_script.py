@@ -38,7 +38,8 @@ def leave(way: str, loader: Any) -> None:
 def read_in_forked_workers(dataset: Any) -> None:
     from torch.utils.data import DataLoader
 
-    forking = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    how = {"num_workers": 1, "multiprocessing_context": "fork", "timeout": 15}
+    forking = DataLoader(dataset, batch_size=None, **how)
     try:
         list(forking)
     except RuntimeError as error:

@@ -297,7 +297,7 @@ def test_a_page_instead_of_a_file(http_server: HttpServer) -> None:
     [
         ({"tokn": "hunter2"}, r"'tokn'.*did you mean 'token'.*known are auth, bearer_token"),
         ({"client_kwargs": {"x": "hunter2"}}, r"storage_options\['client_kwargs'\].*'x'"),
-        ({"token": "hunter2\n"}, r"header 'Authorization'.*line break"),
+        ({"token": "hunter2\n"}, "'token' for HTTP holds.*line break"),
         ({"headers": {"X-Key": "hunter2\r\nHost: x"}}, r"header 'X-Key'.*line break"),
         ({"headers": {"X-Key": "hunter2€"}}, "header 'X-Key'.*cannot be sent"),
         ({"headers": {"X-Key": 5}}, "header 'X-Key' must be a str, not a int"),

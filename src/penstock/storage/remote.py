@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -100,7 +100,7 @@ class RemoteStore:
                 pending.update(map(self._list, directories))
                 yield from self._looked_at(files)
 
-    def _looked_at(self, files: list[FileStatus]) -> Iterator[FileStatus]:
+    def _looked_at(self, files: Sequence[FileStatus]) -> Iterator[FileStatus]:
         """The files; those that are known by name only are asked for one by one, side by side."""
         asked = [
             in_background(partial(self._status, status.path))
