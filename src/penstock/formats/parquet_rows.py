@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -68,22 +67,20 @@ class GroupDecoder:
         columns = [leaf for leaf, _ in leaves]
         will_read(self.opened.source, self._byte_ranges(_overlapping(groups, rows), columns))
         row_bytes = self._row_bytes(leaves, groups, rows)
-        runs = [
-            _Run(first, last, groups, rows)
-            for first, last in _runs_of_groups(groups, rows, row_bytes, block_bytes // 8)
-        ]
-        most_rows = 2 * block_bytes / row_bytes if row_bytes else math.inf
-        at_once = [run for run in runs if run.whole and run.stored.length <= most_rows]
-        for run in runs:
-            if run in at_once:
-                yield parquet.reader.read_row_groups(
-                    list(range(run.first, run.last)),
-                    column_indices=columns,
-                    use_threads=row_bytes * run.stored.length > _WORTH_THREADS_BYTES,
-                )
+        for first, last in _runs_of_groups(groups, rows, row_bytes, block_bytes // 8):
+            run = RowRange(int(groups.start[first]), int(groups.rows[first:last].sum()))
+            start = max(rows.offset, run.offset) - run.offset
+            length = min(rows.stop, run.stop) - run.offset - start
+            size = row_bytes * run.length
+            if length < run.length or size > 2 * block_bytes:
+                batch_rows = int(block_bytes / row_bytes) if row_bytes else run.length
+                yield from self._streamed(first, columns, start, length, max(batch_rows, 1))
             else:
-                batch_rows = int(block_bytes / row_bytes) if row_bytes else run.stored.length
-                yield from self._streamed(run, columns, max(batch_rows, 1))
+                yield parquet.reader.read_row_groups(
+                    list(range(first, last)),
+                    column_indices=columns,
+                    use_threads=size > _WORTH_THREADS_BYTES,
+                )
 
     def _byte_ranges(self, groups: list[int], columns: list[int]) -> Iterator[tuple[int, int]]:
         """Where the column chunks are that will be read."""
@@ -117,10 +114,11 @@ class GroupDecoder:
         first = next(batches, None)
         return 0.0 if first is None or not first.num_rows else first.nbytes / first.num_rows
 
-    def _streamed(self, run: _Run, columns: list[int], batch_rows: int) -> Iterator[pa.Table]:
+    def _streamed(
+        self, group: int, columns: list[int], start: int, length: int, batch_rows: int
+    ) -> Iterator[pa.Table]:
         """Some rows of one group, piece by piece: a group may be larger than memory."""
-        at, group = 0, run.first
-        start, length = run.wanted.offset - run.stored.offset, run.wanted.length
+        at = 0
         for batch in self._page_by_page().reader.iter_batches(
             batch_rows, row_groups=[group], column_indices=columns, use_threads=True
         ):
@@ -134,32 +132,6 @@ class GroupDecoder:
     def _page_by_page(self) -> pq.ParquetFile:
         """From the same source: what was announced there is fetched once."""
         return self.opened.again(buffer_size=_STREAM_BUFFER_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Row groups that are decoded together."""
-
-    first: int
-    last: int
-    groups: RowGroups
-    rows: RowRange
-
-    @property
-    def stored(self) -> RowRange:
-        """All of their rows."""
-        rows = int(self.groups.rows[self.first : self.last].sum())
-        return RowRange(int(self.groups.start[self.first]), rows)
-
-    @property
-    def wanted(self) -> RowRange:
-        """Those that are wanted."""
-        start = max(self.rows.offset, self.stored.offset)
-        return RowRange(start, min(self.rows.stop, self.stored.stop) - start)
-
-    @property
-    def whole(self) -> bool:
-        return self.wanted.length == self.stored.length
 
 
 _sampled_widths: BoundedCache[float] = BoundedCache(lambda width: 100)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,9 +25,6 @@ from penstock.storage.ranges import Requests
 from penstock.storage.remote_file import RangeReader, RemoteFile
 from penstock.storage.store import UNKNOWN_SIZE, FileStatus, changed, matching, vanished
 
-if TYPE_CHECKING:
-    from penstock.storage.engines.hub import HubEngine
-
 __all__ = ["RemoteStore"]
 
 logger = logging.getLogger(__name__)
@@ -37,6 +34,7 @@ _LISTED_IN_ONE = 4000
 _MAGIC = "*?["
 _INHERITED_BY_FORK = {"memory"}
 _MOVING = {"hf"}
+"""where a location may mean something else tomorrow"""
 _A_REQUEST_EACH = {"http", "https"}
 """where each directory is a request, so that one that fails must not fail the others"""
 
@@ -83,7 +81,7 @@ class RemoteStore:
         try:
             return self.connection.request(
                 location,
-                lambda engine: cast("HubEngine", engine).resolved(location),
+                lambda engine: engine.resolved(location),
                 self.meter,
                 self.patience,
             )

@@ -24,6 +24,9 @@ class ArrowEngine:
     def __init__(self, filesystem: pafs.FileSystem) -> None:
         self._filesystem = filesystem
 
+    def resolved(self, location: str) -> str:
+        return location
+
     def status(self, path: str) -> FileStatus | None:
         with _translated():
             info = self._filesystem.get_file_info(path)

@@ -28,6 +28,9 @@ class FsspecEngine:
         self.secrets = [getattr(filesystem, "storage_options", None)]
         self._protocol = protocol
 
+    def resolved(self, location: str) -> str:
+        return location
+
     def status(self, path: str) -> FileStatus | None:
         with _translated():
             self._filesystem.invalidate_cache()

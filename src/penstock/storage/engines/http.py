@@ -48,6 +48,9 @@ class HttpEngine:
         self._signed: Mapping[str, str] = found.get("signed", {})
         self._logins = _logins(self._signed.values(), found.get("auth"))
 
+    def resolved(self, location: str) -> str:
+        return location
+
     def status(self, path: str) -> FileStatus | None:
         url = self._url(path)
         try:

@@ -47,6 +47,9 @@ class StoreEngine:
         self._store = store
         self.secrets: Collection[Any] = [getattr(store, "config", None)]
 
+    def resolved(self, location: str) -> str:
+        return location
+
     def status(self, path: str) -> FileStatus | None:
         store, key, root = self._place(path)
         if not key:

@@ -67,6 +67,10 @@ class Engine(Protocol):
         """Credentials that it has from elsewhere, as or in options, and that must not be shown."""
         ...
 
+    def resolved(self, location: str) -> str:
+        """What a location means now, where it may mean something else later."""
+        ...
+
     def status(self, path: str) -> FileStatus | None:
         """The object at exactly this path, if there is one."""
         ...
