@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-import os
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.convert import Block, Converter
 from penstock.errors import ConversionError, ReadError
 from penstock.formats.reader import TabularReader
+from penstock.loader.cores import usable_cores
 from penstock.loader.row_cost import row_cost
 from penstock.loader.stats import Stats
 from penstock.model import FileList, FileSplit
@@ -29,7 +30,7 @@ from penstock.plan import (
     taking_turns,
 )
 from penstock.storage import Meter, Patience
-from penstock.stream import Cursor, Job, Located, ReadAhead, Run, cut
+from penstock.stream import Cursor, Job, Located, Pace, ReadAhead, Run, cut
 
 __all__ = ["LaneStart", "OpenLanes", "Pipeline", "Stream"]
 
@@ -140,14 +141,9 @@ class OpenLanes:
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
         self._reader = replace(pipeline.reader, store=store)
-        threads = min(_MAX_THREADS, usable_cores()) if store.local else _WAITING_THREADS
-        most_jobs = None
-        if store.local and not pipeline.grouping.reorders:
-            # Local files are read as fast as they are decoded: to be further ahead than the
-            # threads can work gains nothing, and fresh memory costs more than memory used again.
-            most_jobs = len(streams) + threads + 1
-        for stream in streams:
-            most_jobs = most_jobs if stream.jobs_ahead is None else stream.jobs_ahead
+        cores = min(_MAX_THREADS, usable_cores())
+        threads = cores if store.local else _WAITING_THREADS
+        self._pace = Pace(cores, first=threads // 2, most=threads)
         pieces = heapq.merge(
             *(stream.pieces(files, pipeline.reading) for stream in streams),
             key=lambda piece: piece.position,
@@ -158,8 +154,19 @@ class OpenLanes:
             size_of=lambda block: block.nbytes,
             budget_bytes=pipeline.prefetch_bytes,
             threads=threads,
-            most_jobs=most_jobs,
+            most_jobs=self._most_jobs,
         )
+
+    def _most_jobs(self) -> int | None:
+        """To be further ahead than needed gains nothing, and fresh memory costs much."""
+        for stream in self._streams.values():
+            if stream.jobs_ahead is not None:
+                return stream.jobs_ahead
+        if not self._reader.store.local:
+            return len(self._streams) + self._pace.jobs
+        if self._pipeline.grouping.reorders:
+            return None
+        return len(self._streams) + min(_MAX_THREADS, usable_cores()) + 1
 
     def _job(self, piece: Piece) -> Job[Piece, Block]:
         """From elsewhere bytes come first, and are held until they have been decoded."""
@@ -265,12 +272,18 @@ class OpenLanes:
 
     def _tables(self, chunk: FileSplit) -> Iterator[pa.Table]:
         tables = self._reader.read(chunk, self._pipeline.block_bytes)
+        waited, spent = self._patience.waited_s, 0.0
         try:
             while True:
-                with self._stats.timed("read"):
-                    table = next(tables, None)
+                began = time.perf_counter()
+                table = next(tables, None)
+                took = time.perf_counter() - began
+                spent += took
+                self._stats.spend("read", took)
                 self._stats.stored(self._meter.drain())
                 if table is None:
+                    waited = self._patience.waited_s - waited
+                    self._pace.note(waited, spent - waited)
                     return
                 yield table
         except ReadError as error:
@@ -278,11 +291,3 @@ class OpenLanes:
                 raise
             self._stats.stored(self._meter.drain())
             self._stats.skip(str(error))
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every platform
-        return os.cpu_count() or 1

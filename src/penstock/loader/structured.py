@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 
 from penstock.errors import OptionError
 from penstock.formats.discovery import discover
+from penstock.loader.cores import usable_cores
 from penstock.loader.dataloader import StatefulLoader
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.options import (
@@ -28,7 +29,6 @@ from penstock.loader.options import (
     make_finish,
     make_requests,
 )
-from penstock.loader.pipeline import usable_cores
 from penstock.loader.ranks import find_ranks, given_ranks
 from penstock.model import SplitStrategy
 from penstock.plan import parse_bytes

@@ -113,6 +113,12 @@ class Patience:
 
     def __init__(self) -> None:
         self._end: Future[None] = Future()
+        self._waited = threading.local()
+
+    @property
+    def waited_s(self) -> float:
+        """How long this thread has waited, in all."""
+        return getattr(self._waited, "seconds", 0.0)
 
     def give_up(self) -> None:
         """Let go of all who wait; what is under way ends by itself, and is not tried again."""
@@ -127,8 +133,10 @@ class Patience:
     def wait_for(self, future: Future[T]) -> T:
         """What a future gives, or GivenUp."""
         if not future.done():
+            began = time.perf_counter()
             either: list[Future[Any]] = [future, self._end, _exit]
             wait(either, return_when=FIRST_COMPLETED)
+            self._waited.seconds = self.waited_s + time.perf_counter() - began
         if not future.done() or future.cancelled():
             raise GivenUp
         return future.result()

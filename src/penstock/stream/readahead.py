@@ -60,7 +60,7 @@ class ReadAhead(Generic[Spec, Made]):
         size_of: Callable[[Made], int],
         budget_bytes: int,
         threads: int,
-        most_jobs: int | None = None,
+        most_jobs: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.waited_s = 0.0
         self.peak_bytes = 0
@@ -208,7 +208,8 @@ class ReadAhead(Generic[Spec, Made]):
             return None
 
     def _has_room(self, cost_bytes: int) -> bool:
-        if self._most_jobs is not None and self._begun >= self._most_jobs:
+        most = self._most_jobs()
+        if most is not None and self._begun >= most:
             return False
         return not self._held or self._held + cost_bytes <= self._budget
 
