@@ -114,7 +114,7 @@ def test_an_interpreter_leaves_in_mid_epoch(source: Source) -> None:
 
 def test_leaving_while_a_server_is_silent(source: Source) -> None:
     """Nobody waits for what a server may never send."""
-    rule = source.proxy.inject(Stall(100), path=NAMES[3], where=is_of_an_epoch)
+    rule = source.proxy.inject(Stall(100), path=NAMES[1], where=is_of_an_epoch)
     ended = run_all(source, ["hold", "exit"], num_workers=0, timeout_s=30.0)
     assert [one for one in ended if not one.well] == []
     assert max(one.seconds for one in ended) < 20.0
@@ -122,7 +122,7 @@ def test_leaving_while_a_server_is_silent(source: Source) -> None:
 
 
 def test_leaving_while_requests_are_tried_again(source: Source) -> None:
-    rule = source.proxy.inject(SLOW_DOWN, path=NAMES[3], where=is_of_an_epoch)
+    rule = source.proxy.inject(SLOW_DOWN, path=NAMES[1], where=is_of_an_epoch)
     ended = run_all(source, ["hold", "exit"], num_workers=0)
     assert [one for one in ended if not one.well] == []
     assert max(one.seconds for one in ended) < 20.0
