@@ -86,10 +86,6 @@ class RowGroups:
         proven = np.fromiter((group in settled for group in groups), bool, len(groups))
         return RowGroups(self.start[index], self.rows[index], self.size_bytes[index], proven)
 
-    def unsettled(self) -> RowGroups:
-        """The same groups, of whose rows nothing is proven."""
-        return RowGroups(self.start, self.rows, self.size_bytes, np.zeros(len(self), bool))
-
 
 @dataclass(frozen=True, slots=True)
 class DataFileInfo:

@@ -86,6 +86,39 @@ def test_statistics_are_not_those_of_a_column_of_the_path(tmp_path: Path, least:
     assert ids(dataset) == list(range(least, 10))
 
 
+@pytest.mark.parametrize(
+    ("stored", "keep"),
+    [
+        (([3, 3], [3.5]), pc.divide(NUMBERS, 2) > 1.2),
+        (([3, 3], [3.5]), pc.divide(NUMBERS, 2) < 1.2),
+        (([3, 3], [3.5]), NUMBERS > 3),
+    ],
+    ids=["pruned", "settled", "compared"],
+)
+def test_files_in_other_types_than_the_data_set(
+    tmp_path: Path, stored: tuple[list[Any], ...], keep: Any
+) -> None:
+    """An int divides otherwise than the float that it becomes beside others."""
+    tables = []
+    for number, values in enumerate(stored):
+        table = pa.table({"id": [10 * number + i for i in range(len(values))], "n": values})
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+        tables.append(table)
+    whole = pa.concat_tables(tables, promote_options="permissive")
+    expected = whole.filter(keep)["id"].to_pylist()
+    assert ids(StructuredDataset(tmp_path, filters=keep)) == expected
+
+
+def test_a_state_knows_every_value_of_a_long_list(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", n=pa.array(range(100)))
+    values = list(range(1000))
+    state = StructuredDataset(path, filters=NUMBERS.isin(values)).state_dict()
+    StructuredDataset(path, filters=NUMBERS.isin(values)).load_state_dict(state)
+    values[500] = -1
+    with pytest.raises(StateMismatchError, match="filters"):
+        StructuredDataset(path, filters=NUMBERS.isin(values)).load_state_dict(state)
+
+
 VALUES = st.one_of(st.none(), st.integers(-3, 8))
 TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "b", "ba", "z"]))
 NAMES = {"n": NUMBERS, "f": pc.field("f"), "s": pc.field("s")}

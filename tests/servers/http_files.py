@@ -53,6 +53,7 @@ class HttpServer(AnsweringServer):
         self.redirects: dict[str, str] = {}
         self.access = Access()
         self.sends_etag = True
+        self.sends_time = True
         super().__init__(self._find)
 
     def put(self, path: str, body: bytes) -> str:
@@ -73,7 +74,12 @@ class HttpServer(AnsweringServer):
         if path in self.redirects:
             return 302, {"Location": self.redirects[path]}, b""
         if path in self.files:
-            return respond_with(self.files[path], asked.head, sends_etag=self.sends_etag)
+            status, headers, body = respond_with(
+                self.files[path], asked.head, sends_etag=self.sends_etag
+            )
+            if not self.sends_time:
+                headers.pop("Last-Modified")
+            return status, headers, body
         page = self._index(path)
         if page is None:
             return 404, {}, b"no such file"

@@ -462,3 +462,15 @@ def test_a_count_that_was_lost_is_made_again(tmp_path: Path) -> None:
         for number in range(30):
             get(cache, "b", 1000 * number, 1000 * number + 1000)
             assert size_on_disk(tmp_path) <= 10_000
+
+
+def test_files_of_others_in_its_folder_are_left_alone(tmp_path: Path) -> None:
+    others = [tmp_path / "my" / "work" / "thesis.tex", tmp_path / "ab" / "1-2-00000000"]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(5_000))
+    cache = DiskCache.at(tmp_path, 4_000)
+    for start in range(0, 20_000, 1_000):
+        get(cache, "a", start, start + 1_000)
+    assert [path.stat().st_size for path in others] == [5_000, 5_000]
+    assert size_on_disk(tmp_path) - 10_000 <= 4_000

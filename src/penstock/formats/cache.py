@@ -49,11 +49,13 @@ class BoundedCache(Generic[T]):
         """A value that is made by one thread only, while others that want it wait."""
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
-        with making:
-            value = self.get(key)
-            if value is None:
-                value = make()
-                self.add(key, value, limit_bytes=limit_bytes)
-        with self._lock:
-            self._making.pop(key, None)
-        return value
+        try:
+            with making:
+                value = self.get(key)
+                if value is None:
+                    value = make()
+                    self.add(key, value, limit_bytes=limit_bytes)
+                return value
+        finally:
+            with self._lock:
+                self._making.pop(key, None)

@@ -88,14 +88,12 @@ def discover(
         name, format_options, schema=schema, ignore_unknown=bool(columns or schema)
     )
     in_path = path_columns(partitioning, [s.path for s in statuses], listing.roots)
-    found = _Inspection(listing.store, chosen, in_path, skip_broken, own_types=schema is None)
+    found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is settled by them: what it keeps, it keeps whole.
     exact = keep is not None and len(in_path.schema) > 0 and binds(keep, in_path.schema)
     survivors = found.prune(statuses, keep, exact)
     pushed = None if exact else keep
     infos, facts = found.inspect(survivors, pushed)
-    if pushed is not None and _all_settled(infos):
-        pushed, infos = None, [_counting_what_is_left(info) for info in infos]
     stored = unify((info.path, fact.schema) for info, fact in zip(infos, facts, strict=True))
     if not infos:  # nothing can match, but what columns there are must still be known
         stored = found.any_schema(statuses)
@@ -105,6 +103,10 @@ def discover(
     if keep is not None:
         check_filter(keep, whole)
         needed = [] if pushed is None else columns_of(keep, whole)
+        infos = found.trusted(infos, facts, [whole.field(name) for name in needed])
+    if pushed is not None and _all_settled(infos):
+        pushed, needed = None, []
+        infos = [_counting_what_is_left(info) for info in infos]
     read_schema = pa.schema([f for f in whole if f.name in {*output.names, *needed}])
     reader = TabularReader(listing.store, chosen, output, read_schema, pushed, in_path)
     logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
@@ -117,20 +119,13 @@ class _Inspection:
     """Looks into files, and remembers those that it could not read."""
 
     def __init__(
-        self,
-        store: Store,
-        format_: Format,
-        in_path: PathColumns,
-        skip_broken: bool,
-        *,
-        own_types: bool,
+        self, store: Store, format_: Format, in_path: PathColumns, skip_broken: bool
     ) -> None:
         self.broken: list[str] = []
         self._store = store
         self._format = format_
         self._in_path = in_path
         self._skip_broken = skip_broken
-        self._own_types = own_types
         self._schemas: dict[pa.Schema, pa.Schema] = {}
 
     def prune(
@@ -178,6 +173,23 @@ class _Inspection:
             )
         return infos, facts
 
+    def trusted(
+        self, infos: list[DataFileInfo], facts: list[FileFacts], filtered: Sequence[pa.Field]
+    ) -> list[DataFileInfo]:
+        """Files of which statistics may rule out row groups; of others all are taken.
+
+        Rows are filtered in the types of the data set, and statistics are in those of the file:
+        where they differ, an expression may come out differently.
+        """
+        return [
+            self._with_all_groups(info) if _in_other_types(fact.schema, filtered) else info
+            for info, fact in zip(infos, facts, strict=True)
+        ]
+
+    def _with_all_groups(self, file: DataFileInfo) -> DataFileInfo:
+        whole = self._format.inspect(self._store, file)
+        return replace(file, record_count=whole.record_count, row_groups=whole.row_groups)
+
     def _look_at_all(
         self, statuses: list[FileStatus], keep: ds.Expression | None
     ) -> Iterator[FileFacts | ReadError]:
@@ -210,9 +222,6 @@ class _Inspection:
             if not self._skip_broken:
                 raise
             return error
-        if facts.row_groups is not None and not self._own_types:
-            # Rows are filtered in types that the user gave, and statistics are of the file's.
-            facts = replace(facts, row_groups=facts.row_groups.unsettled())
         # Many files have few schemas: keep one object of each, and not one a file.
         return replace(facts, schema=self._schemas.setdefault(facts.schema, facts.schema))
 
@@ -224,6 +233,11 @@ def _in_parallel(
         return [look(status) for status in statuses]
     with ThreadPoolExecutor(threads, thread_name_prefix="penstock-inspect") as pool:
         return list(pool.map(look, statuses))
+
+
+def _in_other_types(stored: pa.Schema, filtered: Sequence[pa.Field]) -> bool:
+    types = dict(zip(stored.names, stored.types, strict=True))
+    return any(types.get(field.name, field.type) != field.type for field in filtered)
 
 
 def _all_settled(files: Sequence[DataFileInfo]) -> bool:

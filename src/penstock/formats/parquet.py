@@ -59,7 +59,7 @@ class ParquetFormat:
                 facts, footer = self._look(source if store.local else footer_alone(source), keep)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file.path, error) from error
-        _footers.add(_key(file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
+        _footers.add(_key(store, file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
         return facts
 
     def _look(
@@ -84,7 +84,7 @@ class ParquetFormat:
     ) -> Iterator[pa.Table]:
         try:
             with self._open(store, chunk.file) as opened:
-                decoder = GroupDecoder(opened, schema, _key(chunk.file))
+                decoder = GroupDecoder(opened, schema, _key(store, chunk.file))
                 yield from decoder.tables(chunk.row_range, block_bytes)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(str(chunk), error) from error
@@ -92,11 +92,11 @@ class ParquetFormat:
     @contextmanager
     def _open(self, store: Store, file: DataFileInfo) -> Iterator[Opened]:
         """What is read is either here or announced, so that pyarrow need not read ahead."""
-        footer = _footers.get(_key(file))
+        footer = _footers.get(_key(store, file))
         with store.open(file) as source:
             if footer is None and not store.local:
                 footer = pq.read_metadata(footer_alone(source))
-                _footers.add(_key(file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
+                _footers.add(_key(store, file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
             how = {"pre_buffer": False, **self.options}
             opened = pq.ParquetFile(source, metadata=footer, **how)
             again = partial(pq.ParquetFile, source, metadata=opened.metadata, **how)
@@ -125,8 +125,8 @@ def _unreadable(where: str, error: BaseException) -> BaseException:
     )
 
 
-def _key(file: DataFileInfo) -> tuple[Any, ...]:
-    return file.path, file.file_size, file.etag
+def _key(store: Store, file: DataFileInfo) -> tuple[Any, ...]:
+    return store.identity, file.path, file.file_size, file.etag
 
 
 _footers: BoundedCache[pq.FileMetaData] = BoundedCache(

@@ -81,7 +81,14 @@ class TabularReader:
         assert part.row_range is not None
         whole = FileSplit(part.file, group)
         table = _groups.get_or_make(
-            (part.file.path, part.file.etag, group.offset, self.read_schema),
+            (
+                self.store.identity,
+                part.file.path,
+                part.file.file_size,
+                part.file.etag,
+                group.offset,
+                self.read_schema,
+            ),
             lambda: pa.concat_tables(self._decoded(whole, block_bytes)),
             limit_bytes=self.cache_bytes,
         )

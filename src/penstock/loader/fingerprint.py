@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,8 @@ class Fingerprint:
         digest = hashlib.sha256()
         for path, size, etag in zip(files.paths, files.sizes.tolist(), files.etags, strict=True):
             digest.update(f"{_below(path, roots)}\0{size}\0{etag}\n".encode())
-        known = "" if filters is None else hashlib.sha256(str(filters).encode()).hexdigest()[:8]
+        # Not its text, which leaves out the middle of a long list.
+        known = "" if filters is None else hashlib.sha256(pickle.dumps(filters)).hexdigest()[:8]
         return cls(digest.hexdigest()[:12], known, order, seed)
 
     def as_list(self) -> list[Any]:

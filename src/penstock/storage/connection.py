@@ -6,11 +6,13 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from penstock.errors import MissingExtraError, OptionError, ReadError
 from penstock.storage.credentials import Options, Resolved, resolve
 from penstock.storage.engines import SIGNED, Engine, Failure, RequestError, connect
 from penstock.storage.fetching import Patience
+from penstock.storage.identity import store_identity
 from penstock.storage.meter import Meter
 from penstock.storage.redaction import Redaction, of_environment
 from penstock.storage.retrying import Attempts, RetryPolicy
@@ -43,6 +45,7 @@ class Connection:
         self._options = options
         self._policy = policy
         self._filesystem = filesystem
+        self._name = uuid4().hex
         self._forget()
 
     def _forget(self) -> None:
@@ -53,7 +56,7 @@ class Connection:
         self._redact = Redaction()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("protocol", "_options", "_policy", "_signed", "_filesystem")
+        kept = ("protocol", "_options", "_policy", "_signed", "_filesystem", "_name")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -62,6 +65,14 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<connection to {self.protocol}>"
+
+    @property
+    def identity(self) -> str:
+        """The same for all who reach the same store; of a filesystem that was given, its own."""
+        if self._filesystem is not None:
+            return self._name
+        resolved = self._current()[1]
+        return store_identity(self.protocol, resolved.options)
 
     @property
     def given(self) -> Mapping[str, Any]:

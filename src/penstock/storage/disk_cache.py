@@ -11,6 +11,7 @@ import fcntl
 import logging
 import math
 import os
+import re
 import shutil
 import time
 import zlib
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 _LEFT_AFTER_CLEANING = 0.9
 _ABANDONED_S = 3600.0
+_OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
+_SEGMENT = re.compile(r"\d+-\d+-[0-9a-f]{8}")
+_BEING_WRITTEN = re.compile(r"\d+-\d+")
 _numbers = count()
 
 
@@ -167,15 +171,18 @@ class DiskCache:
         What somebody left half written goes.
         """
         for folder, _, names in os.walk(self.folder):
-            for name in names:
+            place = os.path.relpath(folder, self.folder)
+            own = _BEING_WRITTEN if place == "new" else _SEGMENT
+            if place != "new" and not _OF_OBJECT.fullmatch(place):
+                continue  # the folder may hold what is not ours
+            for name in filter(own.fullmatch, names):
                 path = os.path.join(folder, name)
                 try:
                     found = os.stat(path)
                 except FileNotFoundError:
                     continue
-                if os.path.basename(folder) != "new":
-                    if folder != self.folder:
-                        yield found.st_mtime, found.st_size, path
+                if own is _SEGMENT:
+                    yield found.st_mtime, found.st_size, path
                 elif time.time() - found.st_mtime > _ABANDONED_S:
                     _remove(path)
                 else:

@@ -30,6 +30,7 @@ class LocalStore:
 
     fork_safe: bool = field(default=True, init=False)
     local: bool = field(default=True, init=False)
+    identity: str = field(default="", init=False)
 
     @property
     def given(self) -> Mapping[str, Any]:

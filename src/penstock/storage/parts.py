@@ -42,7 +42,8 @@ class Parts:
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            return {"_parts": OrderedDict(self._parts), "_size": self._size}
+            copies = OrderedDict((key, dict(parts)) for key, parts in self._parts.items())
+            return {"_parts": copies, "_size": self._size}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

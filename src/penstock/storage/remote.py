@@ -65,6 +65,10 @@ class RemoteStore:
     def given(self) -> Mapping[str, Any]:
         return self.connection.given
 
+    @property
+    def identity(self) -> str:
+        return self.connection.identity
+
     def during(self, meter: Meter, patience: Patience) -> RemoteStore:
         """The same store for somebody else, who counts requests and may give up waiting."""
         return replace(self, meter=meter, patience=patience)
@@ -177,7 +181,7 @@ class RemoteStore:
         if self.cache is None or file.etag is None:
             return self._fetched(file, start, stop)
         return self.cache.get(
-            (file.path, file.file_size, file.etag),
+            (self.identity, file.path, file.file_size, file.etag),
             start,
             stop,
             lambda first, last: self._fetched(file, first, last),
@@ -216,7 +220,7 @@ class RemoteStore:
 def _fetch(engine: Engine, file: DataFileInfo, start: int, stop: int) -> Any:
     """Bytes of a file. What an engine cannot tell from a fault is no fault if the file is new."""
     try:
-        return engine.fetch(file.path, start, stop, file.etag)
+        return engine.fetch(file.path, start, stop, file.etag, file.file_size)
     except RequestError as error:
         if engine.conditional or error.failure is not Failure.TRANSIENT:
             raise

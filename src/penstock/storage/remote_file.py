@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 
-from penstock.storage.fetching import Patience, forget, in_background, interruptibly
+from penstock.storage.fetching import Patience, forget, in_background
 from penstock.storage.ranges import Requests, Span, shares, without
 
 __all__ = ["Fetch", "RemoteFile", "will_read"]
@@ -216,7 +216,7 @@ class RangeReader:
         elif start == self._row_end:
             last = min(max(stop, start + self._row_bytes), self._size)
         self._row_end, self._row_bytes = last, min(2 * (last - first), _MOST_IN_A_ROW)
-        data = interruptibly(lambda: self._fetch(first, last))
+        data = self._patience.wait_for(in_background(lambda: self._fetch(first, last)))
         if last == self._size:
             self._tail = data
         elif first == 0:

@@ -33,7 +33,7 @@ class RetryPolicy:
             raise OptionError(f"retries must be an int of at least 0, not {self.retries!r}")
         for name in ("timeout_s", "max_elapsed_s"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
                 raise OptionError(f"{name} must be a number of seconds above 0, not {value!r}")
 
 

@@ -43,6 +43,11 @@ class Store(Protocol):
         ...
 
     @property
+    def identity(self) -> str:
+        """What tells stores apart in which the same path may mean different files."""
+        ...
+
+    @property
     def given(self) -> Mapping[str, Any]:
         """What the user gave and a worker process has to be sent, by the name of its option."""
         ...

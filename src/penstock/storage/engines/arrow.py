@@ -43,7 +43,9 @@ class ArrowEngine:
                 elif not recursive:
                     yield info.path
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
+    def fetch(
+        self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
+    ) -> Any:
         with _translated(), self._filesystem.open_input_file(path) as file:
             file.seek(start)
             data = file.read_buffer(stop - start)

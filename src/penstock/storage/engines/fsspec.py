@@ -50,7 +50,9 @@ class FsspecEngine:
                     path = self._url(info["name"])
                     yield self._status(path, info) if is_file else path
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
+    def fetch(
+        self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
+    ) -> Any:
         with _translated():
             data = self._filesystem.cat_file(path, start=start, end=stop)
         if len(data) != stop - start:

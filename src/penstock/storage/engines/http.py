@@ -122,11 +122,19 @@ class HttpEngine:
             sorted(url for url in below if url.endswith("/")),
         )
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
-        return self._fetch(self._url(path), start, stop, etag)
+    def fetch(
+        self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
+    ) -> Any:
+        return self._fetch(self._url(path), start, stop, etag, size)
 
     def _fetch(
-        self, url: str, start: int, stop: int, etag: str | None, client: HttpClient | None = None
+        self,
+        url: str,
+        start: int,
+        stop: int,
+        etag: str | None,
+        size: int | None,
+        client: HttpClient | None = None,
     ) -> Any:
         client = client or self._client
         headers = {"Range": f"bytes={start}-{stop - 1}"}
@@ -141,6 +149,9 @@ class HttpEngine:
         if etag is not None and _mark(answer) not in (None, etag):
             client.drop(answer)
             raise RequestError(Failure.CHANGED, "it has another etag by now")
+        if size is not None and _whole_length(answer) not in (None, size):
+            client.drop(answer)
+            raise RequestError(Failure.CHANGED, "it has another size by now")
         try:
             skip = skipped(answer, start, stop)
         except RequestError:
@@ -178,6 +189,14 @@ def _mark(answer: Answer) -> str | None:
         return None if changed is None else parsedate_to_datetime(changed).isoformat()
     except ValueError:
         return changed
+
+
+def _whole_length(answer: Answer) -> int | None:
+    """The size of a file of which a part came, or all."""
+    if answer.status != 206:
+        return _length(answer)
+    found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
+    return int(found[3]) if found is not None and found[3] != "*" else None
 
 
 def _length(answer: Answer) -> int | None:

@@ -137,7 +137,7 @@ class HttpClient:
         host = parts.netloc
         target = quote(parts.path or "/", _SAFE) + (f"?{parts.query}" if parts.query else "")
         connection = self._connection(parts.scheme, host)
-        if connection.host != (parts.hostname or "") and parts.scheme == "http":
+        if connection.host.lower() != (parts.hostname or "") and parts.scheme == "http":
             target = f"http://{host}{target}"  # a proxy is told the whole
         try:
             connection.request(method, target, body, dict(headers))

@@ -95,14 +95,16 @@ class HubEngine(HttpEngine):
             raise RequestError(Failure.REFUSED, "the next page of the listing is on another host")
         return url
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
+    def fetch(
+        self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
+    ) -> Any:
         kind, repo, commit, inner = self._parts(path)
         prefix = "" if kind == "models" else f"{kind}/"
         url = f"{self._endpoint}/{prefix}{repo}/resolve/{commit}/{quote(inner)}"
         target = self._targets.get(url)
         if target is not None:
             try:
-                return self._fetch(target, start, stop, None, self._elsewhere)
+                return self._fetch(target, start, stop, None, size, self._elsewhere)
             except RequestError as error:
                 if error.failure is Failure.TRANSIENT:
                     raise

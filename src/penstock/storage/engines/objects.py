@@ -71,7 +71,9 @@ class StoreEngine:
                 yield from (_status(root, meta) for meta in found["objects"])
                 yield from (root + prefix for prefix in found["common_prefixes"])
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
+    def fetch(
+        self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
+    ) -> Any:
         store, key, _ = self._place(path)
         how: dict[str, Any] = {"range": (start, stop)}
         if etag is not None and etag.startswith('"'):
@@ -80,6 +82,8 @@ class StoreEngine:
             answer = obstore.get(store, key, options=how)
             if etag is not None and _mark(answer.meta) != etag:
                 raise RequestError(Failure.CHANGED, "it has another etag by now")
+            if size is not None and int(answer.meta["size"]) != size:
+                raise RequestError(Failure.CHANGED, "it has another size by now")
             data = answer.bytes()
         if len(data) != stop - start:
             detail = f"{len(data)} bytes came, and not {stop - start}"

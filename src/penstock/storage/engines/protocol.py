@@ -85,6 +85,8 @@ class Engine(Protocol):
         """
         ...
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None) -> Any:
-        """Exactly these bytes of that version, as anything with a buffer."""
+    def fetch(
+        self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
+    ) -> Any:
+        """Exactly these bytes of that version, of that size, as anything with a buffer."""
         ...

@@ -62,7 +62,8 @@ def azure_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     elif credential is not None:
         raise OptionError(
             "storage option 'credential' for Azure must be a key or a SAS token; of a credential "
-            "object give its token: storage_options={'token': lambda: credential.get_token(...)}"
+            "object give the token: storage_options={'token': lambda: "
+            "credential.get_token(...).token}"
         )
     if flag(options, "anon"):
         options["skip_signature"] = True
