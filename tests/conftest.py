@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ from servers.fixtures import (  # noqa: F401
 # Files are written and read in an example: how long that takes is the machine's affair.
 settings.register_profile("without deadline", deadline=None)
 settings.load_profile("without deadline")
+
+# A shell starts jobs in the background with interrupts ignored, and all their children with them.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_S = 5.0
