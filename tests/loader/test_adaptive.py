@@ -68,7 +68,7 @@ def test_the_faster_worker_reads_more_and_every_row_comes_once(
     batches = list(make(folders, way))
     assert sorted(all_ids(batches)) == expected(way)
     by_worker = Counter(batch["worker"] for batch in batches)
-    assert by_worker[1] > 1.5 * by_worker[0] > 0
+    assert by_worker[1] > 1.5 * by_worker[0]  # the slow one may come too late for any
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -13,7 +13,7 @@ import pytest
 from obstore.store import MemoryStore
 from servers.http_files import HttpServer
 
-from penstock import FileChangedError, OptionError, StructuredDataset
+from penstock import FileChangedError, StructuredDataset
 from penstock.storage.identity import store_identity
 
 
@@ -48,9 +48,13 @@ def test_two_folders_whose_files_have_the_same_time(tmp_path: Path) -> None:
         assert ids(dataset) == list(range(10_000 * number, 10_000 * number + 1_000))
 
 
-def test_a_cache_does_not_go_with_a_filesystem_that_is_given(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="cache_dir"):
-        StructuredDataset("part.parquet", filesystem=MemoryStore(), cache_dir=tmp_path)
+def test_two_stores_that_share_a_cache(tmp_path: Path) -> None:
+    stores = [MemoryStore(), MemoryStore()]
+    for number, store in enumerate(stores):
+        store.put("part.parquet", parquet(10_000 * number))
+    for number, store in enumerate(stores):
+        dataset = StructuredDataset("part.parquet", filesystem=store, cache_dir=tmp_path)
+        assert ids(dataset) == list(range(10_000 * number, 10_000 * number + 1_000))
 
 
 def test_places_tell_stores_apart_and_credentials_do_not() -> None:

@@ -42,11 +42,6 @@ class Access:
                 "storage_options must be a mapping, or a function that returns one, not a "
                 f"{type(given).__name__}"
             )
-        if self.filesystem is not None and self.cache is not None:
-            raise OptionError(
-                "cache_dir cannot be used beside filesystem: which store its paths are in, the "
-                "cache could not tell from one process to the next"
-            )
         if self.filesystem is not None and given:
             raise OptionError(
                 "storage_options have no effect beside filesystem, which is used as it is"
