@@ -362,7 +362,7 @@ def test_processes_stay_within_the_limit_together(tmp_path: Path) -> None:
         time.sleep(0.002)
     for process in processes:
         assert process.communicate(timeout=30) == ("done\n", "")
-    assert 0 < most <= 1.2 * limit  # some are removed, and others written, while they are counted
+    assert limit / 5 < most <= limit
     assert size_on_disk(tmp_path) <= limit
     assert not list((tmp_path / "new").iterdir())
 
