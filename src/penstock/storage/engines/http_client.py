@@ -41,6 +41,9 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     response: http.client.HTTPResponse
+    connection: http.client.HTTPConnection
+    place: tuple[str, str]
+    """scheme and host that it is kept for"""
 
     def header(self, name: str) -> str | None:
         """A header, by its name in any case."""
@@ -117,7 +120,7 @@ class HttpClient:
 
     def drop(self, answer: Answer) -> None:
         """Let go of an answer whose body nobody wants."""
-        _connection(answer.response).close()
+        answer.connection.close()
         answer.response.close()
 
     def _checked(self, answer: Answer) -> Answer:
@@ -145,11 +148,10 @@ class HttpClient:
         except _BROKEN as error:
             connection.close()
             raise _transient(error) from None
-        response.penstock_connection = (  # type: ignore[attr-defined]
-            connection,
-            (parts.scheme, host),
+        place = parts.scheme, host
+        return Answer(
+            url, response.status, dict(response.getheaders()), response, connection, place
         )
-        return Answer(url, response.status, dict(response.getheaders()), response)
 
     def _connection(self, scheme: str, host: str) -> http.client.HTTPConnection:
         """One that is kept and that the server has not closed meanwhile, or a new one."""
@@ -176,7 +178,7 @@ class HttpClient:
         return http.client.HTTPConnection(place, timeout=self._timeout_s)
 
     def _give_back(self, answer: Answer) -> None:
-        connection, place = answer.response.penstock_connection  # type: ignore[attr-defined]
+        connection, place = answer.connection, answer.place
         if answer.response.will_close or not answer.response.isclosed():
             self.drop(answer)
             return
@@ -232,11 +234,6 @@ def _without_login(url: str) -> tuple[str, str | None]:
     userinfo, _, host = parts.netloc.rpartition("@")
     login = b64encode(unquote(userinfo).encode()).decode()
     return parts._replace(netloc=host).geturl(), f"Basic {login}" if userinfo else None
-
-
-def _connection(response: http.client.HTTPResponse) -> http.client.HTTPConnection:
-    connection: http.client.HTTPConnection = response.penstock_connection[0]  # type: ignore[attr-defined]
-    return connection
 
 
 def _transient(error: BaseException) -> RequestError:
