@@ -75,11 +75,13 @@ SURVIVED: dict[str, Fault] = {
 
 @pytest.mark.parametrize("fault", SURVIVED.values(), ids=SURVIVED)
 def test_a_fault_that_passes_costs_retries_and_no_row(source: Source, fault: Fault) -> None:
-    loader = source.loader(timeout_s=SILENCE_S)
+    silent = isinstance(fault, Stall | SlowFirstByte)
+    loader = source.loader(timeout_s=SILENCE_S if silent else 30.0)
     rule = source.proxy.inject(fault, ranged=True, skip=3, first=4)
     assert ids_of(loader) == ALL_IDS
     assert rule.hits == 4
-    assert loader.stats()["retries"] == 4
+    retries = loader.stats()["retries"]
+    assert retries >= 4 if silent else retries == 4
 
 
 @pytest.mark.parametrize("fault", [INTERNAL_ERROR, Reset(), CutShort(20)], ids=str)
