@@ -22,7 +22,7 @@ from penstock.formats.partitioning import (
     possible_paths,
 )
 from penstock.formats.protocol import FileFacts, Format
-from penstock.formats.reader import TabularReader
+from penstock.formats.reader import FormatRows, TabularReader
 from penstock.formats.registry import make_format, select_files
 from penstock.formats.schemas import unify
 from penstock.model import DataFileInfo, FileList
@@ -108,7 +108,8 @@ def discover(
         pushed, needed = None, []
         infos = [_counting_what_is_left(info) for info in infos]
     read_schema = pa.schema([f for f in whole if f.name in {*output.names, *needed}])
-    reader = TabularReader(listing.store, chosen, output, read_schema, pushed, in_path)
+    rows = FormatRows(chosen, in_path)
+    reader = TabularReader(listing.store, rows, output, read_schema, pushed)
     logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
     asked = None if exact else keep
     counts = access.meter.drain()

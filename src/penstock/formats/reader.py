@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,62 @@ from penstock.formats.schemas import align
 from penstock.model import FileSplit, RowRange
 from penstock.storage import Store
 
-__all__ = ["TabularReader"]
+__all__ = ["FormatRows", "RowSource", "TabularReader"]
+
+
+class RowSource(Protocol):
+    """Where the rows of chunks come from. Holds options and metadata only, pickles."""
+
+    @property
+    def name(self) -> str:
+        """What users call the kind of files."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """What tells sources apart that read the same columns of the same file differently."""
+        ...
+
+    @property
+    def delete_columns(self) -> Sequence[str]:
+        """Columns that ``live`` looks at."""
+        ...
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Exactly the rows that the chunk has in its file, in order, in these columns."""
+        ...
+
+    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
+        """Those of such rows that are not deleted; ``first_row`` is the place of the first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRows:
+    """Rows of files of one format, matched to columns by name; some columns may be in paths."""
+
+    format: Format
+    path_columns: PathColumns = field(default_factory=PathColumns)
+
+    identity = ""
+    delete_columns = ()
+
+    @property
+    def name(self) -> str:
+        return self.format.name
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        constants = self.path_columns.values(chunk.file.path)
+        stored = pa.schema([f for f in schema if f.name not in constants])
+        for table in self.format.read(store, chunk, stored, block_bytes):
+            yield align(table, schema, constants, str(chunk))
+
+    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
+        return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +83,34 @@ class TabularReader:
     """Reads any chunk of a data set. Holds options only, pickles, serves many threads."""
 
     store: Store
-    format: Format
+    rows: RowSource
     schema: pa.Schema
     """the columns that come out"""
     read_schema: pa.Schema
-    """those and the ones that the filter needs"""
+    """those and the ones that the filter, or deletes, need"""
     filter: ds.Expression | None = None
-    path_columns: PathColumns = field(default_factory=PathColumns)
     cache_bytes: int = 0
     """decoded row groups kept for other chunks of them; 0 where chunks are whole groups"""
 
     def read(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
-        """The rows of the chunk that the filter keeps, in order; no empty tables."""
+        """The rows of the chunk that are live and that the filter keeps, in order; no empty tables.
+
+        Rows are counted from the start of the file, and decoded groups kept, before deletes.
+        """
         settled = self.filter is None or _settled(chunk)
-        for table in self._aligned(chunk, block_bytes):
-            kept = table if settled else self._filtered(table, chunk)
+        first_row = 0 if chunk.row_range is None else chunk.row_range.offset
+        for table in self._stored(chunk, block_bytes):
+            live = self.rows.live(self.store, chunk, first_row, table)
+            first_row += table.num_rows
+            kept = live if settled else self._filtered(live, chunk)
             if kept.num_rows:
                 yield kept.select(self.schema.names)
 
     def counting(self) -> TabularReader:
-        """The same rows without their columns: only what the filter needs is read."""
-        needed = [] if self.filter is None else columns_of(self.filter, self.read_schema)
+        """The same rows without their columns: only what the filter and deletes need is read."""
+        needed = list(self.rows.delete_columns)
+        if self.filter is not None:
+            needed += columns_of(self.filter, self.read_schema)
         columns = pa.schema([column for column in self.read_schema if column.name in needed])
         return replace(self, schema=pa.schema([]), read_schema=columns)
 
@@ -57,7 +120,7 @@ class TabularReader:
         except pa.ArrowException as error:
             raise ReadError(f"{chunk}: filters cannot be applied: {error}") from error
 
-    def _aligned(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
+    def _stored(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
         if self.cache_bytes == 0:
             yield from self._decoded(chunk, block_bytes)
             return
@@ -68,10 +131,7 @@ class TabularReader:
                 yield self._from_group(part, group, block_bytes)
 
     def _decoded(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
-        constants = self.path_columns.values(chunk.file.path)
-        stored = pa.schema([f for f in self.read_schema if f.name not in constants])
-        for table in self.format.read(self.store, chunk, stored, block_bytes):
-            yield align(table, self.read_schema, constants, str(chunk))
+        return self.rows.read(self.store, chunk, self.read_schema, block_bytes)
 
     def _from_group(self, part: FileSplit, group: RowRange, block_bytes: int) -> pa.Table:
         """Some rows of a row group that is decoded as a whole and kept for its other chunks.
@@ -83,6 +143,7 @@ class TabularReader:
         table = _groups.get_or_make(
             (
                 self.store.identity,
+                self.rows.identity,
                 part.file.path,
                 part.file.file_size,
                 part.file.etag,

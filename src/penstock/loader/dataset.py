@@ -111,7 +111,7 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def format(self) -> str:
         """Name of the file format."""
-        return self._found.reader.format.name
+        return self._found.reader.rows.name
 
     @property
     def num_rows(self) -> int | None:
