@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock import StructuredDataset
+from penstock.loader.creating import LoaderOptions, LoaderSettings
+from penstock.loader.settings import DatasetOptions, Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,17 +39,25 @@ def test_readme_explains_every_keyword_and_no_other() -> None:
     )
     explained = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\|", section, re.MULTILINE)
     parameters = {
-        name: parameter
-        for takes_keywords in (StructuredDataset, StructuredDataset.create_dataloader)
+        name: parameter.default
+        for takes_keywords in (StructuredDataset, Settings, LoaderSettings)
         for name, parameter in inspect.signature(takes_keywords).parameters.items()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
     assert {name for name, _ in explained} == set(parameters)
     for name, default in explained:
-        if parameters[name].default is inspect.Parameter.empty:
+        if parameters[name] is inspect.Parameter.empty:
             assert not default, name
         else:
-            assert default.replace('"', "'") == repr(parameters[name].default), name
+            assert default.replace('"', "'") == repr(parameters[name]), name
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [(DatasetOptions, Settings), (LoaderOptions, LoaderSettings)],
+)
+def test_typed_keywords_are_those_that_have_defaults(options: type, settings: type) -> None:
+    assert set(options.__annotations__) == set(inspect.signature(settings).parameters)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ batches are cut from the blocks and handed out by a standard DataLoader (``loade
 """
 
 from penstock.errors import (
+    AccessDeniedError,
     ConversionError,
     FileChangedError,
     MissingExtraError,
@@ -20,8 +21,10 @@ from penstock.errors import (
     SchemaError,
     StateMismatchError,
     WorkerError,
+    WriteError,
 )
 from penstock.loader import (
+    IcebergDataset,
     SkippedDataWarning,
     StatefulLoader,
     StructuredDataset,
@@ -42,8 +45,10 @@ from penstock.plan import (
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
 )
+from penstock.write import shuffle_into
 
 __all__ = [
+    "AccessDeniedError",
     "ByteRange",
     "ConversionError",
     "DataFileInfo",
@@ -51,6 +56,7 @@ __all__ = [
     "FileChangedError",
     "FileSplit",
     "IcebergDataFileInfo",
+    "IcebergDataset",
     "MissingExtraError",
     "NothingFoundError",
     "OptionError",
@@ -69,7 +75,9 @@ __all__ = [
     "StructuredDataset",
     "TargetSizeSplitStrategy",
     "WorkerError",
+    "WriteError",
     "merge_states",
+    "shuffle_into",
 ]
 
 __version__ = "0.1.0"

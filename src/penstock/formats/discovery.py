@@ -7,13 +7,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from penstock.errors import OptionError, ReadError, SchemaError
+from penstock.formats.discovered import Discovered
+from penstock.formats.failures import may_be_skipped
 from penstock.formats.filters import binds, check_filter, columns_of, near_names, to_expression
 from penstock.formats.partitioning import (
     PathColumns,
@@ -24,43 +26,17 @@ from penstock.formats.partitioning import (
 from penstock.formats.protocol import FileFacts, Format
 from penstock.formats.reader import FormatRows, TabularReader
 from penstock.formats.registry import make_format, select_files
-from penstock.formats.schemas import unify
+from penstock.formats.schemas import project, unify
 from penstock.model import DataFileInfo, FileList
-from penstock.storage import Access, FileStatus, Listing, Store, find_files, load_manifest
+from penstock.storage import Access, FileStatus, Store, find_files, load_manifest
 
-__all__ = ["Discovered", "discover"]
+__all__ = ["discover"]
 
 logger = logging.getLogger(__name__)
 
 _INSPECTING_THREADS = 16
 _WAITING_THREADS = 48
 _SECONDS_WORTH_A_THREAD = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class Discovered:
-    """A data set as it was found."""
-
-    reader: TabularReader
-    files: FileList
-    """those that may hold rows, sorted by path"""
-    listing: Listing
-    filter: ds.Expression | None
-    """what was asked for, unless paths alone settled it; the reader applies what is still open"""
-    broken: Sequence[str]
-    """why files were left out under ``on_error="skip"``, a line each"""
-    counts: Mapping[str, int]
-    """what was asked of the store"""
-
-    @property
-    def roots(self) -> Sequence[str]:
-        """The directories that were searched."""
-        return self.listing.roots
-
-    @property
-    def counted(self) -> bool:
-        """Whether the number of rows that will come out is known."""
-        return self.reader.filter is None and bool((self.files.counts >= 0).all())
 
 
 def discover(
@@ -98,7 +74,7 @@ def discover(
     if not infos:  # nothing can match, but what columns there are must still be known
         stored = found.any_schema(statuses)
     whole = _whole_schema(stored, in_path, schema)
-    output = _project(whole, columns)
+    output = project(whole, columns)
     needed: list[str] = []
     if keep is not None:
         check_filter(keep, whole)
@@ -113,7 +89,15 @@ def discover(
     logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
     asked = None if exact else keep
     counts = access.meter.drain()
-    return Discovered(reader, FileList(infos), listing, asked, found.broken, counts)
+    return Discovered(
+        reader,
+        FileList(infos),
+        roots=listing.roots,
+        filter=asked,
+        broken=found.broken,
+        counts=counts,
+        listing=listing,
+    )
 
 
 class _Inspection:
@@ -220,7 +204,7 @@ class _Inspection:
                 # The path's value of a column is what counts, and statistics are of the file's.
                 facts = self._format.inspect(self._store, file)
         except ReadError as error:
-            if not self._skip_broken:
+            if not (self._skip_broken and may_be_skipped(error)):
                 raise
             return error
         # Many files have few schemas: keep one object of each, and not one a file.
@@ -264,18 +248,3 @@ def _whole_schema(stored: pa.Schema, in_path: PathColumns, given: pa.Schema | No
         return given.remove_metadata()
     own = [f for f in stored if f.name not in in_path.schema.names]
     return pa.schema([*own, *in_path.schema])
-
-
-def _project(whole: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    if columns is None:
-        return whole
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise OptionError(f"columns must be a list of names, not {columns!r}")
-    if not columns:
-        raise OptionError("columns is empty; leave it out to read all columns")
-    if len(set(columns)) < len(columns):
-        raise OptionError(f"columns names a column twice: {list(columns)}")
-    for name in columns:
-        if name not in whole.names:
-            raise SchemaError(f"there is no column {name!r}; {near_names(name, whole.names)}")
-    return pa.schema([whole.field(name) for name in columns])

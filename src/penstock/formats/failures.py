@@ -7,9 +7,18 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, ReadError
+from penstock.errors import AccessDeniedError, FileChangedError, PenstockError, ReadError
 
-__all__ = ["naming"]
+__all__ = ["may_be_skipped", "naming"]
+
+
+def may_be_skipped(error: ReadError) -> bool:
+    """Whether ``on_error="skip"`` is meant for it.
+
+    That is for data which is broken or cannot be had. Where all of it is denied, or is no longer
+    what was planned, going on would be training on next to nothing, or on something else.
+    """
+    return not isinstance(error, AccessDeniedError | FileChangedError)
 
 
 @contextmanager

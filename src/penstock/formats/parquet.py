@@ -22,12 +22,8 @@ from penstock.storage import Store
 
 __all__ = ["ParquetFormat"]
 
-_OPTIONS = (
-    "coerce_int96_timestamp_unit",
-    "page_checksum_verification",
-    "thrift_container_size_limit",
-    "thrift_string_size_limit",
-)
+_LIMITS = ("thrift_container_size_limit", "thrift_string_size_limit")
+_OPTIONS = ("coerce_int96_timestamp_unit", "page_checksum_verification", *_LIMITS)
 _FOOTER_CACHE_BYTES = 64 << 20
 _FOOTER_IN_MEMORY = 11
 """bytes that a parsed footer takes for each byte of it in the file, as measured"""
@@ -51,6 +47,16 @@ class ParquetFormat:
                 f"known are {', '.join(_OPTIONS)}"
             )
 
+    @property
+    def _limits(self) -> dict[str, int]:
+        """How large a footer may be that is parsed, wherever one is."""
+        return {name: self.options[name] for name in _LIMITS if name in self.options}
+
+    @property
+    def _arrows(self) -> ds.ParquetFileFormat:
+        how = ds.ParquetFragmentScanOptions(**self._limits)
+        return ds.ParquetFileFormat(default_fragment_scan_options=how)
+
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
@@ -66,7 +72,7 @@ class ParquetFormat:
         self, source: pa.NativeFile, keep: ds.Expression | None
     ) -> tuple[FileFacts, pq.FileMetaData]:
         """What is in the file, from one reading of its footer unless options forbid."""
-        fragment = None if keep is None else ds.ParquetFileFormat().make_fragment(source)
+        fragment = None if keep is None else self._arrows.make_fragment(source)
         if fragment is None or self.options:
             opened = pq.ParquetFile(source, **self.options)
             footer, schema = opened.metadata, opened.schema_arrow
@@ -95,7 +101,7 @@ class ParquetFormat:
         footer = _footers.get(_key(store, file))
         with store.open(file) as source:
             if footer is None and not store.local:
-                footer = pq.read_metadata(footer_alone(source))
+                footer = pq.ParquetFile(footer_alone(source), **self._limits).metadata
                 _footers.add(_key(store, file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
             how = {"pre_buffer": False, **self.options}
             opened = pq.ParquetFile(source, metadata=footer, **how)

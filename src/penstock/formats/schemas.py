@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import ReadError, SchemaError
+from penstock.errors import OptionError, ReadError, SchemaError
+from penstock.formats.filters import near_names
 
-__all__ = ["align", "unify"]
+__all__ = ["align", "project", "unify"]
 
 
 def unify(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
@@ -102,3 +103,19 @@ def _column(
             f"{where}: column {field.name!r} is {column.type} here and cannot be read as "
             f"{field.type} without loss: {error}; give schema= with a type that holds both"
         ) from error
+
+
+def project(whole: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """The columns that a user names, in that order; None: all."""
+    if columns is None:
+        return whole
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise OptionError(f"columns must be a list of names, not {columns!r}")
+    if not columns:
+        raise OptionError("columns is empty; leave it out to read all columns")
+    if len(set(columns)) < len(columns):
+        raise OptionError(f"columns names a column twice: {list(columns)}")
+    for name in columns:
+        if name not in whole.names:
+            raise SchemaError(f"there is no column {name!r}; {near_names(name, whole.names)}")
+    return pa.schema([whole.field(name) for name in columns])

@@ -3,10 +3,12 @@
 from penstock.loader.dataloader import StatefulLoader
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.epoch import SkippedDataWarning
+from penstock.loader.iceberg import IcebergDataset
 from penstock.loader.state import merge_states
 from penstock.loader.structured import StructuredDataset
 
 __all__ = [
+    "IcebergDataset",
     "SkippedDataWarning",
     "StatefulLoader",
     "StructuredDataset",

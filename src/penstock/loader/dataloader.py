@@ -19,7 +19,7 @@ from penstock.loader.in_step import InStep
 from penstock.loader.lightning import batch_is_held, epoch_of_fit
 from penstock.loader.pool import WorkerPool
 from penstock.loader.state import Position
-from penstock.loader.workers import WorkerOptions
+from penstock.loader.workers import WorkerOptions, out_of_order_option
 
 __all__ = ["StatefulLoader"]
 
@@ -76,14 +76,17 @@ class StatefulLoader(DataLoader[Any]):
             timeout,
             worker_init_fn,
         )
+        if dataset.planner.adaptive:
+            out_of_order_option(DataLoader)  # what cannot be is refused now
         self._pool = WorkerPool(dataset, options)
         self._pin = pin_memory and torch.cuda.is_available()
         if pin_memory and not self._pin:
             logger.warning("pin_memory has no effect: there is no CUDA device")
         self._lanes: int | None = None  # of a state, which are kept for the epochs after it
-        self._fingerprint = dataset.fingerprint
         self._pass: EpochPass | None = None
         self._began: Position = dataset.planner.crew.start(dataset.epoch)
+        self._passes = dataset.passes
+        self._fingerprint = dataset.fingerprint
         self._resume: Position | None = None
         self._in_step: InStep | None = None
         self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
@@ -102,14 +105,18 @@ class StatefulLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is: after the last batch that was handed out. JSON-safe and small."""
         held = batch_is_held(self)
-        return self._position(without_last=held).as_state(self._fingerprint)
+        position = self._position(without_last=held)
+        # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
+        running = self._pass is not None and position.place == self._began.place
+        return position.as_state(self._fingerprint if running else self.dataset.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, unless another epoch is set before.
 
         Ranks, workers and the size of batches may be others than when it was taken.
         """
-        position = Position.from_state(state, self._fingerprint)
+        self.dataset.move_to(state)
+        position = Position.from_state(state, self.dataset.fingerprint)
         mine = self.dataset.passes.resumed(position, self.dataset.planner.crew)
         self._lanes = None if mine.place.before else mine.place.lanes
         self._resume = mine
@@ -137,7 +144,7 @@ class StatefulLoader(DataLoader[Any]):
     def _is_over(self, position: Position, running: EpochPass) -> bool:
         if self._in_step is not None:
             return self._in_step.is_over()
-        return self.dataset.passes.has_ended(position, running)
+        return self._passes.has_ended(position, running)
 
     # --- iterating
 
@@ -155,7 +162,7 @@ class StatefulLoader(DataLoader[Any]):
         self._end(running)
 
     def _end(self, running: EpochPass) -> None:
-        padded = self.dataset.planner.evened(self._began.place).padded
+        padded = self._passes.planner.evened(self._began.place).padded
         if self._in_step is not None:
             self.dataset.counters.padded += self._in_step.padded_rows
         elif padded:
@@ -164,20 +171,24 @@ class StatefulLoader(DataLoader[Any]):
 
     def _steps(self, running: EpochPass) -> Iterable[Any]:
         """The batches of a pass, as far as all ranks go together."""
-        if self._agreement is None:
+        planner = self._passes.planner
+        if not planner.must_agree:
             return running
-        first = partial(self.dataset.passes.first_batch, self._began.place)
-        pad = self.dataset.planner.even == "pad"
+        if self._agreement is None:  # rows were counted, and are not after a refresh
+            self._agreement = Agreement(planner.ranks)
+        first = partial(self._passes.first_batch, self._began.place)
+        pad = planner.even == "pad"
         self._in_step = InStep(running, self._agreement.agree, read_first=first if pad else None)
         return self._in_step
 
     def _begin(self, position: Position) -> EpochPass:
+        self._passes, self._fingerprint = self.dataset.passes, self.dataset.fingerprint
         if self.num_workers:
-            plan = self.dataset.planner.evened(position.place).plan
+            plan = self._passes.planner.evened(position.place).plan
             running = self._pool.begin(plan, position, pin=self._pin)
         else:
-            pipeline = replace(self.dataset.pipeline, pin_memory=self._pin)
-            running = self.dataset.passes.begin(position, pipeline)
+            pipeline = replace(self._passes.pipeline, pin_memory=self._pin)
+            running = self._passes.begin(position, pipeline)
         self._began, self._pass, self._in_step = position, running, None
         return running
 

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.convert import Converter
 from penstock.errors import OptionError, WorkerError
-from penstock.formats.discovery import Discovered
+from penstock.formats.discovered import Discovered
 from penstock.loader.board import Board
 from penstock.loader.bookmark import Bookmark
 from penstock.loader.claims import Claims
@@ -24,11 +25,12 @@ from penstock.loader.epoch import SkippedDataWarning
 from penstock.loader.feed import Feed
 from penstock.loader.fingerprint import Fingerprint
 from penstock.loader.iterator import DatasetIterator, crew_here
-from penstock.loader.options import Finish, OrderOptions
+from penstock.loader.options import OrderOptions
 from penstock.loader.passes import Passes
 from penstock.loader.pipeline import Pipeline
 from penstock.loader.planner import Planner
 from penstock.loader.ranks import Ranks
+from penstock.loader.settings import Settings
 from penstock.loader.state import Position
 from penstock.loader.stats import Stats
 from penstock.model import DataFileInfo, Split
@@ -50,51 +52,59 @@ class TabularDataset(IterableDataset[Any]):
     ``DataLoader(dataset, batch_size=None, num_workers=n)``, whatever their number.
     """
 
-    def __init__(
-        self,
-        found: Discovered,
-        order: OrderOptions,
-        *,
-        output_format: str,
-        nulls: str | Mapping[str, Any] | None,
-        ragged: str,
-        finish: Finish | None,
-        skip_broken: bool,
-        prefetch_bytes: int,
-        ranks: Ranks,
-        even: str | bool | None,
-        balance: str,
-    ) -> None:
+    def __init__(self, found: Discovered, settings: Settings) -> None:
         super().__init__()
-        self._found = found
-        self._order = order
-        counted = found.counted and not skip_broken
-        self.planner = Planner(
-            found.files, order, counted=counted, ranks=ranks, even=even, balance=balance
-        )
-        self._finish = finish
+        self._settings = settings
+        self.counters = Stats()
+        self._bookmark = Bookmark()
+        self._iterator: weakref.ref[DatasetIterator] | None = None
+        self._read_from(found)
+        for reason in found.broken:
+            self.counters.skip(reason)
+            warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
+
+    def _read_from(self, found: Discovered) -> None:
+        """Take what was found as the data of the iterations to come; running ones go on."""
+        settings = self._settings
+        order = settings.order(found.files)
+        counted = found.counted and not settings.skip_broken
+        self._found, self._order, self._finish = found, order, settings.finish
+        self.planner = self._planner(found, order, counted)
         self.pipeline = Pipeline(
             found.reader,
-            Converter(found.reader.schema, output_format, nulls=nulls, ragged=ragged),
+            Converter(
+                found.reader.schema,
+                settings.output_format,
+                nulls=settings.nulls,
+                ragged=settings.ragged,
+            ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
             seed=order.shuffle_seed,
             grouping=order.grouping,
             counted=counted,
-            skip_broken=skip_broken,
-            prefetch_bytes=prefetch_bytes,
+            skip_broken=settings.skip_broken,
+            prefetch_bytes=settings.budget_bytes,
         )
-        self.counters = Stats()
         self.counters.stored(found.counts)
-        self._bookmark = Bookmark()
-        self._iterator: weakref.ref[DatasetIterator] | None = None
-        if self.num_rows is not None and self.num_rows < ranks.size > 1:
-            raise OptionError(f"{self.num_rows} rows cannot be shared by {ranks.size} ranks")
+        ranks = settings.ranks.size
+        if self.num_rows is not None and self.num_rows < ranks > 1:
+            raise OptionError(f"{self.num_rows} rows cannot be shared by {ranks} ranks")
         if order.split_strategy is None:
             self._provide_for_small_chunks()
-        for reason in found.broken:
-            self.counters.skip(reason)
-            warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
+
+    def _planner(self, found: Discovered, order: OrderOptions, counted: bool) -> Planner:
+        """For the same ranks and workers as before, if there was one."""
+        if hasattr(self, "planner"):
+            return self.planner.over(found.files, order, counted=counted)
+        return Planner(
+            found.files,
+            order,
+            counted=counted,
+            ranks=self._settings.ranks,
+            even=self._settings.even,
+            balance=self._settings.balance,
+        )
 
     # --- what there is
 
@@ -163,6 +173,8 @@ class TabularDataset(IterableDataset[Any]):
 
         They then list nothing and look into no file: what they need is in there.
         """
+        if self._found.listing is None:
+            raise OptionError("a table has its own lists of files: there is no manifest to save")
         save_manifest(self._found.listing, path)
 
     # --- epochs
@@ -194,7 +206,7 @@ class TabularDataset(IterableDataset[Any]):
         made = DatasetIterator(
             self.passes,
             self._bookmark,
-            lambda: self.fingerprint,
+            partial(_fingerprint, self._found, self._order),
             crew=crew_here(self.planner),
             in_worker=in_worker,
         )
@@ -221,6 +233,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, in this process or in workers."""
+        self.move_to(state)
         position = Position.from_state(state, self.fingerprint)
         self._iterator = None
         self._bookmark.put(position)
@@ -232,6 +245,9 @@ class TabularDataset(IterableDataset[Any]):
 
     # --- for loaders
 
+    def move_to(self, state: Mapping[str, Any]) -> None:
+        """Make this the data that a state was taken of, where there are versions of it."""
+
     @property
     def passes(self) -> Passes:
         """How it is read in this process."""
@@ -240,13 +256,7 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def fingerprint(self) -> Fingerprint:
         """What a state of this data set refers to."""
-        return Fingerprint.of(
-            self._found.files,
-            self._found.roots,
-            filters=self._found.filter,
-            order=self._order.describe(),
-            seed=self._order.shuffle_seed,
-        )
+        return _fingerprint(self._found, self._order)
 
     @property
     def fork_safe(self) -> bool:
@@ -288,3 +298,14 @@ class TabularDataset(IterableDataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
+
+
+def _fingerprint(found: Discovered, order: OrderOptions) -> Fingerprint:
+    return Fingerprint.of(
+        found.files,
+        found.roots,
+        filters=found.filter,
+        order=order.describe(),
+        seed=order.shuffle_seed,
+        version=found.version,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,19 @@ class Fingerprint:
     filters: str
     order: str
     seed: int
+    version: tuple[int, int] | None = None
+    """of a table: its snapshot and schema"""
 
     @classmethod
     def of(
-        cls, files: FileList, roots: Sequence[str], *, filters: object, order: str, seed: int
+        cls,
+        files: FileList,
+        roots: Sequence[str],
+        *,
+        filters: object,
+        order: str,
+        seed: int,
+        version: tuple[int, int] | None = None,
     ) -> Fingerprint:
         """Files count by their path below the roots, size, and etag or time of change."""
         digest = hashlib.sha256()
@@ -33,24 +42,39 @@ class Fingerprint:
             digest.update(f"{_below(path, roots)}\0{size}\0{etag}\n".encode())
         # Not its text, which leaves out the middle of a long list.
         known = "" if filters is None else hashlib.sha256(pickle.dumps(filters)).hexdigest()[:8]
-        return cls(digest.hexdigest()[:12], known, order, seed)
+        return cls(digest.hexdigest()[:12], known, order, seed, version)
 
     def as_list(self) -> list[Any]:
         """The parts in their order."""
-        return [getattr(self, name) for name in self.__slots__]
+        version = None if self.version is None else list(self.version)
+        return [self.files, self.filters, self.order, self.seed, version]
+
+    @staticmethod
+    def version_of(state: object) -> tuple[int, int] | None:
+        """The version of a table that a state was taken of, if it is one and says so."""
+        plan = state.get("plan") if isinstance(state, Mapping) else None
+        if not isinstance(plan, list | tuple) or len(plan) != len(Fingerprint.__slots__):
+            return None
+        version = plan[-1]
+        if not isinstance(version, list | tuple) or [type(one) for one in version] != [int, int]:
+            return None
+        return version[0], version[1]
 
     def check(self, other: object) -> None:
         """Raise a StateMismatchError that says what is different."""
         if not isinstance(other, list | tuple) or len(other) != len(self.__slots__):
             raise StateMismatchError(f"the state is damaged: plan is {other!r}")
         meaning = {
+            "version": "the snapshots of the table, or its schemas,",
             "files": "the files (their paths, sizes or times of change)",
             "filters": "filters",
             "order": "shuffle, split_bytes, split_rows, split_strategy, mix or interleave",
             "seed": "shuffle_seed",
         }
-        for (name, what), theirs in zip(meaning.items(), other, strict=True):
-            mine = getattr(self, name)
+        mine_by_name = dict(zip(self.__slots__, self.as_list(), strict=True))
+        theirs_by_name = dict(zip(self.__slots__, other, strict=True))
+        for name, what in meaning.items():
+            mine, theirs = mine_by_name[name], theirs_by_name[name]
             if theirs != mine:
                 raise StateMismatchError(
                     f"the state was taken with other data or options: {what} differ "

@@ -114,13 +114,18 @@ class OrderOptions:
         """The same for batches of another size, as they were when a state was taken."""
         if self.split_strategy is not None:
             return self.split_strategy
+        return EvenBatchesSplitStrategy(
+            batch_size, self.chunk_bytes, self.split_rows, self.shuffle, self.shuffle_seed
+        )
+
+    @property
+    def chunk_bytes(self) -> int:
+        """About how large chunks are, unless ``split_rows`` says so."""
         size = parse_bytes("split_bytes", self.split_bytes or DEFAULT_SPLIT_BYTES)
         if self.split_bytes is None:
             together = max(self.mix, self.interleave)
             size = max(size // together, 1)  # a window of the default size, not a chunk
-        return EvenBatchesSplitStrategy(
-            batch_size, size, self.split_rows, self.shuffle, self.shuffle_seed
-        )
+        return size
 
     def describe(self) -> str:
         """All that changes the order beside files and filters, for the fingerprint of a state."""

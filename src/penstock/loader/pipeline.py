@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.convert import Block, Converter
 from penstock.errors import ConversionError, ReadError
+from penstock.formats.failures import may_be_skipped
 from penstock.formats.reader import TabularReader
 from penstock.loader.cores import usable_cores
 from penstock.loader.row_cost import row_cost
@@ -287,7 +288,7 @@ class OpenLanes:
                     return
                 yield table
         except ReadError as error:
-            if not self._pipeline.skip_broken:
+            if not (self._pipeline.skip_broken and may_be_skipped(error)):
                 raise
             self._stats.stored(self._meter.drain())
             self._stats.skip(str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +62,12 @@ class Planner:
             )
         self._planned: tuple[Place, LanePlan] | None = None
         self._evened: tuple[Place, EvenPlan] | None = None
+
+    def over(self, files: FileList, order: OrderOptions, *, counted: bool) -> Planner:
+        """The same for other files; this one stays as it is."""
+        made = copy(self)
+        made._files, made._order, made._counted = files, order, counted
+        return made
 
     @property
     def num_rows(self) -> int | None:

@@ -14,6 +14,7 @@ from penstock.loader.board import Board
 from penstock.loader.claims import Claims, Unit, units_left
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.epoch import EpochPass, LaneFeed
+from penstock.loader.pipeline import Pipeline
 from penstock.loader.state import Position
 from penstock.loader.workers import Inbox, WorkerOptions
 from penstock.plan import LanePlan
@@ -30,6 +31,8 @@ _PARCEL_BATCHES_AS_THEY_COME = 8
 class _Team:
     """Processes, and the shared memory that tells them what to read."""
 
+    pipeline: Pipeline
+    """what they run"""
     board: Board
     claims: Claims | None
     source: DataLoader[Any]
@@ -85,16 +88,17 @@ class WorkerPool:
         user = self._user_of_kept() if self._user_of_kept is not None else None
         idle = user is None or user.ended
         count = sum(map(len, units))
-        if self._kept is not None and idle and self._kept.holds(plan, count):
-            return self._kept
         dataset, options = self._dataset, self._options
+        same = self._kept is not None and self._kept.pipeline is dataset.pipeline
+        if self._kept is not None and same and idle and self._kept.holds(plan, count):
+            return self._kept
         board, claims = Board(plan), None
         if dataset.planner.adaptive:
             context = options.chosen_context(dataset.fork_safe)
             claims = Claims(options.count, count + count // 8 + 64, context)
         feed = dataset.feed(board, self._parcel_batches(), options.count, claims)
         source = options.start(feed, dataset.fork_safe, in_order=claims is None)
-        made = _Team(board, claims, source)
+        made = _Team(dataset.pipeline, board, claims, source)
         if options.persistent and idle:
             self._kept = made
         return made

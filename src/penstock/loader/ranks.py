@@ -44,8 +44,10 @@ class Ranks:
     """ranks of all of them in torch.distributed; None where there is no process group"""
 
 
-def given_ranks(rank: int | None, world_size: int | None) -> Ranks:
-    """The ranks that were given by number; one process if none were."""
+def given_ranks(rank: int | Ranks | None, world_size: int | None) -> Ranks:
+    """The ranks that were found before, or given by number; one process if none were."""
+    if isinstance(rank, Ranks):
+        return rank
     if rank is None and world_size is None:
         return Ranks()
     for name, value in (("rank", rank), ("world_size", world_size)):

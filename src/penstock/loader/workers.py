@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import multiprocessing
 import pickle
@@ -13,6 +14,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from penstock.errors import OptionError, PenstockError, WorkerError
@@ -21,7 +23,7 @@ from penstock.loader.parcels import Parcel, ParcelRun
 from penstock.loader.pipeline import Pipeline
 from penstock.loader.stats import Stats
 
-__all__ = ["Inbox", "WorkerOptions"]
+__all__ = ["Inbox", "WorkerOptions", "out_of_order_option"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ class WorkerOptions:
         context = self.chosen_context(fork_safe)
         if context.get_start_method() != "fork":
             _check_sendable({**feed.user_code, "worker_init_fn": self.init})
-        out_of_order: dict[str, Any] = {} if in_order else {"in_order": False}
+        out_of_order: dict[str, Any] = {} if in_order else out_of_order_option(DataLoader)
         return DataLoader(
             feed,
             batch_size=None,
@@ -83,6 +85,16 @@ class WorkerOptions:
             worker_init_fn=self.init,
             **out_of_order,
         )
+
+
+def out_of_order_option(loader_class: Callable[..., Any]) -> dict[str, Any]:
+    """The argument by which a loader of torch gives batches as they come."""
+    if "in_order" not in inspect.signature(loader_class).parameters:
+        raise OptionError(
+            'balance="adaptive" with several workers needs torch 2.6 or newer: the DataLoader of '
+            f'torch {torch.__version__} knows no in_order=False; use balance="static"'
+        )
+    return {"in_order": False}
 
 
 class Inbox:

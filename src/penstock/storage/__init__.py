@@ -9,6 +9,7 @@ from penstock.storage.local import LocalStore
 from penstock.storage.manifest import load_manifest, save_manifest
 from penstock.storage.meter import Meter
 from penstock.storage.ranges import Requests
+from penstock.storage.redaction import Redaction
 from penstock.storage.remote import RemoteStore
 from penstock.storage.remote_file import will_read
 from penstock.storage.retrying import RetryPolicy
@@ -23,6 +24,7 @@ __all__ = [
     "Meter",
     "Options",
     "Patience",
+    "Redaction",
     "RemoteStore",
     "Requests",
     "RetryPolicy",

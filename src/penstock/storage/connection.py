@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from penstock.errors import MissingExtraError, OptionError, ReadError
+from penstock.errors import AccessDeniedError, MissingExtraError, OptionError, ReadError
 from penstock.storage.credentials import Options, Resolved, resolve
 from penstock.storage.engines import SIGNED, Engine, Failure, RequestError, connect
 from penstock.storage.fetching import Patience
@@ -117,10 +117,12 @@ class Connection:
             meter.add(retries=1)
 
     def _error(self, what: str, failed: RequestError, attempts: Attempts) -> ReadError:
-        advice = ""
+        said = f"{what}: {self._said(failed)} ({attempts.told}"
         if failed.failure is Failure.DENIED:
-            advice = "; check the credentials, and whether they have expired"
-        return ReadError(f"{what}: {self._said(failed)} ({attempts.told}{advice})")
+            return AccessDeniedError(
+                f"{said}; check the credentials, and whether they have expired)"
+            )
+        return AccessDeniedError(f"{said})") if failed.keyless else ReadError(f"{said})")
 
     def _said(self, failed: RequestError) -> str:
         """What a client said; cut only here, or half of a secret would not be known as one."""

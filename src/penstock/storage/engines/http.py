@@ -15,7 +15,7 @@ from penstock.storage.engines.protocol import Failure, RequestError
 from penstock.storage.options.names import Names
 from penstock.storage.store import UNKNOWN_SIZE, FileStatus
 
-__all__ = ["HttpEngine", "skipped"]
+__all__ = ["HttpEngine"]
 
 _NAMES = Names(
     "HTTP",
@@ -152,8 +152,12 @@ class HttpEngine:
         if size is not None and _whole_length(answer) not in (None, size):
             client.drop(answer)
             raise RequestError(Failure.CHANGED, "it has another size by now")
+        return self._read(client, answer, start, stop)
+
+    def _read(self, client: HttpClient, answer: Answer, start: int, stop: int) -> bytearray:
+        """The bytes that were asked for, of an answer that may be another or hold more."""
         try:
-            skip = skipped(answer, start, stop)
+            skip = _skipped(answer, start, stop)
         except RequestError:
             client.drop(answer)
             raise
@@ -168,7 +172,7 @@ class HttpEngine:
         return path if login is None else parts._replace(netloc=f"{login}@{parts.netloc}").geturl()
 
 
-def skipped(answer: Answer, start: int, stop: int) -> int:
+def _skipped(answer: Answer, start: int, stop: int) -> int:
     """Bytes before those that were asked for: all of them, if a server sends the whole file."""
     if answer.status == 206:
         found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from penstock.errors import OptionError
-from penstock.storage.engines.http import HttpEngine, skipped
+from penstock.storage.engines.http import HttpEngine
 from penstock.storage.engines.http_client import HttpClient
 from penstock.storage.engines.protocol import Failure, RequestError
 from penstock.storage.options.names import Names, server_url
@@ -115,7 +115,7 @@ class HubEngine(HttpEngine):
         answer = self._client.send("GET", url, {"Range": f"bytes={start}-{stop - 1}"})
         if urlsplit(answer.url).netloc != urlsplit(url).netloc:
             self._targets[url] = answer.url
-        return self._client.read(answer, stop - start, skip=skipped(answer, start, stop))
+        return self._read(self._client, answer, start, stop)
 
     def _parts(self, path: str) -> tuple[str, str, str, str]:
         """Kind, repository, commit, and the path in it."""

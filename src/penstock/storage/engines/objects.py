@@ -28,7 +28,10 @@ __all__ = ["ObjectEngine", "StoreEngine"]
 
 _PAGE = 1000
 _STATUS = re.compile(r"status code: (\d{3})")
-_PUT = re.compile("Error performing (?:PUT|POST) ")
+_FOR_KEYS = re.compile(
+    r"Error performing (?:PUT|POST) |//169\.254\.169\.254|//metadata\.google\.internal"
+)
+"""requests that are not for objects, which are neither put nor posted here"""
 _LIST = "Error performing list request"
 _NAMED_CAUSES = {
     "source: TimedOut": "time-out: the server was silent for too long",
@@ -237,15 +240,18 @@ def _translated() -> Iterator[None]:
         if "invalid path" in detail:  # an empty part of a key, which obstore does not know
             raise RequestError(Failure.REFUSED, detail) from None
         found = _STATUS.search(detail)
-        # Objects are neither put nor posted here, and one that is missing has an error of its own.
-        wants_keys = _PUT.search(detail) or (found and found[1] == "404" and _LIST not in detail)
+        # An object that is missing has an error of its own.
+        missing = found is not None and found[1] == "404" and _LIST not in detail
+        wants_keys = missing or _FOR_KEYS.search(detail) is not None
         if wants_keys:
             detail = f"no credentials were got: {detail}"
         if wants_keys and found and int(found[1]) < 500:
             raise RequestError(Failure.DENIED, detail) from None
         if found is not None:
-            raise RequestError.of_status(int(found[1]), detail) from None
-        raise RequestError(Failure.TRANSIENT, detail) from None
+            failed = RequestError.of_status(int(found[1]), detail)
+            failed.keyless = wants_keys
+            raise failed from None
+        raise RequestError(Failure.TRANSIENT, detail, keyless=wants_keys) from None
 
 
 def _detail(error: BaseException) -> str:

@@ -8,7 +8,22 @@ from typing import Any, Protocol
 
 from penstock.storage.store import FileStatus
 
-__all__ = ["Engine", "Failure", "RequestError"]
+__all__ = ["MISTAKES", "Engine", "Failure", "RequestError"]
+
+MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+"""what a filesystem raises in vain however often it is asked; other errors may be of the moment"""
 
 
 class Failure(Enum):
@@ -24,11 +39,20 @@ class Failure(Enum):
 class RequestError(Exception):
     """A request that failed. Stays inside this room; users see a ReadError."""
 
-    def __init__(self, failure: Failure, detail: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        failure: Failure,
+        detail: str,
+        retry_after_s: float | None = None,
+        *,
+        keyless: bool = False,
+    ) -> None:
         super().__init__(failure, detail, retry_after_s)
         self.failure = failure
         self.detail = detail
         self.retry_after_s = retry_after_s
+        self.keyless = keyless
+        """whether it is credentials that could not be got"""
 
     @classmethod
     def of_status(

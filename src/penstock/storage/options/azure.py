@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import OptionError
-from penstock.storage.options.names import Names, flag, server_url
+from penstock.storage.options.names import Names, certificates, flag, server_url
 
 __all__ = ["azure_options"]
 
@@ -53,9 +53,7 @@ def azure_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         string = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
     if string is not None:
         options = {**_parsed(string), **options}
-    client: dict[str, Any] = {}
-    if options.pop("verify", True) is False:
-        client["allow_invalid_certificates"] = True
+    client = certificates(options.pop("verify", None))
     credential = options.pop("credential", None)
     if isinstance(credential, str):
         options.setdefault("sas_key" if "sig=" in credential else "account_key", credential)

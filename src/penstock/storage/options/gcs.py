@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import OptionError
-from penstock.storage.options.names import Names, flag, server_url
+from penstock.storage.options.names import Names, certificates, flag, server_url
 
 __all__ = ["gcs_options", "gcsfs_options", "is_json_api"]
 
@@ -38,6 +38,12 @@ def is_json_api(given: Mapping[str, Any]) -> bool:
 def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The same for gcsfs, which itself would take any option and use what it knows."""
     options = _NAMES.meant(given)
+    if options.get("verify", True) is not True:
+        raise OptionError(
+            "storage option 'verify' does not go with endpoint_url (or STORAGE_EMULATOR_HOST) for "
+            "Google Cloud Storage: gcsfs, which reads from there, trusts what Python trusts; set "
+            "SSL_CERT_FILE, or give the server as base_url if it speaks the XML API"
+        )
     if options.get("endpoint_url") is not None:
         options["endpoint_url"] = server_url("endpoint_url", options["endpoint_url"])
     if flag(options, "anon"):
@@ -59,9 +65,7 @@ def gcs_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     options = _NAMES.meant(given)
     for unused in ("project", "access"):
         options.pop(unused, None)
-    client: dict[str, Any] = {}
-    if options.pop("verify", True) is False:
-        client["allow_invalid_certificates"] = True
+    client = certificates(options.pop("verify", None))
     if options.get("base_url") is not None:
         options["base_url"] = server_url("base_url", options["base_url"])
         client["allow_http"] = options["base_url"].startswith("http://")

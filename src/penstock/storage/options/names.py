@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 from penstock.errors import OptionError
 
-__all__ = ["Names", "flag", "is_url", "server_url"]
+__all__ = ["Names", "certificates", "flag", "is_url", "server_url"]
 
 _OF_LINES = {"service_account_key"}
 """options whose values are texts of several lines"""
@@ -72,6 +73,23 @@ def server_url(name: str, url: object) -> str:
     if not is_url(url):
         raise OptionError(f"storage option {name!r} must be a URL such as https://host:port")
     return str(url).rstrip("/")
+
+
+def certificates(verify: Any) -> dict[str, Any]:
+    """What obstore's client is told of an option ``verify``: a flag, or the path of a bundle."""
+    if verify is None or verify is True:
+        return {}
+    if verify is False:
+        return {"allow_invalid_certificates": True}
+    if not isinstance(verify, str | os.PathLike):
+        raise OptionError(
+            "storage option 'verify' must be True, False, or the path of a file of certificates"
+        )
+    try:
+        with open(verify, "rb") as file:
+            return {"root_certificate": file.read()}
+    except OSError as error:
+        raise OptionError(f"storage option 'verify' names no readable file: {error}") from None
 
 
 def flag(options: dict[str, Any], name: str) -> bool | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import OptionError
 from penstock.storage.options.aws_profiles import Keys, keys_of, section_of
-from penstock.storage.options.names import Names, flag, server_url
+from penstock.storage.options.names import Names, certificates, flag, server_url
 
 __all__ = ["S3Options", "bucket_region", "s3_options"]
 
@@ -71,7 +71,12 @@ def s3_options(given: Mapping[str, Any]) -> S3Options:
             endpoint = f"{'http' if secure is False else 'https'}://{endpoint}"
         config["endpoint"] = server_url("endpoint_url", endpoint)
         client["allow_http"] = endpoint.startswith("http://")
-    client.update(_certificates(options.pop("verify", None)))
+    elif secure is False:
+        raise OptionError(
+            "use_ssl=False for S3 needs an endpoint_url of a server of your own, such as "
+            "http://host:port: without one it is Amazon's, which is read over TLS only"
+        )
+    client.update(certificates(options.pop("verify", None)))
     region = options.pop("region", None) or _from_environment("AWS_REGION", "AWS_DEFAULT_REGION")
     if region is not None:
         config["region"] = region
@@ -124,18 +129,6 @@ def _given_keys(options: Mapping[str, Any]) -> Keys | None:
     if not all(isinstance(value, str | None) for value in (key, secret, token)):
         raise OptionError("key, secret and token of storage_options for S3 must be strs")
     return Keys.fixed(key, secret, token)
-
-
-def _certificates(verify: Any) -> dict[str, Any]:
-    if verify is False:
-        return {"allow_invalid_certificates": True}
-    if isinstance(verify, str | os.PathLike):
-        try:
-            with open(verify, "rb") as file:
-                return {"root_certificate": file.read()}
-        except OSError as error:
-            raise OptionError(f"storage option 'verify' names no readable file: {error}") from None
-    return {}
 
 
 def _from_environment(*names: str) -> str | None:

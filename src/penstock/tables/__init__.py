@@ -1,0 +1,1 @@
+"""Tables: files, deletes and a schema that changed over time, as one snapshot says."""

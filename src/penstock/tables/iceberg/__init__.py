@@ -1,0 +1,1 @@
+"""Iceberg tables: what a snapshot holds, and its rows."""

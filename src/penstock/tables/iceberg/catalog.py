@@ -1,0 +1,125 @@
+"""Catalogs: from the name of a table to the table, with errors that say what to do."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyiceberg import exceptions
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
+
+from penstock.errors import NothingFoundError, OptionError, ReadError
+from penstock.storage import Redaction
+
+__all__ = ["load_table"]
+
+_TELLING = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
+_MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
+_REFUSED = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
+_FOREIGN = {
+    "sqlalchemy.exc": ("SQLAlchemyError",),
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "thrift.Thrift": ("TException",),
+}
+"""errors of the clients that catalogs use, which need not be installed"""
+
+
+def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
+    """The table of that name.
+
+    Of ``a.b.c`` the first part is the name of the catalog; where that catalog has no table
+    ``b.c``, all of it is taken for a table in nested namespaces.
+    """
+    parts = name.split(".") if isinstance(name, str) else []
+    if len(parts) < 2 or not all(parts):
+        raise OptionError(f"table must be a name such as 'catalog.database.table', not {name!r}")
+    if isinstance(config, Catalog):
+        own = [tuple(parts[1:])] if parts[0] == config.name and len(parts) > 2 else []
+        return _first(name, [(config, identifier) for identifier in (*own, tuple(parts))])
+    properties = _properties(config)
+    hidden = _hiding(properties)
+    with _explained(f"the catalog of table {name!r}", hidden):
+        named = properties.pop("name", None)
+        if len(parts) == 2 or named is not None:
+            candidates = [(load_catalog(named, **properties), tuple(parts))]
+        else:
+            candidates = [(load_catalog(parts[0], **properties), tuple(parts[1:]))]
+            candidates.append((candidates[0][0], tuple(parts)))
+    with _explained(f"table {name!r}", hidden):
+        return _first(name, candidates)
+
+
+def _hiding(properties: Mapping[str, Any]) -> Redaction:
+    """Hides what properties say that is nobody else's business; not the address of the catalog."""
+    return Redaction({k: v for k, v in properties.items() if _TELLING.search(str(k))})
+
+
+def _first(name: str, candidates: list[tuple[Catalog, tuple[str, ...]]]) -> Table:
+    for catalog, identifier in candidates:
+        try:
+            return catalog.load_table(identifier)
+        except _MISSING:
+            continue
+    tried = " or ".join(sorted({".".join(identifier) for _, identifier in candidates}))
+    catalog = candidates[0][0]
+    raise NothingFoundError(
+        f"there is no table {name!r}: the catalog {catalog.name!r} "
+        f"({type(catalog).__name__}) has no {tried}"
+    )
+
+
+def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    if config is not None and not isinstance(config, Mapping):
+        raise OptionError(
+            "catalog_config must be a mapping of properties for pyiceberg, or a catalog, not a "
+            f"{type(config).__name__}"
+        )
+    properties = dict(config or {})
+    if properties.get("type") == "jdbc":
+        properties["type"] = "sql"
+        uri = properties.get("uri")
+        if isinstance(uri, str):
+            properties["uri"] = uri.removeprefix("jdbc:")
+    return properties
+
+
+@contextmanager
+def _explained(what: str, hidden: Redaction) -> Iterator[None]:
+    """Errors of pyiceberg and its clients as ours; their texts may hold secrets, so no chain."""
+    try:
+        yield
+    except _REFUSED as error:
+        raise ReadError(
+            f"{what}: the catalog refuses access: {_told(error, hidden)}; check the credentials "
+            "in catalog_config"
+        ) from None
+    except exceptions.NotInstalledError as error:
+        raise OptionError(f"{what}: {_told(error, hidden)}") from None
+    except (ValueError, TypeError, ImportError) as error:
+        if isinstance(error, NothingFoundError | OptionError):
+            raise
+        raise OptionError(
+            f"{what} cannot be reached with this catalog_config: {_told(error, hidden)}"
+        ) from None
+    except _unreachable() as error:
+        if isinstance(error, NothingFoundError):
+            raise
+        raise ReadError(f"{what} cannot be reached: {_told(error, hidden)}") from None
+
+
+def _told(error: BaseException, hidden: Redaction) -> str:
+    return hidden(f"{type(error).__name__}: {error}")
+
+
+def _unreachable() -> tuple[type[BaseException], ...]:
+    foreign = [
+        getattr(sys.modules[module], name)
+        for module, names in _FOREIGN.items()
+        for name in names
+        if module in sys.modules
+    ]
+    return (OSError, exceptions.RESTError, *foreign)

@@ -1,0 +1,169 @@
+"""From a pinned snapshot to all that planning and reading need."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+
+from penstock.errors import ReadError
+from penstock.formats import Discovered, TabularReader
+from penstock.formats.filters import check_filter, columns_of
+from penstock.formats.schemas import project
+from penstock.model import FileList, IcebergDataFileInfo
+from penstock.storage import Access
+from penstock.tables.columns import Column
+from penstock.tables.iceberg.credentials import storage_options
+from penstock.tables.iceberg.locations import protocol_of, store_of, store_path
+from penstock.tables.iceberg.partitions import settled_by_partition
+from penstock.tables.iceberg.planning import PlannedFile, plan_files
+from penstock.tables.iceberg.predicates import to_iceberg
+from penstock.tables.iceberg.row_groups import Footers
+from penstock.tables.iceberg.rows import EQUALITY_COLUMN, FileKind, IcebergRows
+from penstock.tables.iceberg.schema import column_of, name_mapping, table_columns
+from penstock.tables.iceberg.snapshots import Pinned
+
+__all__ = ["Scan", "discover_snapshot"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is wanted of a snapshot."""
+
+    columns: Sequence[str] | None
+    filter: ds.Expression | None
+    scan_filter: BooleanExpression | None
+    """prunes files, in place of what follows from the filter"""
+    access: Callable[[Mapping[str, Any]], Access]
+    """how files are reached, with options that the catalog gave"""
+    is_cut: Callable[[IcebergDataFileInfo], bool]
+    """whether a file becomes several chunks, which should end where its row groups do"""
+
+
+def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
+    """Plan from manifests; footers are read only of files that are cut, or filtered inside."""
+    columns = {column.name: column for column in table_columns(pinned.schema)}
+    whole = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
+    output = project(whole, scan.columns)
+    if scan.filter is not None:
+        check_filter(scan.filter, whole)
+    planned = _plan(pinned, scan, whole)
+    access = scan.access(storage_options(pinned.io.properties, protocol_of(pinned, planned)))
+    store = store_of(pinned, planned, access)
+    keep, planned = settled_by_partition(scan.filter, columns, planned)
+    needed = [] if keep is None else columns_of(keep, whole)
+    rows = _rows(pinned, planned, columns)
+    files = [
+        IcebergDataFileInfo(
+            store_path(file.path),
+            file.size,
+            file.rows,
+            partition=dict(file.partition),
+            snapshot_id=pinned.snapshot_id,
+        )
+        for file in planned
+    ]
+    footers = Footers(store, keep, [columns[name] for name in needed])
+    inside = {
+        at: file
+        for at, file in enumerate(files)
+        if planned[at].row_groups != 1 and (keep is not None or scan.is_cut(file))
+    }
+    for at, file in footers.read(inside, lambda at: planned[at].format).items():
+        files[at] = file
+    hidden = rows.delete_columns
+    if keep is not None and not hidden and _all_settled(files):
+        keep, needed = None, []
+        rows = replace(rows, stored_rows={file.path: file.record_count or 0 for file in files})
+        files = [_counting_groups(file) for file in files]
+    read_schema = pa.schema(
+        [
+            *(column for column in whole if column.name in {*output.names, *needed}),
+            *(pa.field(name, rows.columns[name].type) for name in hidden),
+        ]
+    )
+    return Discovered(
+        TabularReader(store, rows, output, read_schema, keep),
+        FileList(files),
+        roots=[store_path(pinned.metadata.location)],
+        filter=scan.filter,
+        counts=access.meter.drain(),
+        version=pinned.version,
+        has_deletes=any(kind.deletes for kind in rows.kinds),
+    )
+
+
+def _plan(pinned: Pinned, scan: Scan, whole: pa.Schema) -> Sequence[PlannedFile]:
+    row_filter: BooleanExpression = AlwaysTrue()
+    if scan.scan_filter is not None:
+        row_filter = scan.scan_filter
+    elif scan.filter is not None:
+        specs = pinned.metadata.specs().values()
+        said = to_iceberg(scan.filter, whole, pinned.schema, specs=specs)
+        row_filter = said.predicate if said.predicate is not None else row_filter
+        logger.info("filters prune files by %s", row_filter)
+        for part in said.dropped:
+            logger.info("applied to rows only: %s", part)
+    plan = plan_files(pinned.metadata, pinned.schema, pinned.io, pinned.snapshot, row_filter)
+    logger.info(
+        "table %s, snapshot %s: %d of %d data files to read",
+        pinned.table,
+        pinned.snapshot_id,
+        len(plan.files),
+        plan.files_before,
+    )
+    return plan.files
+
+
+def _rows(
+    pinned: Pinned, planned: Sequence[PlannedFile], columns: Mapping[str, Column]
+) -> IcebergRows:
+    numbers: dict[tuple[str, int, int], int] = {}
+    kinds: list[FileKind] = []
+    kind_of: dict[str, int] = {}
+    for file in planned:
+        key = file.format, id(file.deletes), id(file.constants)
+        if key not in numbers:
+            numbers[key] = len(kinds)
+            kinds.append(FileKind(file.format, file.deletes, file.constants))
+        kind_of[store_path(file.path)] = numbers[key]
+    ids = {column for kind in kinds for column in kind.deletes.field_ids}
+    hidden = {EQUALITY_COLUMN.format(column): _by_id(pinned, column) for column in ids}
+    return IcebergRows(
+        f"{pinned.metadata.table_uuid} {pinned.schema.schema_id}",
+        {**columns, **hidden},
+        kinds,
+        kind_of,
+        name_mapping(pinned.metadata),
+        {store_path(f.path): f.path for f in planned if store_path(f.path) != f.path},
+    )
+
+
+def _by_id(pinned: Pinned, column: int) -> Column:
+    """A column by whose values rows are deleted, which the table may have dropped since."""
+    schemas = [pinned.schema, *reversed(pinned.metadata.schemas)]
+    for schema in schemas:
+        if column in schema.field_ids:
+            return column_of(schema.find_field(column))
+    raise ReadError(
+        f"table {pinned.table!r} has rows deleted by the field id {column}, and no schema with "
+        "such a field: the table is damaged"
+    )
+
+
+def _all_settled(files: Sequence[IcebergDataFileInfo]) -> bool:
+    """Whether statistics have settled a filter: there is no row left that it would drop."""
+    groups = [file.row_groups for file in files]
+    return bool(groups) and all(one is not None and one.settled.all() for one in groups)
+
+
+def _counting_groups(file: IcebergDataFileInfo) -> IcebergDataFileInfo:
+    assert file.row_groups is not None
+    return replace(file, record_count=int(file.row_groups.rows.sum()))

@@ -1,0 +1,42 @@
+"""Where the files of a table are: paths as its metadata has them, and as stores call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.storage import Access, Store
+from penstock.tables.iceberg.deletes import plain_path
+from penstock.tables.iceberg.planning import PlannedFile
+from penstock.tables.iceberg.snapshots import Pinned
+
+__all__ = ["protocol_of", "store_of", "store_path"]
+
+_S3 = ("s3a", "s3n")
+"""what some engines call S3"""
+
+
+def store_path(path: str) -> str:
+    """A path as a store calls it."""
+    path = plain_path(path)
+    scheme, separator, rest = path.partition("://")
+    return f"s3://{rest}" if separator and scheme in _S3 else path
+
+
+def protocol_of(pinned: Pinned, planned: Sequence[PlannedFile]) -> str:
+    """The protocol of the table's files; nothing for those of this machine."""
+    return _protocol(next(_paths(pinned, planned)))
+
+
+def store_of(pinned: Pinned, planned: Sequence[PlannedFile], access: Access) -> Store:
+    """The one store that holds all files."""
+    one_each = {_protocol(path): path for path in _paths(pinned, planned)}
+    return access.store_for(list(one_each.values()))[0]
+
+
+def _paths(pinned: Pinned, planned: Sequence[PlannedFile]) -> Iterator[str]:
+    paths = [file.path for file in planned] or [pinned.metadata.location]
+    return map(store_path, paths)
+
+
+def _protocol(path: str) -> str:
+    return path.partition("://")[0] if "://" in path else ""
