@@ -23,13 +23,14 @@ from pathlib import Path
 import report
 import sections
 from comparison import Comparison, Passes, Verdict, judge
-from data import Data, make
 from peers import PEERS, Peer, peer_of, share_of, strength_share_of
 from quiet import in_a_quiet_moment
 from remote_store import TWO_COLUMNS, BucketBehindProxy, needed_bytes, network_of, serving
 from requests_table import requests
 from table import COMPARISONS
 from versions import versions
+
+from data import Data, make
 
 ROOT = Path(__file__).resolve().parent.parent
 STAYS_IN_THE_RUN = 2.0
@@ -98,7 +99,8 @@ def _do_beforehand(comparisons: list[Comparison], data: Data) -> None:
     names = dict.fromkeys(name for row in comparisons for name in (*row.rivals, row.arm))
     for name in names:
         make(Data(data.scale * share_of(name)), ["small" if ".startup-" in name else "parquet"])
-        if network_of(name) is None and (peer_of(name) is not None or ".resume-" in name):
+        prepared = peer_of(name) is not None or ".resume-" in name or name.startswith("iceberg.")
+        if network_of(name) is None and prepared:
             print("_", end="", flush=True)
             _call(name, Data(data.scale * share_of(name)), "--beforehand")
 

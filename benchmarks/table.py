@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from comparison import Comparison
+from iceberg_rows import ICEBERG
 from order_rows import ADAPTIVE, RESUMES, SHUFFLE_BUFFER, SHUFFLES
 from remote_rows import REMOTE
 
@@ -85,6 +86,7 @@ COMPARISONS = (
         for key, title, reader in _FORMATS
     ),
     *REMOTE,
+    *ICEBERG,
     Comparison(
         "first-batch",
         "time to first batch, after imports",

@@ -93,6 +93,7 @@ def audit_case(case: Case, folder: Path, *, schedules: int, seed: int) -> AuditR
         row_id=ColumnIds("id"),
         may_drop=loaders.may_drop,
         order=case.order,
+        timeout_s=600.0,
         start_method="forkserver",
     )
 

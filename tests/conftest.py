@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_MEMORY = Path("/dev/shm")
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 @pytest.fixture(scope="module", autouse=True)

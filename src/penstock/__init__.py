@@ -25,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.loader import (
     IcebergDataset,
+    PaimonDataset,
     SkippedDataWarning,
     StatefulLoader,
     StructuredDataset,
@@ -60,6 +61,7 @@ __all__ = [
     "MissingExtraError",
     "NothingFoundError",
     "OptionError",
+    "PaimonDataset",
     "PenstockError",
     "PlanError",
     "ReadError",

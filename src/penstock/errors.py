@@ -6,7 +6,9 @@
     ├── SchemaError (ValueError)            columns or types that do not fit together
     ├── PlanError (ValueError)              a strategy loses or repeats rows
     ├── ReadError (OSError)                 a file cannot be read
-    │   └── FileChangedError                it is not the file that was discovered
+    │   ├── FileChangedError                it is not the file that was discovered
+    │   └── AccessDeniedError (PermissionError)   a store lets nobody in, or not us
+    ├── WriteError (OSError)                something cannot be written
     ├── ConversionError (ValueError)        a value has no place in the output type
     ├── StateMismatchError (ValueError)     a state of other data or other options
     ├── WorkerError (RuntimeError)          a worker process died
@@ -19,6 +21,7 @@ message as its only positional argument, so that it crosses process borders.
 from __future__ import annotations
 
 __all__ = [
+    "AccessDeniedError",
     "ConversionError",
     "FileChangedError",
     "MissingExtraError",
@@ -30,6 +33,7 @@ __all__ = [
     "SchemaError",
     "StateMismatchError",
     "WorkerError",
+    "WriteError",
 ]
 
 
@@ -59,6 +63,14 @@ class ReadError(PenstockError, OSError):
 
 class FileChangedError(ReadError):
     """A file changed or vanished after it was discovered."""
+
+
+class AccessDeniedError(ReadError, PermissionError):
+    """A store denies access, or there are no credentials for it."""
+
+
+class WriteError(PenstockError, OSError):
+    """Data cannot be written; the message names the place and the cause, and how to go on."""
 
 
 class ConversionError(PenstockError, ValueError):

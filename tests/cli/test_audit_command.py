@@ -16,6 +16,7 @@ from penstock.cli.audit import ColumnIds, LocationLoaders
 from penstock.errors import OptionError
 
 ROOT = Path(__file__).parents[2]
+PATIENTLY = ("--timeout", "300")
 PAGE = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
 RIGHT = """
 class Loader:
@@ -55,7 +56,7 @@ def write_module(folder: Path, name: str, step: str) -> str:
 
 
 def audit_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", "audit", *arguments]
+    command = [sys.executable, "-m", "penstock", "audit", *arguments, *PATIENTLY]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
@@ -83,6 +84,7 @@ def test_a_location_and_the_number_of_its_rows(
 ) -> None:
     options = ["--id", "key", "--batch-size", "8", "--shuffle", "--schedules", "2"]
     command = ["audit", str(rows), "--format", "parquet", *options, "--sizes", "1x0,2x0"]
+    command += PATIENTLY
     assert main([*command, "--expected-rows", "200"]) == 0, capsys.readouterr().out
     assert "4 runs of 2 × 200 rows" in capsys.readouterr().out
     assert main([*command, "--schedules", "0", "--expected-rows", "201"]) == 1
@@ -90,7 +92,8 @@ def test_a_location_and_the_number_of_its_rows(
 
 
 def test_a_column_that_is_missing_is_named(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", str(rows), "--format", "parquet", "--sizes", "1x0"]) == 1
+    command = ["audit", str(rows), "--format", "parquet", "--sizes", "1x0", *PATIENTLY]
+    assert main(command) == 1
     assert "no column 'id' among key; see --id" in capsys.readouterr().out
 
 

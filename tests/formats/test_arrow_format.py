@@ -227,7 +227,9 @@ def test_counts_that_are_not_those_of_the_file_are_an_error(tmp_path: Path) -> N
         list(ArrowFormat().read(STORE, FileSplit(wrong), table.schema, 1 << 20))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(position=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
 @pytest.mark.parametrize("parse", [file_batches, stream_batches])
 def test_a_broken_byte_is_parsed_or_refused(

@@ -104,7 +104,7 @@ def read(
 @settings(
     deadline=None,
     max_examples=150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     values=st.lists(st.tuples(st.integers(-9, 2**60), st.text("aé数,\" '", max_size=5))),

@@ -190,7 +190,9 @@ def test_a_nan_among_numbers_does_not_lose_its_stripe(tmp_path: Path) -> None:
 numbers = st.one_of(st.none(), st.floats(-3, 3, width=32), st.just(math.nan))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     rows=st.lists(st.tuples(numbers, st.none() | st.integers(-3, 3)), min_size=1, max_size=30),
     bound=st.integers(-4, 4),
@@ -241,7 +243,9 @@ def test_another_format_is_an_error_that_says_so(tmp_path: Path) -> None:
         OrcFormat().inspect(STORE, DataFileInfo(str(path)))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(from_end=st.integers(1, 600), byte=st.integers(0, 255))
 @pytest.mark.parametrize("compression", ["uncompressed", "zlib"])
 def test_a_broken_tail_is_parsed_or_refused(

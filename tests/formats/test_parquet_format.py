@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
-from penstock.errors import OptionError
+from penstock.errors import OptionError, ReadError
 from penstock.formats.parquet import ParquetFormat
 from penstock.model import DataFileInfo, FileSplit
-from penstock.storage import LocalStore
+from penstock.storage import LocalStore, Store, store_for
 from penstock.testing import FormatContract
 
 
@@ -41,3 +44,45 @@ def test_options_change_what_a_file_is_found_to_hold(tmp_path: Path) -> None:
         assert table["t"].combine_chunks().equals(far)
     with pytest.raises(OptionError, match="known are coerce_int96"):
         ParquetFormat({"coerce": "ms"})
+
+
+def test_a_footer_beyond_the_limits_of_thrift_is_read_where_options_allow_it(
+    tmp_path: Path,
+) -> None:
+    """A string of more than 100 MB is taken for an attack unless one says how much may be."""
+    path = tmp_path / "a.parquet"
+    noted = pa.table({"id": [1, 2, 3]}).replace_schema_metadata({"note": "x" * 76_000_000})
+    parquet.write_table(noted, path)  # with its schema once more, in base64
+    file, store = DataFileInfo(str(path)), LocalStore()
+    able = ParquetFormat({"thrift_string_size_limit": 200_000_000})
+    keep = pc.field("id") == 1
+    with pytest.raises(ReadError, match="not readable as Parquet"):
+        ParquetFormat().inspect(store, file, keep)
+    groups = able.inspect(store, file, keep).row_groups
+    assert groups is not None
+    assert len(groups) == 1
+    path.unlink()  # it is large, and folders of tests are kept for a while
+
+
+def test_the_limits_of_thrift_hold_where_a_footer_is_fetched_again(memory_store: Store) -> None:
+    """In a worker process, say, which has not seen it yet."""
+    file = DataFileInfo("memory://limits/a.parquet")
+    schema = pa.schema({"id": pa.int64()})
+    with pytest.raises(ReadError, match="not readable as Parquet"):
+        list(
+            ParquetFormat({"thrift_container_size_limit": 1}).read(
+                memory_store, FileSplit(file), schema, 1 << 20
+            )
+        )
+    (table,) = ParquetFormat().read(memory_store, FileSplit(file), schema, 1 << 20)
+    assert table["id"].to_pylist() == [1, 2, 3]
+
+
+@pytest.fixture
+def memory_store() -> Iterator[Store]:
+    files = fsspec.filesystem("memory")
+    body = io.BytesIO()
+    parquet.write_table(pa.table({"id": [1, 2, 3]}), body)
+    files.pipe("/limits/a.parquet", body.getvalue())
+    yield store_for("memory://limits")
+    files.rm("/limits", recursive=True)

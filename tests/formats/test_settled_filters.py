@@ -139,7 +139,10 @@ def filters(draw: st.DrawFn, depth: int = 2) -> Any:
     )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     data=st.lists(st.tuples(VALUES, VALUES, TEXTS), min_size=1, max_size=40),
     ordered=st.booleans(),

@@ -12,7 +12,7 @@ from typing import Any
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SOURCES = Path(__file__).parents[2] / "src"
-PATIENCE_S = 90.0
+PATIENCE_S = 400.0
 
 
 def run_script(script: Path, *args: object, ranks: int = 0, killed: bool = False) -> str:

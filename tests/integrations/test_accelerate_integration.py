@@ -100,7 +100,7 @@ def test_engines_are_not_imported_unless_they_are_used(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(SOURCES)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         check=True,
     )
     assert done.stdout.strip() == "set()"

@@ -108,7 +108,7 @@ def test_a_state_goes_on_in_a_new_process(uneven_rows: Path, tmp_path: Path) -> 
         },
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=400,
         check=True,
     )
     rest = json.loads(done.stdout)

@@ -55,7 +55,7 @@ def all_ids(batches: Any) -> list[int]:
     return [row for batch in batches for row in batch["id"].tolist()]
 
 
-def eventually(condition: Any, patience_s: float = 10.0) -> bool:
+def eventually(condition: Any, patience_s: float = 60.0) -> bool:
     """Whether a condition holds soon."""
     deadline = time.monotonic() + patience_s
     while not condition():

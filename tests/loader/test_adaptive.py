@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_files import ROWS, all_ids, write_csv, write_parquet
-from torch.utils.data import get_worker_info
+from small_files import ROWS, all_ids, eventually, write_csv, write_parquet
+from torch.utils.data import DataLoader, get_worker_info
 
 from penstock import (
     OptionError,
@@ -20,6 +21,7 @@ from penstock import (
     StructuredDataset,
     merge_states,
 )
+from penstock.loader.workers import out_of_order_option
 from penstock.testing import saved
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -39,6 +41,23 @@ def slow_first_worker(batch: Any) -> Any:
     if info is not None and info.id == 0:
         time.sleep(0.03)
     return {"id": batch["id"], "worker": info.id if info is not None else -1}
+
+
+ENOUGH = 34
+"""batches of 58: more than half, and with those that the other worker has begun not yet all"""
+
+
+def seldom_first_worker(made: Path, batch: Any) -> Any:
+    """Worker 0 makes a batch for four of worker 1, until that one has made enough."""
+    worker = get_worker_info().id
+    with open(made / str(worker), "ab") as own:
+        own.write(b".")
+        mine = own.tell()
+    if worker == 0:
+        other = made / "1"
+        wanted = min(4 * mine, ENOUGH)
+        assert eventually(lambda: other.exists() and other.stat().st_size >= wanted)
+    return {"id": batch["id"], "worker": worker}
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +82,12 @@ def expected(way: str) -> list[int]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_faster_worker_reads_more_and_every_row_comes_once(
-    folders: dict[str, Path], way: str
+    folders: dict[str, Path], way: str, tmp_path: Path
 ) -> None:
-    batches = list(make(folders, way))
+    batches = list(make(folders, way, transform=partial(seldom_first_worker, tmp_path)))
     assert sorted(all_ids(batches)) == expected(way)
     by_worker = Counter(batch["worker"] for batch in batches)
-    assert by_worker[1] > 1.5 * by_worker[0]  # the slow one may come too late for any
+    assert by_worker[1] >= ENOUGH > by_worker[0]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -144,3 +163,12 @@ def test_ranks_that_must_keep_step_need_a_group(folders: dict[str, Path]) -> Non
         make(folders, "in order", rank=0, world_size=2)
     with pytest.raises(OptionError, match="balance"):
         make(folders, "in order", balance="fair")
+
+
+def test_a_torch_that_cannot_give_batches_as_they_come() -> None:
+    class OlderLoader:
+        def __init__(self, dataset: Any, batch_size: int = 1, timeout: float = 0) -> None: ...
+
+    with pytest.raises(OptionError, match=r'balance="adaptive".*torch 2\.6.*balance="static"'):
+        out_of_order_option(OlderLoader)
+    assert out_of_order_option(DataLoader) == {"in_order": False}

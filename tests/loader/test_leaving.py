@@ -108,7 +108,7 @@ def test_nothing_is_left_behind(
     assert eventually(nothing_is_left)
     assert eventually(lambda: shared_files() <= shared)
     gc.collect()
-    assert descriptors() <= open_files + 8
+    assert eventually(lambda: descriptors() <= open_files + 8)
 
 
 def test_descriptors_and_threads_do_not_pile_up(data: Path) -> None:
@@ -118,7 +118,7 @@ def test_descriptors_and_threads_do_not_pile_up(data: Path) -> None:
     for _ in range(6):
         run_a_few(loader)
     assert eventually(nothing_is_left)
-    assert descriptors() <= before + 4
+    assert eventually(lambda: descriptors() <= before + 4)
 
 
 def test_two_iterators_dropped_at_once(data: Path) -> None:
@@ -163,7 +163,7 @@ def test_the_interpreter_exits_in_mid_epoch(data: Path, tmp_path: Path, workers:
             )
             for how in ("fall off", "raise")
         ]
-        started += [(number, process, process.communicate(timeout=60)) for process in pair]
+        started += [(number, process, process.communicate(timeout=300)) for process in pair]
     for number, process, (_, errors) in started:
         assert process.returncode == 0, f"run {number}: {errors}"
         assert errors == "", f"run {number}"
@@ -171,6 +171,7 @@ def test_the_interpreter_exits_in_mid_epoch(data: Path, tmp_path: Path, workers:
 
 INTERRUPT = """
 import os, sys, time
+from itertools import chain, repeat
 from penstock import StructuredDataset
 
 def transform(batch):
@@ -181,7 +182,8 @@ if __name__ == "__main__":
         sys.argv[1], num_workers=int(sys.argv[2]), batch_size=10, transform=transform
     )
     pids = set()
-    for number, batch in enumerate(loader):
+    epochs = chain.from_iterable(repeat(loader))
+    for number, batch in enumerate(epochs):  # and goes on for ever
         if number < 8:
             pids.add(batch["pid"])
         if number == 8:
@@ -208,7 +210,7 @@ def test_an_interrupt_from_the_keyboard_ends_everything(
     assert len(pids) == max(workers, 1)
     time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode in (-signal.SIGINT, 130, 1)
     assert "KeyboardInterrupt" in errors
     assert "terminate called" not in errors
@@ -224,8 +226,8 @@ def test_workers_end_when_their_parent_is_killed(data: Path, tmp_path: Path) -> 
     assert process.stdout is not None
     pids = list(map(int, process.stdout.readline().split()))
     process.kill()
-    process.communicate(timeout=30)
-    assert eventually(lambda: not any(map(is_running, pids)), patience_s=30)
+    process.communicate(timeout=300)
+    assert eventually(lambda: not any(map(is_running, pids)))
 
 
 def test_persistent_workers_are_the_same_and_others_are_not(data: Path) -> None:

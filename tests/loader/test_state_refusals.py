@@ -234,7 +234,7 @@ def test_a_new_process_goes_on(tmp_path: Path, options: dict[str, Any]) -> None:
         [sys.executable, script, directory, json.dumps(state), json.dumps(options)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [rest, following]

@@ -165,7 +165,7 @@ def test_600_columns_with_256_descriptors(tmp_path: Path, own: str) -> None:
         [sys.executable, script, tmp_path / "data", own, "torch"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     total = sum(range(columns))

@@ -91,6 +91,7 @@ class Request:
     query: str
     range: str | None
     key_id: str | None
+    if_match: str | None
     at_s: float
     status: int = 0
     body_bytes: int = 0

@@ -47,8 +47,8 @@ class Passage:
             if proxy.latency_s:
                 time.sleep(proxy.latency_s)
             answer = request.fault = proxy.fault_for(request)
-        if isinstance(answer, SlowFirstByte):
-            time.sleep(answer.seconds)
+        if isinstance(answer, SlowFirstByte) and self._client.closes_within(answer.seconds):
+            return False
         if isinstance(answer, Answer):
             return self._answer_instead(head, request, answer)
         if isinstance(answer, WholeBody):
@@ -192,6 +192,7 @@ def _request_of(head: Head) -> Request:
         query=query,
         range=head.value(b"range") or head.value(b"x-ms-range"),
         key_id=_key_id(head.value(b"authorization"), query),
+        if_match=head.value(b"if-match"),
         at_s=time.monotonic(),
     )
 

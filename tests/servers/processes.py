@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-START_PATIENCE_S = 60.0
+START_PATIENCE_S = 240.0
 TESTS = Path(__file__).parents[1]
 # The pipe that the shell reads from ends with this process, also where that is killed. A server
 # that ends by itself takes the shell along, so that its exit is seen.
@@ -91,7 +91,7 @@ def ask(
     *,
     body: bytes | None = None,
     headers: dict[str, str] | None = None,
-    timeout_s: float = 30.0,
+    timeout_s: float = 120.0,
 ) -> tuple[int, dict[str, str], bytes]:
     """One request on a connection of its own: status, headers in lower case, body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)

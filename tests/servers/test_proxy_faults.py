@@ -139,7 +139,7 @@ def test_body_cut_short(proxy: FaultProxy) -> None:
 
 def test_stalled_body_waits_until_the_client_closes(proxy: FaultProxy) -> None:
     proxy.inject(Stall(after_bytes=1000), first=1)
-    connection, answer = opened(proxy, timeout_s=0.3)
+    connection, answer = opened(proxy, timeout_s=3)
     assert read_to_the_end(answer) == (PART[:1000], TimeoutError)
     connection.close()
     assert get(proxy) == PART
@@ -173,16 +173,30 @@ def test_whole_body_to_a_range_request(proxy: FaultProxy) -> None:
 
 
 def test_slow_first_byte(proxy: FaultProxy) -> None:
-    proxy.inject(SlowFirstByte(0.3), first=1)
+    rule = proxy.inject(SlowFirstByte(0.3), first=1)
     assert seconds(get, proxy) > 0.3
-    assert seconds(get, proxy) < 0.25
+    assert get(proxy) == PART
+    assert rule.hits == 1
+
+
+def test_a_slow_first_byte_is_not_sent_to_one_who_has_gone(
+    proxy: FaultProxy, http_server: HttpServer
+) -> None:
+    proxy.inject(SlowFirstByte(3600))
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=0.2)
+    connection.request("GET", "/data/a.bin", headers=RANGE)
+    with pytest.raises(TimeoutError):
+        connection.getresponse()
+    connection.close()
+    proxy.clear()
+    assert get(proxy) == PART
+    assert len(http_server.seen) == 1
 
 
 def test_latency_is_waited_at_each_request(proxy: FaultProxy) -> None:
     proxy.latency_s = 0.1
     assert seconds(get, proxy) > 0.1
-    proxy.latency_s = 0
-    assert seconds(get, proxy) < 0.1
+    assert seconds(get, proxy) > 0.1
 
 
 def test_bandwidth_is_shared_by_all_connections(proxy: FaultProxy) -> None:
@@ -197,7 +211,7 @@ def test_bandwidth_is_shared_by_all_connections(proxy: FaultProxy) -> None:
         for reader in readers:
             reader.join()
 
-    assert 0.45 < seconds(read_all) < 0.8
+    assert 0.45 < seconds(read_all) < 60  # each for itself would take 0.13
 
 
 def test_refused_connections(proxy: FaultProxy) -> None:
@@ -215,7 +229,7 @@ def test_refused_connections(proxy: FaultProxy) -> None:
 
 
 def test_refusing_for_a_while(proxy: FaultProxy) -> None:
-    timer = proxy.refuse_for(0.2)
+    timer = proxy.refuse_for(3)
     with pytest.raises(ConnectionRefusedError):
         get(proxy)
     timer.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import select
 import socket
 import struct
 import termios
@@ -115,6 +116,12 @@ class Wire:
         with contextlib.suppress(OSError):
             while self.sock.recv(65536):
                 pass
+
+    def closes_within(self, seconds: float) -> bool:
+        """Whether the other side, which has nothing to send, closes in this time."""
+        waiting = select.poll()
+        waiting.register(self.sock, select.POLLIN)
+        return bool(waiting.poll(1000 * seconds))
 
     def reset(self) -> None:
         """Close with RST once what was sent has left."""

@@ -17,6 +17,7 @@ def leave(way: str, loader: Any) -> None:
     batches = iter(loader)
     next(batches)
     print("reading", flush=True)
+    sys.stdin.readline()
     if way == "hold":
         KEPT.append(batches)
     elif way == "break":
@@ -38,7 +39,7 @@ def leave(way: str, loader: Any) -> None:
 def read_in_forked_workers(dataset: Any) -> None:
     from torch.utils.data import DataLoader
 
-    how = {"num_workers": 1, "multiprocessing_context": "fork", "timeout": 15}
+    how = {"num_workers": 1, "multiprocessing_context": "fork", "timeout": 100}
     forking = DataLoader(dataset, batch_size=None, **how)
     try:
         list(forking)

@@ -1,9 +1,10 @@
-"""Small Parquet objects whose rows count up, and loaders over them with little patience."""
+"""Small Parquet objects whose rows count up, and loaders over them."""
 
 from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,18 +53,26 @@ def put_all(put: Callable[[str, bytes], object]) -> None:
 
 
 def make_loader(paths: str | Sequence[str], **options: Any) -> StatefulLoader:
-    """A loader that fails within seconds where it fails."""
+    """A loader that tries a failed request again soon, and has patience with a slow machine."""
     settings: dict[str, Any] = {
         "batch_size": 50,
         "split_rows": GROUP_ROWS,
         "num_workers": 0,
         "output_format": "numpy",
         "retries": 5,
-        "timeout_s": 5.0,
-        "max_elapsed_s": 20.0,
+        "timeout_s": 60.0,
+        "max_elapsed_s": 300.0,
         **options,
     }
     return StructuredDataset.create_dataloader(paths, **settings)[0]
+
+
+def wait_until(condition: Callable[[], Any], patience_s: float = 100.0) -> None:
+    """Wait for something that happens in another thread or process."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
 
 
 def ids_of(batches: Any) -> list[int]:

@@ -132,7 +132,7 @@ def test_another_process_reads_nothing_again(bucket: Served, tmp_path: Path) -> 
     assert bucket.taken().reads
     place = [f"{bucket.bucket}/parts", bucket.proxy.url, str(tmp_path / "cache")]
     done = subprocess.run(
-        [sys.executable, "-c", READ_ALL, *place], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", READ_ALL, *place], capture_output=True, text=True, timeout=300
     )
     assert (done.stdout, done.stderr) == (f"{total}\n", "")
     asked = bucket.taken()
@@ -361,9 +361,10 @@ def test_processes_stay_within_the_limit_together(tmp_path: Path) -> None:
         most = max(most, size_meanwhile(tmp_path))
         time.sleep(0.002)
     for process in processes:
-        assert process.communicate(timeout=30) == ("done\n", "")
-    assert limit / 5 < most <= limit
-    assert size_on_disk(tmp_path) <= limit
+        assert process.communicate(timeout=300) == ("done\n", "")
+    left = size_on_disk(tmp_path)
+    assert most <= limit
+    assert limit / 5 < left <= limit
     assert not list((tmp_path / "new").iterdir())
 
 
@@ -372,7 +373,7 @@ def test_threads_may_ask_for_the_same(tmp_path: Path) -> None:
     together = threading.Barrier(8)
 
     def ask(number: int) -> bytes:
-        together.wait(10)
+        together.wait(60)
         return get(cache, "a", 10 * number, 10_000)
 
     with ThreadPoolExecutor(8) as pool:
@@ -414,7 +415,7 @@ cache.get(("a",), 1000, 300_000, fetch, Meter())
 def test_a_writer_that_is_killed_leaves_it_usable(tmp_path: Path, where: str) -> None:
     limit = 500_000
     writer = run_script(DIE, tmp_path, limit, where)
-    writer.communicate(timeout=30)
+    writer.communicate(timeout=300)
     assert writer.returncode == -signal.SIGKILL
     (left,) = (tmp_path / "new").iterdir()
     cache, source = DiskCache.at(tmp_path, limit), Source()
@@ -448,7 +449,7 @@ print("done")
 
 
 def test_a_disk_that_is_full_is_no_reason_to_fail(tmp_path: Path) -> None:
-    assert run_script(FILL, tmp_path).communicate(timeout=30) == ("done\n", "")
+    assert run_script(FILL, tmp_path).communicate(timeout=300) == ("done\n", "")
     assert [path.name.split("-")[:2] for path in segments_in(tmp_path)] == [["0", "40000"]]
     assert not list((tmp_path / "new").iterdir())
 

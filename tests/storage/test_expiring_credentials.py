@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from expiring_keys import KeyFile
 from numbered_rows import ALL_IDS, Source, ids_of, put_all
-from servers.faults import EXPIRED_TOKEN_400, EXPIRED_TOKEN_403, INTERNAL_ERROR, Answer
+from servers.faults import EXPIRED_TOKEN_400, EXPIRED_TOKEN_403, INTERNAL_ERROR, Answer, Request
 from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
@@ -110,8 +111,17 @@ def test_many_threads_that_are_rejected_ask_once(source: Source, keys: KeyFile) 
     loader = source.loader(storage_options=options)
     keys.write("AKIANEW")
     source.proxy.reject_keys("AKIAOLD")
+    source.proxy.log.clear()
+    rejected_together = threading.Barrier(3)
+    first_ones = iter(range(rejected_together.parties))
+
+    def hold(request: Request) -> None:
+        if next(first_ones, None) is not None:
+            rejected_together.wait(60)
+
+    source.proxy.intercept = hold
     assert ids_of(loader) == ALL_IDS
-    assert requests_of(source, "AKIAOLD") > 8
+    assert requests_of(source, "AKIAOLD") >= 3
     assert len(keys.calls()) == 2
     assert loader.stats()["retries"] == len(source.proxy.requests(status=403))
 
@@ -135,19 +145,24 @@ def as_text(moment: float) -> str:
 def test_a_key_is_replaced_before_it_expires(
     source: Source, keys: KeyFile, written: Callable[[float], Any]
 ) -> None:
-    ends = [time.time() + 2.0]
-    given = []
+    given: list[str] = []
+    ends = 0.0
 
     def options() -> dict[str, Any]:
         given.append(f"AKIA{len(given)}")
-        moment = written(ends[0] if len(given) == 1 else time.time() + 3600)
+        moment = written(ends if len(given) == 1 else time.time() + 3600)
         return {**source.options, "key": given[-1], "expires_at": moment}
 
-    loader = slowly(source, storage_options=options)
-    batches = iter(loader)
-    found = ids_of([next(batches)])
+    for lasts_s in (2.0, 10.0, 60.0):  # longer on a machine that is slow
+        given.clear()
+        ends = time.time() + lasts_s
+        loader = slowly(source, storage_options=options)
+        batches = iter(loader)
+        found = ids_of([next(batches)])
+        if given == ["AKIA0"]:
+            break
     assert given == ["AKIA0"]
-    time.sleep(max(ends[0] - 0.3 - time.time(), 0))
+    time.sleep(max(ends - 0.05 * lasts_s - time.time(), 0))
     source.proxy.log.clear()
     found += ids_of(batches)
     assert found == ALL_IDS
@@ -157,7 +172,7 @@ def test_a_key_is_replaced_before_it_expires(
 
 
 def test_short_lived_keys_are_not_asked_for_at_every_request(source: Source, keys: KeyFile) -> None:
-    options = keys.options(endpoint_url=source.proxy.url, lasts_s=40)
+    options = keys.options(endpoint_url=source.proxy.url, lasts_s=59)
     assert ids_of(source.loader(storage_options=options)) == ALL_IDS
     assert len(keys.calls()) == 1
 
@@ -181,10 +196,8 @@ def test_a_function_that_has_no_better_key(source: Source, keys: KeyFile, worker
     options = keys.options(endpoint_url=source.proxy.url)
     loader = slowly(source, storage_options=options, num_workers=workers)
     source.proxy.reject_keys("AKIAOLD")
-    began = time.monotonic()
     with pytest.raises(ReadError) as caught:
         ids_of(loader)
-    assert time.monotonic() - began < (10 if workers else 1)
     message = str(caught.value)
     assert "part-0.parquet, bytes " in message
     assert "ExpiredToken" in message

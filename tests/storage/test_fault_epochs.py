@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from numbered_rows import ALL_IDS, Source, ids_of, make_loader, parquet_bytes, put_all
+from numbered_rows import ALL_IDS, Source, ids_of, make_loader, parquet_bytes, put_all, wait_until
 from servers.fast_s3 import FastS3Process
 from servers.faults import (
     INTERNAL_ERROR,
     SLOW_DOWN,
     TOO_MANY_REQUESTS,
     CutShort,
+    Fault,
     Reset,
     Rule,
+    SlowFirstByte,
     Stall,
     WrongLength,
     slow_down,
@@ -37,9 +40,9 @@ MIXED = (
     Reset(),
     Reset(500),
     CutShort(300),
-    Stall(200),
-    WrongLength(-3),
 )
+SILENT = (Stall(200), WrongLength(-3))
+"""what a client finds out by its patience, or may find out with the request after"""
 
 
 @pytest.fixture(params=["s3", "http"])
@@ -55,19 +58,21 @@ def source(
     return Source("s3", proxy_to(s3_server.url), BUCKET)
 
 
-def inject_mixed(proxy: FaultProxy, share: float, seed: int) -> list[Rule]:
-    """Faults of all kinds, which strike this share of the range requests together."""
-    each = share / len(MIXED)
+def inject_mixed(
+    proxy: FaultProxy, share: float, seed: int, faults: tuple[Fault, ...] = MIXED
+) -> list[Rule]:
+    """Faults of many kinds, which strike this share of the range requests together."""
+    each = share / len(faults)
     return [
         proxy.inject(fault, ranged=True, probability=each, seed=100 * seed + number)
-        for number, fault in enumerate(MIXED)
+        for number, fault in enumerate(faults)
     ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_five_percent_of_requests_fail_at_random(source: Source, workers: int) -> None:
     loader = source.loader(
-        num_workers=workers, max_request_bytes=2000, timeout_s=2.0, batch_size=32, split_rows=200
+        num_workers=workers, max_request_bytes=2000, batch_size=32, split_rows=200
     )
     undisturbed = ids_of(loader)
     assert sorted(undisturbed) == ALL_IDS
@@ -84,12 +89,12 @@ def test_five_percent_of_requests_fail_at_random(source: Source, workers: int) -
 
 def test_faults_at_random_while_files_are_found_and_read(source: Source) -> None:
     """A third of all requests, of listing and footers too."""
-    rules = inject_mixed(source.proxy, 0.2, seed=7)
+    rules = inject_mixed(source.proxy, 0.2, seed=7, faults=MIXED + SILENT)
     rules += [source.proxy.inject(SLOW_DOWN, probability=0.15, seed=8)]
     folder = f"{source.folder}/"  # or its index page is looked at by a GET whose body nobody reads
-    loader = make_loader(folder, storage_options=source.options, retries=20, timeout_s=0.4)
+    loader = make_loader(folder, storage_options=source.options, retries=20, timeout_s=2.0)
     assert ids_of(loader) == ALL_IDS
-    assert loader.stats()["retries"] == sum(rule.hits for rule in rules) >= 4
+    assert loader.stats()["retries"] >= sum(rule.hits for rule in rules) >= 4
 
 
 # --- restarts
@@ -121,8 +126,10 @@ def test_a_server_restarts_in_mid_epoch(
         batches = iter(loader)
         found = ids_of([next(batches)])
         first.stop()
+        stopped_at_s = time.monotonic()
 
         def start_again() -> None:
+            wait_until(lambda: [r for r in proxy.requests(status=0) if r.at_s > stopped_at_s])
             second = running.enter_context(FastS3Process(folder, bucket=BUCKET))
             proxy.upstream = ("127.0.0.1", second.port)
 
@@ -131,8 +138,8 @@ def test_a_server_restarts_in_mid_epoch(
         started.result()
     assert found == undisturbed
     lost = proxy.requests(status=0)
-    assert lost
-    assert loader.stats()["retries"] == len(lost)
+    # And perhaps one more, whose answer had begun.
+    assert loader.stats()["retries"] >= len(lost) > 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -142,22 +149,29 @@ def test_the_way_to_a_server_is_cut_in_mid_epoch(source: Source, workers: int) -
     undisturbed = ids_of(loader)
     batches = iter(loader)
     found = ids_of([next(batches)])
-    timer = source.proxy.refuse_for(0.5)
-    found += ids_of(batches)
-    timer.join()
+    held = source.proxy.inject(SlowFirstByte(3600), ranged=True, first=1)
+
+    def cut() -> None:
+        wait_until(lambda: held.hits)
+        source.proxy.refuse_for(0.5)
+
+    with ThreadPoolExecutor(1) as aside:
+        done = aside.submit(cut)
+        found += ids_of(batches)
+        done.result()
     assert found == undisturbed
     assert sorted(found) == ALL_IDS
     assert loader.stats()["retries"] > 0
 
 
 def test_a_state_taken_among_faults_goes_on(source: Source) -> None:
-    loader = source.loader(timeout_s=0.4)
-    inject_mixed(source.proxy, 0.3, seed=3)
+    loader = source.loader(timeout_s=2.0, retries=20)
+    inject_mixed(source.proxy, 0.3, seed=3, faults=MIXED + SILENT)
     batches = iter(loader)
     found = ids_of([next(batches) for _ in range(7)])
     state: dict[str, Any] = loader.state_dict()
     del batches
-    resumed = source.loader(timeout_s=0.4, retries=20)
+    resumed = source.loader(timeout_s=2.0, retries=20)
     resumed.load_state_dict(state)
     assert found + ids_of(resumed) == ALL_IDS
 

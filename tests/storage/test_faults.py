@@ -29,11 +29,12 @@ from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from penstock import ReadError, SkippedDataWarning
+from penstock import ReadError, SkippedDataWarning, StatefulLoader
 
 BUCKET = "faults"
-SILENCE_S = 0.4
-"""the time-out of these tests"""
+SILENCE_S = 2.0
+"""the time-out of tests with servers that fall silent; the others have no need of one"""
+FOR_EVER_S = 3600.0
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +69,32 @@ SURVIVED: dict[str, Fault] = {
     "cut short": CutShort(1000),
     "no body": CutShort(0),
     "stalled body": Stall(1000),
-    "first byte too late": SlowFirstByte(2 * SILENCE_S),
+    "first byte too late": SlowFirstByte(FOR_EVER_S),
     "length too small": WrongLength(-7),
 }
 
 
 @pytest.mark.parametrize("fault", SURVIVED.values(), ids=SURVIVED)
 def test_a_fault_that_passes_costs_retries_and_no_row(source: Source, fault: Fault) -> None:
-    silent = isinstance(fault, Stall | SlowFirstByte)
-    loader = source.loader(timeout_s=SILENCE_S if silent else 30.0)
+    loader = source.loader(**time_out_for(fault))
     rule = source.proxy.inject(fault, ranged=True, skip=3, first=4)
     assert ids_of(loader) == ALL_IDS
     assert rule.hits == 4
+    check_retries(loader, fault, 4)
+
+
+def is_silent(fault: Fault) -> bool:
+    return isinstance(fault, Stall | SlowFirstByte)
+
+
+def time_out_for(fault: Fault) -> dict[str, float]:
+    return {"timeout_s": SILENCE_S} if is_silent(fault) else {}
+
+
+def check_retries(loader: StatefulLoader, fault: Fault, expected: int) -> None:
+    """Where silence is a failure, a machine that is slow for a moment causes some of its own."""
     retries = loader.stats()["retries"]
-    assert retries >= 4 if silent else retries == 4
+    assert retries >= expected if is_silent(fault) else retries == expected
 
 
 @pytest.mark.parametrize("fault", [INTERNAL_ERROR, Reset(), CutShort(20)], ids=str)
@@ -113,7 +126,7 @@ def test_a_length_too_large(source: Source) -> None:
 
 
 def test_a_slow_first_byte_within_the_time_out_is_no_fault(source: Source) -> None:
-    loader = source.loader(timeout_s=2.0)
+    loader = source.loader()
     rule = source.proxy.inject(SlowFirstByte(0.3), ranged=True, every=5)
     assert ids_of(loader) == ALL_IDS
     assert rule.hits >= 3
@@ -149,22 +162,18 @@ PERMANENT: dict[str, tuple[Fault, str, str]] = {
     "reset within the body": (Reset(100), "reset by peer", "reset by peer"),
     "cut short": (CutShort(100), "ended too early", "ended too early"),
     "stalled body": (Stall(100), "time-out", "time-out"),
-    "stalled head": (SlowFirstByte(3 * SILENCE_S), "time-out", "time-out"),
+    "stalled head": (SlowFirstByte(FOR_EVER_S), "time-out", "time-out"),
     "length too small": (WrongLength(-7), "bytes came, and not", "ended too early"),
 }
 
 
-def permanent_failure(
-    source: Source, fault: Fault, cause: str, **options: Any
-) -> tuple[float, list[Request]]:
-    """Fail on the last row group of the third file; how long it took, and the requests for it."""
-    loader = source.loader(**options)
+def permanent_failure(source: Source, fault: Fault, cause: str, **options: Any) -> list[Request]:
+    """Fail on the last row group of the third file; the requests for it."""
+    loader = source.loader(**time_out_for(fault), **options)
     source.proxy.log.clear()
     rule = source.proxy.inject(fault, ranged=True, path=NAMES[2], where=_is_last_group)
-    began = time.monotonic()
     with pytest.raises(ReadError) as caught:
         ids_of(loader)
-    took = time.monotonic() - began
     asked = [request for request in list(source.proxy.log) if request.fault is fault]
     assert rule.hits == len(asked) > 0
     message = str(caught.value)
@@ -173,8 +182,8 @@ def permanent_failure(
     attempts = f"{len(asked)} attempt{'s' if len(asked) != 1 else ''} in "
     assert re.search(cause, message), message
     assert attempts in message
-    assert loader.stats()["retries"] == len(asked) - 1
-    return took, asked
+    check_retries(loader, fault, len(asked) - 1)
+    return asked
 
 
 def _range(request: Request) -> tuple[int, int]:
@@ -191,30 +200,29 @@ def test_a_fault_that_stays_is_an_error_that_tells_all(
     source: Source, fault: Fault, s3_cause: str, http_cause: str
 ) -> None:
     cause = s3_cause if source.options else http_cause
-    took, asked = permanent_failure(source, fault, cause, retries=2, timeout_s=SILENCE_S)
-    assert len(asked) == 3
-    assert took < 3 * SILENCE_S + 1.0
+    assert len(permanent_failure(source, fault, cause, retries=2)) == 3
 
 
 def test_without_retries_the_first_failure_is_the_last(source: Source) -> None:
-    took, asked = permanent_failure(source, INTERNAL_ERROR, "500", retries=0)
-    assert len(asked) == 1
-    assert took < 0.5
+    assert len(permanent_failure(source, INTERNAL_ERROR, "500", retries=0)) == 1
 
 
 def test_pauses_grow_and_are_drawn_at_random(source: Source) -> None:
-    _, asked = permanent_failure(source, SLOW_DOWN, "503", retries=4)
-    gaps = [after.at_s - before.at_s for before, after in pairwise(asked)]
+    gaps = gaps_of(permanent_failure(source, SLOW_DOWN, "503", retries=4))
+    assert len(gaps) == 4
     for number, gap in enumerate(gaps):
-        longest = 0.1 * 2**number
-        assert longest / 2 <= gap < longest + 0.15
-    assert len({round(gap / 2**number, 4) for number, gap in enumerate(gaps)}) == len(gaps)
+        assert 0.05 * 2**number <= gap < 30
+    assert len({gap / 2**number for number, gap in enumerate(gaps)}) > 1
+
+
+def gaps_of(asked: list[Request]) -> list[float]:
+    """The time between requests; a slow machine makes it longer, and never shorter."""
+    return [after.at_s - before.at_s for before, after in pairwise(asked)]
 
 
 def test_time_ends_attempts_as_well(source: Source) -> None:
-    took, asked = permanent_failure(source, INTERNAL_ERROR, "500", retries=1000, max_elapsed_s=1.0)
-    assert 3 <= len(asked) <= 6
-    assert took < 1.4
+    asked = permanent_failure(source, INTERNAL_ERROR, "500", retries=1000, max_elapsed_s=3.0)
+    assert len(asked) <= 6  # the pauses before a seventh are more than 3 seconds at the least
 
 
 def test_a_server_that_says_how_long_to_wait_is_obeyed(
@@ -222,32 +230,30 @@ def test_a_server_that_says_how_long_to_wait_is_obeyed(
 ) -> None:
     source = Source("http", proxy_to(http_url), BUCKET)
     fault = slow_down(retry_after_s=0.6)
-    _, asked = permanent_failure(source, fault, "503", retries=2)
-    gaps = [after.at_s - before.at_s for before, after in pairwise(asked)]
-    assert all(0.6 <= gap < 0.9 for gap in gaps)
+    gaps = gaps_of(permanent_failure(source, fault, "503", retries=2))
+    assert len(gaps) == 2
+    assert all(0.6 <= gap < 30 for gap in gaps)
 
 
 def test_nobody_waits_longer_than_there_is_time(
     http_url: str, proxy_to: Callable[..., FaultProxy]
 ) -> None:
     source = Source("http", proxy_to(http_url), BUCKET)
-    took, asked = permanent_failure(source, slow_down(retry_after_s=30), "503", max_elapsed_s=2.0)
-    assert len(asked) == 1
-    assert took < 0.5
+    began = time.monotonic()
+    fault = slow_down(retry_after_s=FOR_EVER_S)
+    assert len(permanent_failure(source, fault, "503", max_elapsed_s=FOR_EVER_S / 2)) == 1
+    assert time.monotonic() - began < 100
 
 
 def test_s3_that_knows_no_ranges_is_an_error(
     s3_url: str, proxy_to: Callable[..., FaultProxy]
 ) -> None:
     source = Source("s3", proxy_to(s3_url), BUCKET)
-    _, asked = permanent_failure(source, WholeBody(), "does not answer range", retries=1)
-    assert len(asked) == 2
+    assert len(permanent_failure(source, WholeBody(), "does not answer range", retries=1)) == 2
 
 
 def test_what_is_refused_is_not_asked_again(source: Source) -> None:
-    took, asked = permanent_failure(source, Answer(400, {}, b"no"), "400 Bad Request")
-    assert len(asked) == 1
-    assert took < 0.5
+    assert len(permanent_failure(source, Answer(400, {}, b"no"), "400 Bad Request")) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -267,7 +273,7 @@ def test_a_permanent_failure_may_be_skipped(source: Source, workers: int) -> Non
 
 
 def test_refused_connections_for_a_while(source: Source) -> None:
-    loader = source.loader()
+    loader = source.loader(retries=20)
     batches = iter(loader)
     found = ids_of([next(batches)])
     source.proxy.refuse_for(0.3)
@@ -277,19 +283,15 @@ def test_refused_connections_for_a_while(source: Source) -> None:
 
 def test_refused_connections_for_ever(source: Source) -> None:
     loader = source.loader(retries=2)
-    began = time.monotonic()
     with source.proxy.refusing(), pytest.raises(ReadError) as caught:
         ids_of(loader)
-    assert time.monotonic() - began < 1.5
     expected = rf"{NAMES[0]}, bytes \d+-\d+: .*[Rr]efused.*\(3 attempts in"
     assert re.search(expected, str(caught.value))
 
 
 def test_refused_connections_while_files_are_found(source: Source) -> None:
-    began = time.monotonic()
     with source.proxy.refusing(), pytest.raises(ReadError) as caught:
         source.loader(retries=1)
-    assert time.monotonic() - began < 1.0
     assert re.search(rf"{source.folder}.*[Rr]efused.*\(2 attempts in", str(caught.value))
 
 
@@ -302,10 +304,8 @@ def test_refused_connections_while_files_are_found(source: Source) -> None:
     ids=["s3", "http"],
 )
 def test_a_host_without_an_address(url: str, options: dict[str, Any]) -> None:
-    began = time.monotonic()
     with pytest.raises(ReadError) as caught:
         make_loader(url, storage_options=options, retries=2)
-    assert time.monotonic() - began < 3.0
     assert re.search(
         rf"{url}: .*(Name or service|name resolution|nodename).*\(3 attempts in",
         str(caught.value),

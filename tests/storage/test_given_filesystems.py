@@ -18,7 +18,14 @@ from servers.gcs import GcsServer
 from servers.s3 import S3Server
 from store_contract import NAMES_OF_THE_EMULATOR, ROWS, Place, StoreContract, file_of, ids
 
-from penstock.errors import NothingFoundError, OptionError
+from penstock import StructuredDataset
+from penstock.errors import (
+    AccessDeniedError,
+    FileChangedError,
+    NothingFoundError,
+    OptionError,
+    ReadError,
+)
 
 
 def on_disk(folder: Path) -> Any:
@@ -28,17 +35,6 @@ def on_disk(folder: Path) -> Any:
         target.write_bytes(body)
 
     return put
-
-
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    """The filesystem in memory, empty before and after."""
-    files = fsspec.filesystem("memory")
-    files.store.clear()
-    files.pseudo_dirs[:] = [""]
-    yield files
-    files.store.clear()
-    files.pseudo_dirs[:] = [""]
 
 
 class TestPlainPaths(StoreContract):
@@ -244,3 +240,94 @@ def test_a_protocol_that_refuses() -> None:
     assert "hunter2" not in repr(caught.value)
     with pytest.raises(OptionError, match="storage_options do not fit drawer://"):
         ids("drawer://top")
+
+
+# --- what filesystems raise
+
+
+class Moody(MemoryFileSystem):
+    """Raises what it is told to when bytes are asked for, so many times."""
+
+    cachable = False
+    protocol = "moody"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store.clear()
+        self.pseudo_dirs[:] = [""]
+        self.pipe("/d/a.parquet", file_of())
+        self.error: Exception | None = None
+        self.times = 0
+        self.asked = 0
+
+    def strike(self) -> None:
+        self.asked += 1
+        if self.error is not None and self.asked <= self.times:
+            raise self.error
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **_: Any) -> bytes:
+        self.strike()
+        return super().cat_file(path, start=start, end=end)
+
+    def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
+        if "r" in mode:
+            self.strike()
+        return super()._open(path, mode, **more)
+
+
+class NoCredentialsError(Exception):
+    """As botocore calls it."""
+
+
+IN_VAIN: dict[str, tuple[Exception, type[Exception]]] = {
+    type(error).__name__: (error, kind)
+    for error, kind in (
+        (FileNotFoundError("gone"), FileChangedError),
+        (PermissionError("not you"), AccessDeniedError),
+        (NoCredentialsError("not found"), AccessDeniedError),
+        (NotImplementedError("not here"), ReadError),
+        (ValueError("no such value"), ReadError),
+        (TypeError("not a str"), ReadError),
+        (KeyError("size"), ReadError),
+        (AttributeError("no such attribute"), ReadError),
+        (IsADirectoryError("a directory"), ReadError),
+    )
+}
+
+
+def as_arrow(files: Moody) -> pafs.FileSystem:
+    return pafs.PyFileSystem(pafs.FSSpecHandler(files))
+
+
+@pytest.mark.parametrize("given", [lambda files: files, as_arrow], ids=["fsspec", "pyarrow"])
+@pytest.mark.parametrize("name", IN_VAIN)
+def test_what_is_in_vain_is_not_tried_again(name: str, given: Any) -> None:
+    error, kind = IN_VAIN[name]
+    files = Moody()
+    loader, _ = StructuredDataset.create_dataloader(
+        "/d", num_workers=0, filesystem=given(files), retries=5
+    )
+    files.error, files.times, files.asked = error, 1000, 0
+    with pytest.raises(kind, match=r"a\.parquet") as caught:
+        list(loader)
+    assert files.asked == 1
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("given", [lambda files: files, as_arrow], ids=["fsspec", "pyarrow"])
+@pytest.mark.parametrize(
+    "error",
+    [OSError("broken pipe"), TimeoutError("too late"), ConnectionResetError("reset")],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_may_pass_is_tried_again(error: Exception, given: Any) -> None:
+    files = Moody()
+    loader, _ = StructuredDataset.create_dataloader(
+        "/d", num_workers=0, filesystem=given(files), retries=5
+    )
+    files.error, files.times, files.asked = error, 2, 0
+    assert [value for batch in loader for value in batch["id"].tolist()] == list(range(ROWS))
+    assert files.asked == 3
+    assert loader.stats()["retries"] == 2

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.answering import Asked, Reply
 from servers.hub import HubServer
 from store_contract import FORMATS, ROWS, Place, StoreContract, file_of, ids, read, table_of
 
 from penstock import StructuredDataset
 from penstock.errors import NothingFoundError, OptionError, ReadError
+from penstock.storage.engines.http_client import Answer, HttpClient
+from penstock.storage.engines.hub import HubEngine
+from penstock.storage.engines.protocol import RequestError
 
 REPO = "owner/name"
 
@@ -205,3 +209,31 @@ def test_an_endpoint_that_is_given(hub_server: HubServer, monkeypatch: pytest.Mo
         assert got == list(range(ROWS))
     with pytest.raises(OptionError, match=r"'tokn'.*did you mean 'token'.*known are endpoint"):
         ids(f"hf://datasets/{REPO}", storage_options={"tokn": "x"})
+
+
+def test_an_answer_with_other_bytes_is_let_go(hub_server: HubServer) -> None:
+    """Its connection is closed, or the next answer on it would begin in the middle of this one."""
+    hub_server.make_repo(REPO)
+    commit = hub_server.put(REPO, "a.parquet", file_of(), lfs=False)
+    engine = HubEngine({}, 30.0)
+    plain = hub_server._respond
+    answers: list[Answer] = []
+
+    def other_bytes(asked: Asked) -> Reply:
+        status, headers, body = plain(asked)
+        if "Content-Range" in headers:
+            headers["Content-Range"] = "bytes 7-8/9"
+        return status, headers, body
+
+    class Noted(HttpClient):
+        def send(self, *request: Any) -> Answer:
+            answers.append(super().send(*request))
+            return answers[-1]
+
+    engine._client = Noted(30.0, headers={}, verify=None)
+    hub_server._respond = other_bytes
+    with pytest.raises(RequestError, match="were asked for, and bytes 7-8/9 came"):
+        engine.fetch(f"hf://datasets/{REPO}@{commit}/a.parquet", 0, 100, None)
+    assert answers[-1].status == 206
+    assert answers[-1].connection.sock is None
+    assert answers[-1].response.isclosed()

@@ -10,9 +10,10 @@ import fsspec
 import pytest
 from numbered_rows import ALL_IDS, BODIES, NAMES, ROWS, ids_of, make_loader, parquet_bytes, put_all
 from servers.http_files import HttpServer
+from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from penstock import FileChangedError, SkippedDataWarning, StatefulLoader
+from penstock import FileChangedError, StatefulLoader
 
 FOLDER = "pinning"
 LAST = NAMES[-1]
@@ -186,11 +187,23 @@ def test_a_new_epoch_does_not_read_another_version(place: Place) -> None:
     assert sorted(ids_of(place.loader()))[0] < 0
 
 
-def test_a_replaced_object_may_be_skipped(place: Place) -> None:
+def test_a_replaced_object_is_not_skipped(place: Place) -> None:
     loader = place.loader(on_error="skip")
-    batches = iter(loader)
-    found = ids_of([next(batches)])
-    place.put(LAST, OTHER_BODY)
-    with pytest.warns(SkippedDataWarning, match=f"{LAST} was written again"):
-        found += ids_of(batches)
-    assert found == ALL_IDS[: 3 * ROWS]
+    found, message = read_until_refused(loader, lambda: place.put(LAST, OTHER_BODY))
+    assert f"{LAST} was written again" in message
+    assert found == ALL_IDS[: len(found)]
+
+
+def test_every_read_of_an_object_names_its_version(
+    s3_place: Place, s3_server: S3Server, proxy_to: Callable[..., FaultProxy]
+) -> None:
+    bodies = zip(NAMES, BODIES, strict=True)
+    etags = {f"/{FOLDER}/{name}": s3_server.put(FOLDER, name, body) for name, body in bodies}
+    proxy = proxy_to(s3_server.url)
+    options = {**s3_place.options, "endpoint_url": proxy.url}
+    loader = make_loader(s3_place.folder, storage_options=options)
+    assert ids_of(loader) == ALL_IDS
+    reads = [request for request in proxy.log if request.range is not None]
+    assert len(reads) >= 2 * len(NAMES)  # footers, and rows
+    assert {(request.path, request.if_match) for request in reads} == set(etags.items())
+    assert len(set(etags.values())) == len(NAMES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from served_folders import Served, numbers, parquet, put, rows_of, served
 from servers.fast_s3 import FolderBucket
-from servers.faults import INTERNAL_ERROR, SLOW_DOWN, CutShort
+from servers.faults import INTERNAL_ERROR, SLOW_DOWN, CutShort, Request
 from servers.listening import Listener
 from servers.proxy import FaultProxy
 
@@ -85,14 +85,11 @@ def large(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bu
 def test_100000_objects(large: Bucket) -> None:
     large.served.taken()
     root = large.names[0].partition("/")[0]
-    began = time.perf_counter()
     assert large.listed(f"{root}/") == large.names
-    seconds = time.perf_counter() - began
     asked = large.served.taken()
     assert len(asked.heads) <= 1
     assert asked.reads == []
     assert len(asked.listings) == LISTINGS[root]
-    assert seconds < 30
     assert max(request.body_bytes for request in asked.listings) < 1 << 20  # by 1,000
 
 
@@ -164,15 +161,12 @@ def found(bucket: Served, place: str, **access: Any) -> list[str]:
 def test_2000_files_are_planned(small: Served, tmp_path: Path) -> None:
     """A footer each, and not one of them again once there is a manifest."""
     small.taken()
-    began = time.perf_counter()
     loader, dataset = small.loader("parts/", shuffle=True)
-    seconds = time.perf_counter() - began
     asked = small.taken()
     assert dataset.num_rows == 5 * PLANNED
     assert [file.path for file in dataset.files] == sorted(file.path for file in dataset.files)
     assert len(asked.reads) == PLANNED
     assert len(asked.listings) == 2
-    assert seconds < 20
     dataset.save_manifest(tmp_path / "found")
     given, other = small.loader("parts/", shuffle=True, manifest=tmp_path / "found")
     assert small.taken().log == []
@@ -207,19 +201,23 @@ def test_a_glob_asks_for_no_object_by_itself(small: Served) -> None:
 
 
 def test_many_named_files_are_asked_for_side_by_side(small: Served) -> None:
-    """Not one after the other: at 20 ms each, 200 would take 4 seconds."""
+    """Not one after the other: none of the first eight is answered before all of them have come."""
     places = [f"{small.bucket}/parts/{i % 10}/{i:04}.parquet" for i in range(200)]
+    together = threading.Barrier(8)
+    first_ones = iter(range(together.parties))
+
+    def hold(request: Request) -> None:
+        if request.method == "HEAD" and next(first_ones, None) is not None:
+            together.wait(60)
+
     small.taken()
-    small.proxy.latency_s = 0.02
+    small.proxy.intercept = hold
     try:
-        began = time.perf_counter()
         dataset = StructuredDataset(places, storage_options=small.options)
-        seconds = time.perf_counter() - began
     finally:
-        small.proxy.latency_s = 0.0
+        small.proxy.intercept = None
     assert len(dataset.files) == 200
     assert len(small.taken().heads) == 200
-    assert seconds < 2.5
 
 
 @pytest.mark.parametrize(

@@ -429,7 +429,7 @@ def fails(
 ) -> BaseException:
     for name, value in case.environment.items():
         monkeypatch.setenv(name, value)
-    options = {"retries": 1, "timeout_s": 5, **more}
+    options = {"retries": 1, "timeout_s": 60, **more}
     with pytest.raises(PenstockError) as caught:
         StructuredDataset(case.path, storage_options=case.options, **options)
     output.add_error(caught.value)
@@ -618,7 +618,7 @@ def test_what_is_skipped(
     for index in range(2):
         s3_server.put(bucket, f"d/{index}.parquet", file_of())
     proxy = proxy_to(s3_server.url)
-    proxy.inject(Answer(403, {}, f"{TOKEN} {SECRET}".encode()), path="1.parquet", method="GET")
+    proxy.inject(Answer(500, {}, f"{TOKEN} {SECRET}".encode()), path="1.parquet", method="GET")
     options = {"key": KEY, "secret": SECRET, "token": TOKEN, "endpoint_url": proxy.url}
     loader, _ = StructuredDataset.create_dataloader(
         f"s3://{bucket}/d", num_workers=0, storage_options=options, retries=0, on_error="skip"

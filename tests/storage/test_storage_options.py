@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import certifi
 import pytest
 from servers.answering import AnsweringServer, Asked, Reply
 from servers.proxy import FaultProxy
@@ -17,7 +18,7 @@ from servers.s3 import S3Server
 from store_contract import ROWS, file_of, ids
 
 from penstock.errors import OptionError, ReadError
-from penstock.storage import Access, store_for
+from penstock.storage import Access, RetryPolicy, store_for
 from penstock.storage.options.azure import azure_options
 from penstock.storage.options.gcs import gcs_options, gcsfs_options
 from penstock.storage.options.s3 import bucket_region, s3_options
@@ -229,6 +230,8 @@ def test_an_unknown_option_lists_the_known_ones(url: str, known: list[str]) -> N
         ({"endpoint_url": "http://h:port"}, "'endpoint_url' must be a URL"),
         ({"endpoint_url": 5}, "'endpoint_url' must be a URL"),
         ({"verify": "/no/such/file"}, "'verify' names no readable file"),
+        ({"verify": 1}, "'verify' must be True, False, or the path of a file"),
+        ({"use_ssl": False}, "use_ssl=False for S3 needs an endpoint_url"),
         ({"profile": "nobody"}, "no AWS profile is called 'nobody'"),
     ],
 )
@@ -236,6 +239,39 @@ def test_options_of_s3_that_are_wrong(options: dict[str, Any], said: str) -> Non
     with pytest.raises(OptionError, match=said) as caught:
         store_for("s3://b", options)
     assert "hunter2" not in str(caught.value)
+
+
+def test_certificates_of_all_object_stores(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(b"PEM")
+    for parsed in (azure_options, gcs_options):
+        assert parsed({"verify": bundle})[1] == {"root_certificate": b"PEM"}
+        assert parsed({"verify": str(bundle)})[1] == {"root_certificate": b"PEM"}
+        assert parsed({"verify": False})[1] == {"allow_invalid_certificates": True}
+        assert parsed({"verify": True})[1] == parsed({})[1] == {}
+        for wrong in (5, tmp_path / "none"):
+            with pytest.raises(OptionError, match="'verify'"):
+                parsed({"verify": wrong})
+    for wrong in (False, bundle):
+        with pytest.raises(OptionError, match=r"'verify' does not go with endpoint_url.*gcsfs"):
+            gcsfs_options({"endpoint_url": "https://h:1", "verify": wrong})
+
+
+@pytest.mark.parametrize("url", ["s3://b/x", "az://c/x", "gs://b/x"])
+def test_certificates_reach_the_client(url: str, tmp_path: Path) -> None:
+    """One that is none is refused by the client itself; a bundle of good ones is not."""
+    keys = {
+        "s3": {**KEYS, "endpoint_url": "https://127.0.0.1:1"},
+        "az": {"account_name": "a", "account_key": "a2V5", "endpoint": "https://127.0.0.1:1"},
+        "gs": {"token": "anon", "base_url": "https://127.0.0.1:1"},
+    }[url[:2]]
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_bytes(b"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n")
+    policy = RetryPolicy(retries=0)
+    for bundle, said in ((wrong, "(?i)certificate|pem|builder"), (certifi.where(), "refused")):
+        access = Access(storage_options={**keys, "verify": bundle}, retry=policy)
+        with pytest.raises(ReadError, match=f"(?i){said}"):
+            access.store_for([url])[0].status(url)
 
 
 @pytest.mark.parametrize("given", [5, "key", ["key"], lambda: 5, {"credentials": lambda: 5}])

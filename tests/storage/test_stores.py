@@ -6,11 +6,9 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from penstock.errors import (
@@ -22,17 +20,6 @@ from penstock.errors import (
 )
 from penstock.model import DataFileInfo
 from penstock.storage import LocalStore, find_files, store_for
-
-
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    """The filesystem in memory, empty before and after."""
-    files = fsspec.filesystem("memory")
-    files.store.clear()
-    files.pseudo_dirs[:] = [""]
-    yield files
-    files.store.clear()
-    files.pseudo_dirs[:] = [""]
 
 
 def found(path: Any) -> list[str]:
@@ -118,7 +105,7 @@ for protocol in ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "dropbox"):
 
 def test_a_missing_extra_says_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True, timeout=300
     )
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert said["dropbox"].startswith("reading dropbox:// needs another package: ")

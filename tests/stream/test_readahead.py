@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ Spec = tuple[int, int, int]  # lane, number of the job in its lane, blocks it ma
 Block = tuple[int, int, int]  # lane, number of the job, number of the block
 Ahead = ReadAhead[Spec, Block]
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def make(spec: Spec) -> Iterator[Block]:
@@ -75,7 +74,7 @@ def in_turn(reading: Ahead, lanes: list[int]) -> dict[int, list[Block]]:
     return taken
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -219,11 +218,12 @@ def test_waiting_threads_do_not_burn_the_processor() -> None:
     for source in sources:
         next(source)
     wait_until(lambda: reading._stuck == 4)
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    before, worked = time.monotonic(), time.process_time()
     time.sleep(0.5)
-    after = resource.getrusage(resource.RUSAGE_SELF)
+    worked = time.process_time() - worked
+    share = worked / (time.monotonic() - before)
     reading.close()
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.2
+    assert share < 0.4
 
 
 class Interrupt(BaseException):
@@ -333,10 +333,10 @@ def test_close_waits_for_what_is_being_made() -> None:
     reading = ahead([(0, 0, 1), (1, 0, 1)], work, budget=1000, threads=1)
     consumer = threading.Thread(target=lambda: list(reading.blocks(0)))
     consumer.start()
-    inside.wait(5)
+    inside.wait(60)
     reading.close()
     assert readers() == []
-    consumer.join(5)
+    consumer.join(60)
     assert not consumer.is_alive()
 
 
@@ -350,12 +350,13 @@ def test_a_lane_without_jobs_ends_at_once_and_the_others_are_whole() -> None:
 
 def test_waiting_is_measured() -> None:
     def slow(spec: Spec) -> Iterator[Block]:
-        time.sleep(0.05)
+        time.sleep(1.0)  # far more than it takes to come and wait for it
         return make(spec)
 
-    reading = ahead([(0, number, 1) for number in range(3)], slow, threads=1)
+    reading = ahead([(0, 0, 1)], slow, threads=1)
+    began = time.monotonic()
     list(reading.blocks(0))
-    assert 0.1 <= reading.waited_s < 5
+    assert 0.05 <= reading.waited_s <= time.monotonic() - began
     reading.close()
 
 
@@ -378,7 +379,7 @@ def test_a_forked_child_reads_with_threads_of_its_own() -> None:
     reading.close()
 
 
-def wait_for(child: int, timeout_s: float = 20.0) -> int:
+def wait_for(child: int, timeout_s: float = 120.0) -> int:
     """The exit status of a child; one that hangs is killed and fails the test."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -49,7 +49,7 @@ def run(pause: str, end: str) -> tuple[int, float, str]:
         assert process.stdout.readline() == "reading\n"
         began = time.monotonic()
         try:
-            _, said = process.communicate(timeout=20)
+            _, said = process.communicate(timeout=120)
         finally:
             process.kill()
         return process.returncode, time.monotonic() - began, said
@@ -69,6 +69,6 @@ def test_ends_in_mid_iteration(pause: str, end: str, status: int) -> None:
     for _ in range(10):
         returned, seconds, said = run(pause, end)
         assert returned in (status, -2 if status == 130 else status), said
-        assert seconds < 10
+        assert seconds < 60  # and not until all is read: that would take hours
         assert "Fatal" not in said
         assert status == 130 or said == ""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_twenty_schedules_over_formats_orders_filters_ranks_and_workers() -> None:
     command = [sys.executable, ROOT / "scripts" / "audit.py", "--schedules", "20"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -90,7 +90,7 @@ def fork_beside_garbage(data: Path) -> int | None:
     del loader, cycle
     child = multiprocessing.get_context("fork").Process(target=gc.collect)
     child.start()
-    child.join(20)
+    child.join(120)
     exit_code = child.exitcode
     child.kill()
     gc.enable()

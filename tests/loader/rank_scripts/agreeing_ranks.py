@@ -99,7 +99,7 @@ def lose_by_kill(rank: int) -> Any:
         agreement.agree(1)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    return wait_for_lost(rank, kill, 20.0)
+    return wait_for_lost(rank, kill, 300.0)
 
 
 def lose_by_stop(rank: int) -> Any:
@@ -111,8 +111,8 @@ def lose_by_stop(rank: int) -> Any:
 
 
 def lose_before_the_first(rank: int) -> Any:
-    return wait_for_lost(rank, lambda agreement: time.sleep(25.0), 2.0)
+    return wait_for_lost(rank, lambda agreement: time.sleep(300.0), 2.0)
 
 
 def lose_by_leaving(rank: int) -> Any:
-    return wait_for_lost(rank, lambda agreement: agreement.agree(1), 20.0)
+    return wait_for_lost(rank, lambda agreement: agreement.agree(1), 300.0)

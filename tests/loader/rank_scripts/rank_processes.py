@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import distributed as dist
 
-PATIENCE_S = 60.0
+PATIENCE_S = 400.0
 
 
 def run_ranks(

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
-from penstock.storage.engines.protocol import MISTAKES, Failure, RequestError
+from penstock.storage.engines.protocol import Failure, RequestError
 from penstock.storage.store import FileStatus
 
 __all__ = ["ArrowEngine"]
@@ -66,10 +65,8 @@ def _translated() -> Iterator[None]:
         raise RequestError(Failure.MISSING, str(error)) from None
     except PermissionError as error:
         raise RequestError(Failure.DENIED, str(error)) from None
-    except MISTAKES as error:  # those of pyarrow are also Python's
-        raise RequestError(Failure.REFUSED, f"{type(error).__name__}: {error}") from None
-    except (pa.ArrowException, OSError) as error:
-        text = str(error)
-        denied = "ACCESS_DENIED" in text or "HTTP status 403" in text or "ExpiredToken" in text
-        failure = Failure.DENIED if denied else Failure.TRANSIENT
-        raise RequestError(failure, text) from None
+    except Exception as error:  # those of pyarrow are also Python's; one in Python may raise any
+        text = str(error) or type(error).__name__
+        if "ACCESS_DENIED" in text or "HTTP status 403" in text or "ExpiredToken" in text:
+            raise RequestError(Failure.DENIED, text) from None
+        raise RequestError.of_client(error, text) from None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from ssl import SSLError
 from typing import Any
 
 import fsspec
 
 from penstock.errors import MissingExtraError, OptionError
-from penstock.storage.engines.protocol import MISTAKES, Failure, RequestError
+from penstock.storage.engines.protocol import Failure, RequestError
 from penstock.storage.store import FileStatus
 
 __all__ = ["FsspecEngine", "filesystem_for"]
@@ -106,18 +105,7 @@ def _translated() -> Iterator[None]:
     except RequestError:
         raise
     except Exception as error:  # clients raise what they like
-        raise _translation(error) from None
-
-
-def _translation(error: Exception) -> RequestError:
-    status = getattr(error, "status", getattr(error, "code", None))
-    if isinstance(status, int) and 400 <= status < 600:
-        return RequestError.of_status(status, _detail(error))
-    if type(error).__name__.endswith("CredentialsError"):  # of botocore, and of Google's
-        return RequestError(Failure.DENIED, _detail(error))
-    # A certificate that is not good is both an OSError and a ValueError.
-    mistaken = isinstance(error, MISTAKES) and not isinstance(error, SSLError)
-    return RequestError(Failure.REFUSED if mistaken else Failure.TRANSIENT, _detail(error))
+        raise RequestError.of_client(error, _detail(error)) from None
 
 
 def _detail(error: BaseException) -> str:

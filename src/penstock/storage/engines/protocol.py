@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from enum import Enum
+from ssl import SSLError
 from typing import Any, Protocol
 
 from penstock.storage.store import FileStatus
 
-__all__ = ["MISTAKES", "Engine", "Failure", "RequestError"]
+__all__ = ["Engine", "Failure", "RequestError"]
 
-MISTAKES = (
+_MISTAKES = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -72,6 +73,18 @@ class RequestError(Exception):
         else:
             failure = Failure.REFUSED
         return cls(failure, detail, retry_after_s)
+
+    @classmethod
+    def of_client(cls, error: Exception, detail: str) -> RequestError:
+        """What an exception means of a client that raises what it likes."""
+        status = getattr(error, "status", getattr(error, "code", None))
+        if isinstance(status, int) and 400 <= status < 600:
+            return cls.of_status(status, detail)
+        if type(error).__name__.endswith("CredentialsError"):  # of botocore, and of Google's
+            return cls(Failure.DENIED, detail)
+        # A certificate that is not good is both an OSError and a ValueError.
+        mistaken = isinstance(error, _MISTAKES) and not isinstance(error, SSLError)
+        return cls(Failure.REFUSED if mistaken else Failure.TRANSIENT, detail)
 
 
 class Engine(Protocol):

@@ -28,6 +28,7 @@ from penstock.tables.iceberg.deletes import (
     EqualityDeleteFile,
     PositionDeleteFile,
     plain_path,
+    store_path,
 )
 from penstock.tables.iceberg.equality_keys import without_extension
 
@@ -166,7 +167,7 @@ class _PositionFile:
         if paths.null_count or numbers.null_count:
             raise ReadError(f"{self._path} has nulls where it names rows: the table is damaged")
         at = numbers.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        encoded = paths.dictionary_encode()
+        encoded = paths.cast(pa.large_string()).dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         if (np.diff(codes) < 0).any():
             order = np.argsort(codes, kind="stable")
@@ -200,7 +201,7 @@ def _format(delete: PositionDeleteFile | EqualityDeleteFile) -> Format:
 
 
 def _file(delete: PositionDeleteFile | EqualityDeleteFile) -> DataFileInfo:
-    return DataFileInfo(plain_path(delete.path), delete.size)
+    return DataFileInfo(store_path(delete.path), delete.size)
 
 
 def _way_to(schema: pa.Schema, field_id: int, where: str) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ __all__ = [
     "Selection",
     "SharedFiles",
     "plain_path",
+    "store_path",
 ]
 
 WAY_OUT = "compact the table, or rewrite its delete files, with the engine that writes it"
@@ -127,7 +128,7 @@ NO_DELETES = DeletesOf()
 
 
 def plain_path(path: str) -> str:
-    """A path by which a file of this machine is compared and opened; others as they are.
+    """A path by which a file of this machine is compared; others as they are.
 
     ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. Nothing else
     is taken for the same: the specification wants paths to be equal as they are written.
@@ -137,3 +138,10 @@ def plain_path(path: str) -> str:
     if path.startswith("file:/") and not path.startswith("file://"):
         return path[5:]
     return path
+
+
+def store_path(path: str) -> str:
+    """A path as a store calls it: engines have other names for S3."""
+    path = plain_path(path)
+    scheme, separator, rest = path.partition("://")
+    return f"s3://{rest}" if separator and scheme in ("s3a", "s3n") else path

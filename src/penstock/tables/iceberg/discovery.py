@@ -65,7 +65,7 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
             store_path(file.path),
             file.size,
             file.rows,
-            partition=dict(file.partition),
+            partition=file.partition,
             snapshot_id=pinned.snapshot_id,
         )
         for file in planned

@@ -38,7 +38,7 @@ class PlannedFile:
     row_groups: int | None
     """None where the manifest does not say how many there are"""
     deletes: DeletesOf
-    partition: Mapping[str, Any]
+    partition: dict[str, Any]
     constants: Mapping[int, Any]
 
 
@@ -106,7 +106,7 @@ class _Partitions:
         }
         self._seen: dict[tuple[Any, ...], tuple[dict[str, Any], dict[int, Any]]] = {}
 
-    def of(self, file: DataFile) -> tuple[Mapping[str, Any], Mapping[int, Any]]:
+    def of(self, file: DataFile) -> tuple[dict[str, Any], Mapping[int, Any]]:
         """The same two objects for all files of a partition."""
         values: tuple[Any, ...] = tuple(iter(file.partition))
         found = self._seen.get(values)

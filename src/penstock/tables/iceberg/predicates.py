@@ -125,6 +125,8 @@ class _Translation:
 
     def rows(self, node: Node, wanted: bool) -> _Said:
         """The rows where the node is true, or those where it is false."""
+        while isinstance(node, Call) and node.function == "invert":
+            node, wanted = node.arguments[0], not wanted
         said = self._said(node, wanted)
         if said.predicate is None:
             return _Said(None, False, (str(node) if wanted else f"not {node}",))
@@ -142,12 +144,10 @@ class _Translation:
         match node.function, node.arguments:
             case "and" | "and_kleene" | "or" | "or_kleene", parts:
                 said = [self.rows(part, wanted) for part in parts]
-                return _joined(said, all_needed=node.function.startswith("and") == wanted)
+                return _joined(said, node.function, node.function.startswith("and") == wanted)
             case "and_not" | "and_not_kleene", (one, other):
                 said = [self.rows(one, wanted), self.rows(other, not wanted)]
-                return _joined(said, all_needed=wanted)
-            case "invert", (inner,):
-                return self._said(inner, not wanted)
+                return _joined(said, node.function, wanted)
             case function, (one, other) if function in OPERATORS:
                 return self._comparison(function, one, other, wanted)
             case function, (operand,):
@@ -180,13 +180,16 @@ class _Translation:
         return replace(column, arrow_type=target)
 
 
-def _joined(parts: Sequence[_Said], *, all_needed: bool) -> _Said:
+def _joined(parts: Sequence[_Said], function: str, all_needed: bool) -> _Said:
     known = [part.predicate for part in parts if part.predicate is not None]
     dropped = tuple(text for part in parts for text in part.dropped)
     exact = all(part.exact for part in parts)
     if all_needed:
         return _Said(all_of(known) if known else None, exact, dropped)
-    return _Said(any_of(known), exact, dropped) if len(known) == len(parts) else _NOTHING
+    if len(known) < len(parts):
+        return _NOTHING
+    # Without Kleene's logic a null on one side hides what the other side says.
+    return _Said(any_of(known), exact and function.endswith("_kleene"), dropped)
 
 
 def _constant_rows(value: pa.Scalar, wanted: bool) -> _Said:

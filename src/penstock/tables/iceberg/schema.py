@@ -51,7 +51,7 @@ def column_of(field: types.NestedField) -> Column:
 
 def _inside(type_: types.IcebergType) -> tuple[types.NestedField, ...]:
     if isinstance(type_, types.StructType):
-        return type_.fields
+        return tuple(type_.fields)
     if isinstance(type_, types.ListType):
         return (type_.element_field,)
     if isinstance(type_, types.MapType):

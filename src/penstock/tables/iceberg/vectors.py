@@ -13,7 +13,7 @@ from penstock.errors import ReadError
 from penstock.formats.failures import naming
 from penstock.model import DataFileInfo, Int64Array
 from penstock.storage import Store
-from penstock.tables.iceberg.deletes import DeletionVector, plain_path
+from penstock.tables.iceberg.deletes import DeletionVector, store_path
 
 __all__ = ["decoded_vector", "vector_positions"]
 
@@ -30,7 +30,7 @@ _BITMAP_BYTES = 8192
 def vector_positions(store: Store, vector: DeletionVector) -> Int64Array:
     """The rows that a vector deletes, ascending. Only its own bytes are read."""
     where = f"{vector.path}, bytes {vector.offset}-{vector.offset + vector.length}"
-    file = DataFileInfo(plain_path(vector.path), vector.size)
+    file = DataFileInfo(store_path(vector.path), vector.size)
     with naming(where), store.open(file) as source:
         blob = source.read_at(vector.length, vector.offset)
     try:

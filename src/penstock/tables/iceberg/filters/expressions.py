@@ -190,7 +190,7 @@ def _text(address: int) -> tuple[str, int]:
 def _options_text(options: pa.StructScalar) -> str:
     shown = []
     for name, value in options.items():
-        if name == "_type_name":
+        if name == "_type_name" or (name.startswith("allow_") and not value.as_py()):
             continue
         if isinstance(value, pa.ListScalar) and value.values is not None:
             members = ", ".join(_scalar_text(member) for member in value.values[:5])

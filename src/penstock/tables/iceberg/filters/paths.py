@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -25,9 +25,15 @@ class ColumnFinder:
     table_schema: Schema
     by_plain_value: frozenset[int] | None
     """ids of the columns that the table is partitioned by as they are; None if not known"""
+    _found: dict[tuple[str, ...], TableColumn | None] = field(default_factory=dict)
 
     def find(self, path: tuple[str, ...]) -> TableColumn | None:
         """The column, if it holds the same values in both schemas."""
+        if path not in self._found:
+            self._found[path] = self._sought(path)
+        return self._found[path]
+
+    def _sought(self, path: tuple[str, ...]) -> TableColumn | None:
         fields = _fields_on_path(path, self.table_schema)
         read_type = _type_on_path(path, self.schema)
         if not fields or read_type is None:
@@ -58,11 +64,11 @@ def _fields_on_path(path: tuple[str, ...], table_schema: Schema) -> list[NestedF
     level: Sequence[NestedField] = table_schema.fields
     fields: list[NestedField] = []
     for name in path:
-        field = next((field for field in level if field.name == name), None)
-        if field is None:
+        found = next((one for one in level if one.name == name), None)
+        if found is None:
             return []
-        fields.append(field)
-        level = field.field_type.fields if isinstance(field.field_type, StructType) else ()
+        fields.append(found)
+        level = found.field_type.fields if isinstance(found.field_type, StructType) else ()
     return fields
 
 
@@ -70,7 +76,7 @@ def _type_on_path(path: tuple[str, ...], schema: pa.Schema) -> pa.DataType | Non
     level: Sequence[pa.Field] = list(schema)
     found: pa.DataType | None = None
     for name in path:
-        types = [field.type for field in level if field.name == name]
+        types = [one.type for one in level if one.name == name]
         if len(types) != 1:
             return None
         found = types[0]

@@ -1,0 +1,129 @@
+"""``penstock shuffle-into``: a copy of a source whose rows are in random order."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from typing import Any, TextIO
+
+from penstock.cli.command import Command
+from penstock.errors import OptionError
+from penstock.write import ROW_GROUP_ROWS, shuffle_into
+
+__all__ = ["SHUFFLE_INTO", "Bar"]
+
+_WIDTH = 30
+_SECONDS_BETWEEN = {True: 0.1, False: 10.0}
+"""between two updates, on a terminal or not"""
+
+
+class Bar:
+    """Shows how far the work is: one line that changes on a terminal, else a line now and then."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._terminal = out.isatty()
+        self._stage = ""
+        self._last = float("-inf")
+
+    def __call__(self, stage: str, share: float) -> None:
+        now = time.monotonic()
+        fresh = stage != self._stage
+        if not (fresh or share >= 1 or now - self._last >= _SECONDS_BETWEEN[self._terminal]):
+            return
+        if self._terminal:
+            if fresh and self._stage:
+                self._out.write("\n")
+            filled = round(_WIDTH * share)
+            bar = "#" * filled + "-" * (_WIDTH - filled)
+            self._out.write(f"\r{stage} [{bar}] {share:4.0%}")
+        else:
+            self._out.write(f"{stage} {share:.0%}\n")
+        self._out.flush()
+        self._stage, self._last = stage, now
+
+    def close(self) -> None:
+        """Leave the line."""
+        if self._terminal and self._stage:
+            self._out.write("\n")
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="a file, a directory, a glob or a URL")
+    parser.add_argument("target", metavar="TARGET", help="a directory or a URL, made by this")
+    parser.add_argument("--format", help="of the source; taken from the extension if left out")
+    parser.add_argument(
+        "--to", help="parquet (default), arrow or lance; .arrow and .lance at TARGET's end do too"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="which random order (default: 0)")
+    parser.add_argument("--memory", default="1GiB", help="for data at a time (default: 1GiB)")
+    parser.add_argument(
+        "--row-group-rows",
+        type=int,
+        default=ROW_GROUP_ROWS,
+        help=f"rows of a row group (default: {ROW_GROUP_ROWS})",
+    )
+    parser.add_argument("--file-rows", type=int, help="rows of a file")
+    parser.add_argument("--file-bytes", help="size of a file's data in memory (default: 512MiB)")
+    parser.add_argument("--compression", help="of the files, such as zstd or none")
+    parser.add_argument("--columns", metavar="A,B", help="the columns to copy (default: all)")
+    parser.add_argument("--partitioning", choices=["hive"], help="columns in the source's paths")
+    parser.add_argument("--work-dir", help="for what is on its way (default: beside TARGET)")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is in TARGET")
+    for side in ("storage", "target"):
+        whose = "SOURCE" if side == "storage" else "TARGET"
+        parser.add_argument(
+            f"--{side}-options", metavar="JSON", help=f"credentials and the like for {whose}"
+        )
+
+
+def _run(arguments: Namespace) -> int:
+    bar = Bar(sys.stderr)
+    try:
+        report = shuffle_into(
+            arguments.source,
+            arguments.target,
+            format=arguments.format,
+            target_format=arguments.to,
+            seed=arguments.seed,
+            memory_bytes=arguments.memory,
+            row_group_rows=arguments.row_group_rows,
+            file_rows=arguments.file_rows,
+            file_bytes=arguments.file_bytes,
+            compression=arguments.compression,
+            columns=arguments.columns.split(",") if arguments.columns else None,
+            partitioning=arguments.partitioning,
+            storage_options=_options("--storage-options", arguments.storage_options),
+            target_options=_options("--target-options", arguments.target_options),
+            work_dir=arguments.work_dir,
+            overwrite=arguments.overwrite,
+            progress=bar,
+        )
+    finally:
+        bar.close()
+    parts = len(report.parts)
+    print(
+        f"{report.rows:,} rows in {parts:,} {report.format} part{'s' if parts != 1 else ''}: "
+        f"{report.target}"
+    )
+    return 0
+
+
+def _options(name: str, text: str | None) -> dict[str, Any] | None:
+    """What stands in an argument of JSON; it is not shown, for it may be secret."""
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f'{name} must be JSON such as {{"endpoint_url": "https://host"}}')
+    return found
+
+
+SHUFFLE_INTO = Command(
+    "shuffle-into", "Copy a source, its rows in random order.", _add_arguments, _run
+)

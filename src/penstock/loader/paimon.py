@@ -1,0 +1,168 @@
+"""``PaimonDataset``: the rows of a Paimon table at one snapshot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
+
+from penstock.errors import MissingExtraError, OptionError
+from penstock.formats.discovered import Discovered
+from penstock.formats.filters import to_expression
+from penstock.loader.creating import LoaderOptions, create_loader
+from penstock.loader.dataloader import StatefulLoader
+from penstock.loader.dataset import TabularDataset
+from penstock.loader.fingerprint import Fingerprint
+from penstock.loader.iceberg import _agreed
+from penstock.loader.settings import DatasetOptions, Settings
+
+if TYPE_CHECKING:
+    from penstock.tables.paimon.table import PaimonTable
+
+__all__ = ["PaimonDataset", "PaimonOptions"]
+
+logger = logging.getLogger(__name__)
+
+PartitionFilter = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""values of the partitions that are wanted, by column; of several, a list"""
+
+_DECODED = 3
+"""bytes in memory for each byte of a file, roughly"""
+
+
+class PaimonOptions(DatasetOptions, LoaderOptions, total=False):
+    """Keywords of ``PaimonDataset.create_dataloader``."""
+
+    catalog_options: Mapping[str, Any]
+    chunk_size: int | None
+    partition_filter: PartitionFilter | None
+    snapshot_id: int | None
+    tag: str | None
+
+
+class PaimonDataset(TabularDataset):
+    """Rows of a Paimon table, as it was at one snapshot.
+
+    The snapshot is chosen when the dataset is made (the newest one, unless ``snapshot_id`` or
+    ``tag`` say which) and kept until ``refresh``. A state that was taken in another snapshot takes
+    the dataset back to that one.
+
+    ``chunk_size`` is another name of ``split_rows``: files are cut into chunks of so many rows that
+    are not deleted, known from the table's manifests alone. Files that have to be merged because
+    they may hold the same keys are not cut.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        catalog_options: Mapping[str, Any],
+        *,
+        chunk_size: int | None = None,
+        partition_filter: PartitionFilter | None = None,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        **options: Unpack[DatasetOptions],
+    ) -> None:
+        if chunk_size is not None:
+            if options.get("split_rows") is not None:
+                raise OptionError("chunk_size is another name of split_rows: give one of them")
+            options = {**options, "split_rows": chunk_size}
+        self._given = settings = Settings(**options)
+        try:
+            from penstock.tables.paimon.table import PaimonTable
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "pypaimon":
+                raise
+            raise MissingExtraError.for_extra("paimon", "pypaimon") from error
+        self._table: PaimonTable | None = PaimonTable.load(
+            table,
+            catalog_options,
+            wanted={"snapshot_id": snapshot_id, "tag": tag},
+            columns=settings.columns,
+            filter=to_expression(settings.filters),
+            partition_filter=partition_filter,
+            access=settings.access,
+        )
+        pinned = _agreed(self._table.newest(), settings.ranks)
+        super().__init__(self._table.discover(pinned), settings)
+
+    @classmethod
+    def create_dataloader(
+        cls, table: str, **options: Unpack[PaimonOptions]
+    ) -> tuple[StatefulLoader, PaimonDataset]:
+        """A DataLoader over the rows of a table, and the dataset behind it.
+
+        ``catalog_options`` go to pypaimon as they are. See ``StructuredDataset.create_dataloader``
+        for workers and ranks.
+        """
+        return create_loader(partial(cls, table), options)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that is read; None of a table into which nothing was ever written."""
+        return self._version[0] if self._version[0] != -1 else None
+
+    def refresh(self) -> int | None:
+        """Go on with the table as it is now, from the next iteration on; gives its snapshot.
+
+        What is being iterated goes on as it began. In a distributed job every rank calls it, and
+        all take the snapshot that the first one sees.
+        """
+        version = _agreed(self._opened.newest(reload=True), self.ranks)
+        if version != self._version:
+            self._move(version)
+        return self.snapshot_id
+
+    def move_to(self, state: Mapping[str, Any]) -> None:
+        version = Fingerprint.version_of(state)
+        if version is not None and version != self._version:
+            self._move(version)
+
+    def _move(self, version: tuple[int, int]) -> None:
+        logger.info("from snapshot %d to %d", self._version[0], version[0])
+        self._read_from(self._opened.discover(version))
+
+    def _read_from(self, found: Discovered) -> None:
+        """Chunks of so many rows can only be made where rows are counted."""
+        self._settings = self._given
+        if self._given.split_rows is not None and (found.files.counts < 0).any():
+            logger.info(
+                "rows with the same keys have to be merged: each range of keys in a bucket is "
+                "one chunk, whatever its number of rows"
+            )
+            self._settings = replace(self._given, split_rows=None)
+        super()._read_from(found)
+
+    def _provide_for_small_chunks(self) -> None:
+        """Chunks that are parts of files: keep what was decoded, in half of the memory."""
+        files, rows = self._found.files, self._order.split_rows
+        if rows is None or not (files.counts > rows).any():
+            return
+        half = self.pipeline.prefetch_bytes // 2
+        reader = self.pipeline.reader
+        keeping = replace(reader.rows, cache_bytes=half)  # type: ignore[type-var]
+        self.pipeline = replace(
+            self.pipeline, reader=replace(reader, rows=keeping), prefetch_bytes=half
+        )
+        if self._order.shuffle and files.sizes.sum() * _DECODED > half:
+            logger.warning(
+                "chunks are parts of row groups, which are decoded whole, and not all of them fit "
+                "into memory: a larger prefetch_bytes, larger chunks, or files with small row "
+                "groups avoid decoding them again"
+            )
+
+    @property
+    def _version(self) -> tuple[int, int]:
+        assert self._found.version is not None
+        return self._found.version
+
+    @property
+    def _opened(self) -> PaimonTable:
+        if self._table is None:
+            raise OptionError("a copy of the dataset in another process stays at its snapshot")
+        return self._table
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_table": None}  # workers never talk to the catalog

@@ -1,0 +1,132 @@
+"""From a pinned snapshot to all that planning and reading need."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from penstock.formats import Discovered, TabularReader
+from penstock.formats.filters import check_filter, columns_of
+from penstock.formats.schemas import project
+from penstock.model import DataFileInfo, FileList
+from penstock.storage import Access, Store
+from penstock.tables.columns import Column
+from penstock.tables.paimon.credentials import storage_options
+from penstock.tables.paimon.foreign import ForeignRows
+from penstock.tables.paimon.locations import protocol_of, store_path
+from penstock.tables.paimon.planning import Schemas, Unit, plan_units
+from penstock.tables.paimon.rows import FileKind, PaimonRows, StoredRows
+from penstock.tables.paimon.schema import name_mapping, table_columns
+from penstock.tables.paimon.snapshots import Pinned
+from penstock.tables.paimon.vectors import vector_positions
+
+__all__ = ["Scan", "discover_snapshot"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is wanted of a snapshot."""
+
+    columns: Sequence[str] | None
+    filter: ds.Expression | None
+    partition_filter: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+    catalog_options: Mapping[str, Any]
+    access: Callable[[Mapping[str, Any]], Access]
+    """how files are reached, with options that the catalog gave"""
+
+
+def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
+    """Plan from manifests alone: no data file is opened."""
+    columns = table_columns(pinned.table.fields, scan.columns)
+    whole = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
+    output = project(whole, scan.columns)
+    if scan.filter is not None:
+        check_filter(scan.filter, whole)
+    needed = [] if scan.filter is None else columns_of(scan.filter, whole)
+    read_schema = pa.schema([one for one in whole if one.name in {*output.names, *needed}])
+    schemas = Schemas(pinned)
+    units = _plan(pinned, scan, schemas, read_schema)
+    access, store = _store(pinned, scan, units)
+    files = [_file(unit, store) for unit in units]
+    return Discovered(
+        TabularReader(
+            store,
+            PaimonRows(_stored_rows(pinned, units, schemas, columns)),
+            output,
+            read_schema,
+            scan.filter,
+        ),
+        FileList(files),
+        roots=[store_path(pinned.table.table_path)],
+        filter=scan.filter,
+        counts=access.meter.drain(),
+        version=pinned.version,
+    )
+
+
+def _plan(
+    pinned: Pinned, scan: Scan, schemas: Schemas, read_schema: pa.Schema
+) -> Sequence[Unit]:
+    fields = [field for field in pinned.table.fields if field.name in read_schema.names]
+    units = plan_units(pinned, schemas, fields)
+    logger.info(
+        "table %s, snapshot %s: %d files, or groups of files, to read",
+        pinned.name,
+        pinned.version[0],
+        len(units),
+    )
+    return units
+
+
+def _store(pinned: Pinned, scan: Scan, units: Sequence[Unit]) -> tuple[Access, Store]:
+    """The one store that holds all files."""
+    paths = [unit.path for unit in units] or [store_path(pinned.table.table_path)]
+    one_each = {protocol_of(path): path for path in paths}
+    access = scan.access(storage_options(scan.catalog_options, next(iter(one_each))))
+    return access, access.store_for(list(one_each.values()))[0]
+
+
+def _file(unit: Unit, store: Store) -> DataFileInfo:
+    live = unit.rows
+    if unit.vector is not None and live is not None:
+        gone = unit.vector.cardinality
+        live -= len(vector_positions(store, unit.vector)) if gone is None else gone
+    return DataFileInfo(unit.path, unit.size, live, splittable=live is not None)
+
+
+def _stored_rows(
+    pinned: Pinned, units: Sequence[Unit], schemas: Schemas, columns: Mapping[str, Column]
+) -> StoredRows:
+    keys = pinned.table.partition_keys
+    ids = [pinned.table.field_dict[key].id for key in keys]
+    numbers: dict[tuple[Any, ...], int] = {}
+    kinds: list[FileKind] = []
+    kind_of: dict[str, int] = {}
+    for unit in units:
+        key = unit.format, unit.schema_id, unit.partition, unit.keyed
+        if key not in numbers:
+            numbers[key] = len(kinds)
+            constants = dict(zip(ids, unit.partition, strict=True))
+            kinds.append(FileKind(unit.format, unit.schema_id, constants, unit.keyed))
+        kind_of[unit.path] = numbers[key]
+    splits = {unit.path: unit.split for unit in units if unit.split is not None}
+    return StoredRows(
+        f"{pinned.table.table_path} {pinned.version}",
+        columns,
+        kinds,
+        kind_of,
+        {unit.path: unit.rows for unit in units if unit.rows is not None},
+        {unit.path: unit.vector for unit in units if unit.vector is not None},
+        {
+            schema_id: name_mapping(schemas[schema_id].fields, without=keys)
+            for schema_id in {kind.schema_id for kind in kinds}
+        },
+        ForeignRows(pinned.table, splits) if splits else None,
+    )

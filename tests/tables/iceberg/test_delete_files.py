@@ -1,0 +1,363 @@
+"""What delete files say: positions in Parquet and ORC, deletion vectors, values by field ids."""
+
+import threading
+import zlib
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import orc
+
+from penstock.errors import FileChangedError, ReadError
+from penstock.model import DataFileInfo
+from penstock.storage.local import LocalStore
+from penstock.tables.iceberg import delete_files
+from penstock.tables.iceberg.delete_files import equality_values, positions
+from penstock.tables.iceberg.deletes import (
+    DeletionVector,
+    EqualityDeleteFile,
+    PositionDeleteFile,
+)
+from penstock.tables.iceberg.vectors import decoded_vector, vector_positions
+
+STORE = LocalStore()
+PATH_ID, POSITION_ID = 2147483546, 2147483545
+FORMATS = ["parquet", "orc"]
+
+
+class CountingStore(LocalStore):
+    """A store that remembers what was opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "opened", [])
+
+    def open(self, file: DataFileInfo) -> pa.NativeFile:
+        self.opened.append(file.path)  # type: ignore[attr-defined]
+        return super().open(file)
+
+
+def field(name: str, type_: pa.DataType, field_id: int | None, format: str) -> pa.Field:
+    key = {"parquet": "PARQUET:field_id", "orc": "iceberg.id"}[format]
+    return pa.field(name, type_, metadata=None if field_id is None else {key: str(field_id)})
+
+
+def write(table: pa.Table, path: Path, format: str, **options: Any) -> int:
+    if format == "parquet":
+        pq.write_table(table, path, **options)
+    else:
+        orc.write_table(table, str(path))
+    return path.stat().st_size
+
+
+def position_file(
+    path: Path,
+    rows: list[tuple[str | None, int | None]],
+    format: str = "parquet",
+    *,
+    ids: bool = True,
+    names: tuple[str, str] = ("file_path", "pos"),
+    **options: Any,
+) -> PositionDeleteFile:
+    schema = pa.schema(
+        [
+            field(names[0], pa.string(), PATH_ID if ids else None, format),
+            field(names[1], pa.int64(), POSITION_ID if ids else None, format),
+        ]
+    )
+    columns = [pa.array([r[i] for r in rows], t) for i, t in enumerate((pa.string(), pa.int64()))]
+    size = write(pa.Table.from_arrays(columns, schema=schema), path, format, **options)
+    return PositionDeleteFile(str(path), size, format)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_positions_come_ascending_and_once(tmp_path: Path, format: str) -> None:
+    rows = [("s3://b/y", 9), ("s3://b/x", 5), ("s3://b/y", 1), ("s3://b/x", 5), ("s3://b/x", 2)]
+    delete = position_file(tmp_path / "d", rows, format)
+    found = positions(STORE, delete, "s3://b/x")
+    assert found.dtype == np.int64
+    assert found.tolist() == [2, 5]
+    assert positions(STORE, delete, "s3://b/y").tolist() == [1, 9]
+    assert positions(STORE, delete, "s3://b/z").tolist() == []
+    assert positions(STORE, delete, "s3a://b/x").tolist() == []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_columns_are_found_by_id_and_by_name_without_ids(tmp_path: Path, format: str) -> None:
+    renamed = position_file(tmp_path / "1", [("x", 1)], format, names=("a", "b"))
+    assert positions(STORE, renamed, "x").tolist() == [1]
+    plain = position_file(tmp_path / "2", [("x", 1)], format, ids=False)
+    assert positions(STORE, plain, "x").tolist() == [1]
+    neither = position_file(tmp_path / "3", [("x", 1)], format, ids=False, names=("a", "b"))
+    with pytest.raises(ReadError, match="without 'file_path'"):
+        positions(STORE, neither, "x")
+
+
+def test_paths_may_be_in_dictionaries(tmp_path: Path) -> None:
+    """As pyarrow reads them back that wrote them so; with words that no row of a block has."""
+    paths = pa.DictionaryArray.from_arrays(pa.array([2, 0, 2], "int32"), ["x", "y", "z"])
+    pq.write_table(pa.table({"file_path": paths, "pos": [3, 4, 1]}), tmp_path / "d")
+    size = (tmp_path / "d").stat().st_size
+    delete = PositionDeleteFile(str(tmp_path / "d"), size, "parquet")
+    assert [positions(STORE, delete, path).tolist() for path in "xyz"] == [[4], [], [1, 3]]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_without_rows_deletes_nothing(tmp_path: Path, format: str) -> None:
+    assert positions(STORE, position_file(tmp_path / "d", [], format), "x").tolist() == []
+
+
+def test_a_local_file_is_named_in_any_way(tmp_path: Path) -> None:
+    rows = [("/w/x", 1), ("file:/w/x", 2), ("file:///w/x", 3), ("/w/y", 4)]
+    delete = position_file(tmp_path / "d", rows)
+    delete = PositionDeleteFile(f"file://{delete.path}", delete.size, "parquet")
+    for path in ("/w/x", "file:/w/x", "file:///w/x"):
+        assert positions(STORE, delete, path).tolist() == [1, 2, 3]
+
+
+def test_positions_beyond_32_bits(tmp_path: Path) -> None:
+    delete = position_file(tmp_path / "d", [("x", 1 << 32), ("x", 7), ("y", (1 << 32) - 1)])
+    assert positions(STORE, delete, "x").tolist() == [7, 1 << 32]
+    assert positions(STORE, delete, "y").tolist() == [(1 << 32) - 1]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("row", [(None, 1), ("x", None)])
+def test_nulls_are_an_error(tmp_path: Path, format: str, row: tuple[Any, Any]) -> None:
+    delete = position_file(tmp_path / "broken", [("x", 1), row], format)
+    with pytest.raises(ReadError, match=r"data-file: .*broken has nulls.*damaged"):
+        positions(STORE, delete, "data-file")
+
+
+def test_rows_that_are_not_there_are_an_error(tmp_path: Path) -> None:
+    below = position_file(tmp_path / "below", [("x", -1)])
+    with pytest.raises(ReadError, match="below names row -1 of x: the table is damaged"):
+        positions(STORE, below, "x")
+    beyond = position_file(tmp_path / "beyond", [("x", 12), ("y", 99)])
+    message = "beyond names row 12 of x, which has 10 rows: the table is damaged"
+    with pytest.raises(ReadError, match=message):
+        positions(STORE, beyond, "x", record_count=10)
+    with pytest.raises(ReadError, match="which has 12 rows"):
+        positions(STORE, beyond, "x", record_count=12)
+    assert positions(STORE, beyond, "x", record_count=13).tolist() == [12]
+
+
+def test_a_delete_file_that_is_gone_or_another(tmp_path: Path) -> None:
+    gone = PositionDeleteFile(str(tmp_path / "gone"), 5, "parquet")
+    with pytest.raises(FileChangedError, match=r"data-file: its deletes .*gone vanished"):
+        positions(STORE, gone, "data-file")
+    delete = position_file(tmp_path / "d", [("x", 1)])
+    with pytest.raises(FileChangedError, match="data-file"):
+        positions(STORE, PositionDeleteFile(delete.path, 1, "parquet"), "data-file")
+    (tmp_path / "torn").write_bytes(b"PAR1")
+    for format in FORMATS:
+        with pytest.raises(ReadError, match=r"data-file: its deletes .*torn"):
+            positions(STORE, PositionDeleteFile(str(tmp_path / "torn"), 4, format), "data-file")
+    with pytest.raises(ReadError, match="avro cannot be read; compact"):
+        positions(STORE, PositionDeleteFile(delete.path, 1, "avro"), "data-file")
+
+
+def test_a_file_is_read_once_for_all_threads_and_data_files(tmp_path: Path) -> None:
+    delete = position_file(tmp_path / "d", [(f"x{n}", n) for n in range(50)])
+    store = CountingStore()
+    found: dict[int, list[int]] = {}
+
+    def read(n: int) -> None:
+        found[n] = positions(store, delete, f"x{n}").tolist()
+
+    positions(store, delete, "x0")
+    opened = len(store.opened)  # type: ignore[attr-defined]
+    threads = [threading.Thread(target=read, args=(n,)) for n in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {n: [n] for n in range(50)}
+    assert len(store.opened) == opened  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_of_a_large_file_only_what_names_the_data_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    monkeypatch.setattr(delete_files, "_LARGE_ROWS", 100)
+    rows = [(f"file:///w/{n // 100:02}", n % 100) for n in range(2_000)]
+    if not ordered:
+        rows = [rows[n * 7 % 2_000] for n in range(2_000)]
+    delete = position_file(tmp_path / "d", rows, row_group_size=150)
+    read: list[int] = []
+    original = delete_files.ParquetFormat.read
+
+    def counted(self: Any, store: Any, chunk: Any, *more: Any) -> Any:
+        read.append(chunk.row_range.length)
+        return original(self, store, chunk, *more)
+
+    monkeypatch.setattr(delete_files.ParquetFormat, "read", counted)
+    for n in (3, 19, 3):
+        assert positions(STORE, delete, f"/w/{n:02}").tolist() == list(range(100))
+    assert positions(STORE, delete, "/w/none").tolist() == []
+    if ordered:
+        assert sum(read) <= 2 * 300
+    else:
+        assert read == [2_000]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["s3://x", "s3://y", "/z", "file:///z"]), st.integers(0, 9)))
+)
+def test_positions_agree_with_a_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("positions") / "d"
+    delete = position_file(path, rows, "orc" if len(rows) % 2 else "parquet")
+    for data_path, spelled in (("s3://x", ["s3://x"]), ("/z", ["/z", "file:///z"])):
+        expected = sorted({pos for name, pos in rows if name in spelled})
+        assert positions(STORE, delete, data_path).tolist() == expected
+
+
+def vector_blob(bitmap: bytes) -> bytes:
+    body = bytes.fromhex("d1d33964") + bitmap
+    return len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+
+
+def roaring(numbers: list[int], runs: bool = False) -> bytes:
+    pyroaring = pytest.importorskip("pyroaring")
+    bitmap = pyroaring.BitMap64(numbers)
+    if runs:
+        bitmap.run_optimize()
+    return bytes(bitmap.serialize())
+
+
+NUMBERS = st.one_of(
+    st.lists(st.integers(0, 1 << 18)),
+    st.lists(st.integers(0, (1 << 62) - 1)),
+    st.builds(
+        lambda start, length, step: list(range(start, start + length, step)),
+        st.integers(0, 1 << 33),
+        st.integers(0, 200_000),
+        st.integers(1, 5),
+    ),
+)
+
+
+@given(st.lists(NUMBERS, max_size=3), st.booleans())
+def test_vectors_agree_with_another_implementation(parts: list[list[int]], runs: bool) -> None:
+    numbers = sorted({n for part in parts for n in part})
+    found = decoded_vector(vector_blob(roaring(numbers, runs)))
+    assert found.dtype == np.int64
+    assert found.tolist() == numbers
+
+
+@pytest.mark.parametrize("count", [4095, 4096, 4097, 65535, 65536, 65537])
+def test_vectors_at_the_borders_of_containers(count: int) -> None:
+    for numbers in (list(range(0, 2 * count, 2)), list(range(count))):
+        for runs in (False, True):
+            assert decoded_vector(vector_blob(roaring(numbers, runs))).tolist() == numbers
+
+
+def puffin(path: Path, *blobs: bytes) -> list[DeletionVector]:
+    content, places = b"PFA1", []
+    for blob in blobs:
+        places.append((len(content), len(blob)))
+        content += blob
+    path.write_bytes(content + b"PFA1{}....PFA1")
+    size = path.stat().st_size
+    return [DeletionVector(f"file://{path}", size, *place, 3) for place in places]
+
+
+def test_a_vector_is_read_from_its_own_bytes(tmp_path: Path) -> None:
+    blobs = [vector_blob(roaring(numbers)) for numbers in ([1, 2, 3], [4, 5, 1 << 40])]
+    first, second = puffin(tmp_path / "v", *blobs)
+    assert vector_positions(STORE, first).tolist() == [1, 2, 3]
+    assert vector_positions(STORE, second).tolist() == [4, 5, 1 << 40]
+
+
+def flipped(blob: bytes, at: int) -> bytes:
+    return blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: flipped(b, 0), "says to have"),
+        (lambda b: flipped(b, 4), "begins with d0 d3 39 64"),
+        (lambda b: flipped(b, 20), "checksum"),
+        (lambda b: flipped(b, len(b) - 1), "checksum"),
+        (lambda b: b[:-1], "says to have"),
+        (lambda b: b[:3], "says to have"),
+        (lambda b: vector_blob(b[8:-5]), "ends in the middle"),
+        (lambda b: vector_blob(b[8:-4] + b"x"), "1 bytes follow"),
+        (lambda b: vector_blob(b[8:20] + b"\0\0\0\0" + b[24:-4]), "begins no Roaring"),
+        (lambda b: vector_blob(roaring([1, 2])), "of 2 rows, where the manifest says 3"),
+        (lambda b: vector_blob(b[8:-10] + b[-6:-4] * 3), "not ascending"),
+    ],
+)
+def test_a_vector_that_is_damaged(tmp_path: Path, change: Any, message: str) -> None:
+    (vector,) = puffin(tmp_path / "broken", change(vector_blob(roaring([1, 2, 3]))))
+    with pytest.raises(ReadError, match=f"broken.*{message}"):
+        vector_positions(STORE, vector)
+
+
+@given(st.binary(max_size=64))
+def test_no_bytes_are_taken_for_a_vector_by_accident(noise: bytes) -> None:
+    with pytest.raises(ValueError, match=r"bitmap|it says|containers|positions|bytes follow"):
+        decoded_vector(vector_blob(b"\1\0\0\0\0\0\0\0" + noise))
+
+
+def equality_file(
+    path: Path, columns: list[tuple[pa.Field, list[Any]]], ids: tuple[int, ...], format: str
+) -> EqualityDeleteFile:
+    schema = pa.schema([column for column, _ in columns])
+    arrays = [pa.array(values, column.type) for column, values in columns]
+    size = write(pa.Table.from_arrays(arrays, schema=schema), path, format)
+    return EqualityDeleteFile(str(path), size, format, ids)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_values_are_found_by_id_and_widened(tmp_path: Path, format: str) -> None:
+    delete = equality_file(
+        tmp_path / "e",
+        [
+            (field("other", pa.string(), 9, format), ["a", None]),
+            (field("old name", pa.int32(), 2, format), [7, None]),
+            (field("x", pa.decimal128(4, 1), 1, format), [Decimal("1.5"), Decimal("2.5")]),
+        ],
+        (1, 2),
+        format,
+    )
+    values = equality_values(STORE, delete, [pa.decimal128(10, 1), pa.int64()])
+    assert values.schema.types == [pa.decimal128(10, 1), pa.int64()]
+    assert values.to_pydict() == {"1": [Decimal("1.5"), Decimal("2.5")], "2": [7, None]}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_values_inside_of_structs(tmp_path: Path, format: str) -> None:
+    inner = pa.struct([field("a", pa.int32(), 3, format), field("b", pa.string(), 4, format)])
+    column = field("s", inner, 2, format), [{"a": 1, "b": "x"}, None, {"a": None, "b": "y"}]
+    delete = equality_file(tmp_path / "e", [column], (3, 4), format)
+    values = equality_values(STORE, delete, [pa.int64(), pa.string()])
+    assert values.to_pydict() == {"3": [1, None, None], "4": ["x", None, "y"]}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_values_that_cannot_be_had(tmp_path: Path, format: str) -> None:
+    delete = equality_file(
+        tmp_path / "e", [(field("a", pa.string(), 1, format), ["x"])], (1,), format
+    )
+    with pytest.raises(ReadError, match=r"e: the column 'a' .* is string, and cannot be compared"):
+        equality_values(STORE, delete, [pa.int64()])
+    without = EqualityDeleteFile(delete.path, delete.size, format, (7,))
+    with pytest.raises(ReadError, match="no column has the field id 7"):
+        equality_values(STORE, without, [pa.string()])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_values_of_an_empty_file(tmp_path: Path, format: str) -> None:
+    delete = equality_file(tmp_path / "e", [(field("a", pa.int32(), 1, format), [])], (1,), format)
+    assert equality_values(STORE, delete, [pa.int64()]).num_rows == 0

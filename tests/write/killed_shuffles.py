@@ -1,0 +1,136 @@
+"""Shuffles that are killed.
+
+usage: killed_shuffles.py SOURCE FOLDER events|moments COUNT FORMAT new|old
+
+Each case is a run in a process of its own that gets SIGKILL, at the n-th thing that it does to
+files (``events``) or after a random time (``moments``), again and again until one comes through.
+With ``old`` there is something in the target before, which is overwritten.
+Processes are forked off before any threads are there, which takes no time. Prints a line of JSON:
+how many were killed, in which stages, and the copies that differ from one that was never killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from penstock import shuffle_into
+
+OPTIONS = {"memory_bytes": "1MiB", "file_rows": 5_000, "row_group_rows": 1_000, "seed": 4}
+WATCHED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "open"}
+
+
+def main(source: str, folder: Path, how: str, count: int, kind: str, there: str) -> None:
+    OPTIONS["overwrite"] = there == "old"
+    whole = folder / "whole"
+    assert attempt(source, whole, kind, None, None) == 0
+    expected = digest(whole)
+    kills: dict[str, int] = {}
+    different: list[str] = []
+    chance = random.Random(7)
+    for case in range(1, count + 1):
+        target = folder / f"case-{case}"
+        if there == "old":
+            target.mkdir()
+            (target / "old.parquet").write_text("is replaced")
+        while True:
+            event = case if how == "events" else None
+            delay = chance.uniform(0, 0.25) if how == "moments" else None
+            status = attempt(source, target, kind, event, delay)
+            if status == 0:
+                break
+            assert status == signal.SIGKILL, status
+            stage = stage_of(target)
+            kills[stage] = kills.get(stage, 0) + 1
+            if stage != "done" and target.exists() and digest(target).keys() != {"old.parquet"}:
+                different.append(f"{target.name} was seen before it was whole")
+            if how == "events":
+                forgotten = stage == "done" and not journal_of(target).exists()
+                status = attempt(source, target, kind, None, None)
+                refused = forgotten and there == "new"  # all was done: it is not done again
+                assert status == (1 if refused else 0), (case, stage, status)
+                if refused and journal_of(target).parent.exists():  # an empty directory may stay
+                    journal_of(target).parent.rmdir()
+                break
+            if sum(kills.values()) > 4 * count:  # a slow machine, on which none comes through
+                assert attempt(source, target, kind, None, None) == 0
+                break
+        if digest(target) != expected:
+            different.append(target.name)
+        if [path.name for path in folder.iterdir() if path.name.startswith(".")]:
+            different.append(f"{target.name} left something behind")
+    print(json.dumps({"kills": kills, "different": different}))
+
+
+def attempt(source: str, target: Path, kind: str, event: int | None, delay: float | None) -> int:
+    """Run it once in a process of its own; the signal or the status that it ended with."""
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            if event is not None:
+                kill_at_event(event, str(target.parent))
+            shuffle_into(source, target, target_format=kind, **OPTIONS)
+            status = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    if delay is not None:
+        time.sleep(delay)
+        os.kill(process, signal.SIGKILL)
+    _, ended = os.waitpid(process, 0)
+    return os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else os.WEXITSTATUS(ended)
+
+
+def kill_at_event(number: int, folder: str) -> None:
+    """Kill this process right before it does the n-th thing to files in the folder."""
+    seen = 0
+
+    def hook(name: str, arguments: tuple[object, ...]) -> None:
+        nonlocal seen
+        if name in WATCHED and folder in str(arguments[0]):
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def journal_of(target: Path) -> Path:
+    return target.with_name(f".{target.name}.penstock-work") / "journal.jsonl"
+
+
+def stage_of(target: Path) -> str:
+    journal = journal_of(target)
+    lines = journal.read_text() if journal.exists() else ""
+    if (target / "_penstock_shuffled.json").exists():
+        return "done"
+    if '"part"' in lines:
+        return "writing"
+    if '"scattered"' in lines:
+        return "between"
+    return "sorting" if '"run"' in lines else "beginning"
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """The content of all files; of the marker what does not differ from run to run."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name.startswith("_penstock"):
+            told = json.loads(path.read_text())
+            found[path.name] = str({k: v for k, v in told.items() if k != "run"})
+        elif path.is_file():
+            found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), *sys.argv[5:])
