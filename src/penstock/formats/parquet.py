@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import OptionError, ReadError
 from penstock.formats.cache import BoundedCache
+from penstock.formats.nan_pruning import bounds_tell_all
 from penstock.formats.parquet_rows import GroupDecoder, Opened, footer_alone, row_groups
 from penstock.formats.parquet_settled import settled_groups
 from penstock.formats.protocol import FileFacts
@@ -115,6 +116,8 @@ def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[in
     The filter may name columns that this file lacks or has in another type: then there is
     nothing to conclude from its statistics, and rows are filtered after reading.
     """
+    if not bounds_tell_all(keep, fragment.physical_schema):
+        return [group.id for group in fragment.row_groups]
     try:
         left = fragment.subset(keep, schema=fragment.physical_schema).row_groups
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):

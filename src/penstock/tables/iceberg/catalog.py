@@ -12,10 +12,16 @@ from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
-from penstock.errors import NothingFoundError, OptionError, ReadError
+from penstock.errors import (
+    AccessDeniedError,
+    NothingFoundError,
+    OptionError,
+    PenstockError,
+    ReadError,
+)
 from penstock.storage import Redaction
 
-__all__ = ["load_table"]
+__all__ = ["load_table", "reading_metadata"]
 
 _TELLING = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
@@ -39,7 +45,8 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
         raise OptionError(f"table must be a name such as 'catalog.database.table', not {name!r}")
     if isinstance(config, Catalog):
         own = [tuple(parts[1:])] if parts[0] == config.name and len(parts) > 2 else []
-        return _first(name, [(config, identifier) for identifier in (*own, tuple(parts))])
+        with _explained(f"table {name!r}", _hiding(config.properties)):
+            return _first(name, [(config, identifier) for identifier in (*own, tuple(parts))])
     properties = _properties(config)
     hidden = _hiding(properties)
     with _explained(f"the catalog of table {name!r}", hidden):
@@ -51,6 +58,21 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
             candidates.append((candidates[0][0], tuple(parts)))
     with _explained(f"table {name!r}", hidden):
         return _first(name, candidates)
+
+
+@contextmanager
+def reading_metadata(name: str, table: Table) -> Iterator[None]:
+    """Errors of the client that reads lists of files, as ours; without chain, as above."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except (OSError, EOFError) as error:
+        kind = AccessDeniedError if isinstance(error, PermissionError) else ReadError
+        raise kind(
+            f"table {name!r}: its lists of files under {table.metadata.location} cannot be read: "
+            f"{_told(error, _hiding(table.io.properties))}"
+        ) from None
 
 
 def _hiding(properties: Mapping[str, Any]) -> Redaction:
@@ -68,7 +90,8 @@ def _first(name: str, candidates: list[tuple[Catalog, tuple[str, ...]]]) -> Tabl
     catalog = candidates[0][0]
     raise NothingFoundError(
         f"there is no table {name!r}: the catalog {catalog.name!r} "
-        f"({type(catalog).__name__}) has no {tried}"
+        f"({type(catalog).__name__}) has no {tried}; the first part of a name is the catalog's, "
+        "unless catalog_config has a 'name'"
     )
 
 
@@ -92,6 +115,8 @@ def _explained(what: str, hidden: Redaction) -> Iterator[None]:
     """Errors of pyiceberg and its clients as ours; their texts may hold secrets, so no chain."""
     try:
         yield
+    except PenstockError:
+        raise
     except _REFUSED as error:
         raise ReadError(
             f"{what}: the catalog refuses access: {_told(error, hidden)}; check the credentials "
@@ -100,14 +125,10 @@ def _explained(what: str, hidden: Redaction) -> Iterator[None]:
     except exceptions.NotInstalledError as error:
         raise OptionError(f"{what}: {_told(error, hidden)}") from None
     except (ValueError, TypeError, ImportError) as error:
-        if isinstance(error, NothingFoundError | OptionError):
-            raise
         raise OptionError(
             f"{what} cannot be reached with this catalog_config: {_told(error, hidden)}"
         ) from None
     except _unreachable() as error:
-        if isinstance(error, NothingFoundError):
-            raise
         raise ReadError(f"{what} cannot be reached: {_told(error, hidden)}") from None
 
 

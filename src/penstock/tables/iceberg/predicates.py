@@ -22,6 +22,14 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 
+from penstock.formats.expressions import (
+    Call,
+    Column,
+    Constant,
+    Node,
+    NotTakenApart,
+    take_apart,
+)
 from penstock.tables.iceberg.filters.columns import OPERATORS, TableColumn, all_of, any_of
 from penstock.tables.iceberg.filters.constants import (
     compared_value,
@@ -29,14 +37,6 @@ from penstock.tables.iceberg.filters.constants import (
     listed_values,
     plain,
     same_kind,
-)
-from penstock.tables.iceberg.filters.expressions import (
-    Call,
-    Column,
-    Constant,
-    Node,
-    NotTakenApart,
-    take_apart,
 )
 from penstock.tables.iceberg.filters.paths import ColumnFinder
 

@@ -14,7 +14,7 @@ from penstock.errors import OptionError
 from penstock.formats.discovered import Discovered
 from penstock.model import IcebergDataFileInfo
 from penstock.storage import Access
-from penstock.tables.iceberg.catalog import load_table
+from penstock.tables.iceberg.catalog import load_table, reading_metadata
 from penstock.tables.iceberg.discovery import Scan, discover_snapshot
 from penstock.tables.iceberg.snapshots import Wanted, pin, pin_again
 
@@ -73,5 +73,9 @@ class IcebergTable:
         return pin(self._name, self._table, self._wanted).version
 
     def discover(self, version: tuple[int, int]) -> Discovered:
-        """What there is to read in a snapshot."""
-        return discover_snapshot(pin_again(self._name, self._table, version), self._scan)
+        """What there is to read in a snapshot, which may be younger than what was loaded."""
+        if self._table.metadata.snapshot_by_id(version[0]) is None:
+            self._table = load_table(self._name, self._config)
+        pinned = pin_again(self._name, self._table, version)
+        with reading_metadata(self._name, self._table):
+            return discover_snapshot(pinned, self._scan)
