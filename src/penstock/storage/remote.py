@@ -52,6 +52,8 @@ class RemoteStore:
     meter: Meter = field(default_factory=Meter, repr=False)
     patience: Patience = field(default_factory=Patience, repr=False)
     parts: Parts = field(default_factory=Parts, repr=False)
+    immutable: bool = False
+    """whether files are never written again, as those of tables: then size and path tell them"""
 
     @property
     def fork_safe(self) -> bool:
@@ -178,7 +180,7 @@ class RemoteStore:
         return RemoteFile(reader, "r")
 
     def _bytes(self, file: DataFileInfo, start: int, stop: int) -> memoryview:
-        if self.cache is None or file.etag is None:
+        if self.cache is None or (file.etag is None and not self.immutable):
             return self._fetched(file, start, stop)
         return self.cache.get(
             (self.identity, file.path, file.file_size, file.etag),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
@@ -22,6 +21,8 @@ from penstock.errors import (
 from penstock.storage import Redaction
 
 __all__ = ["load_table", "reading_metadata"]
+
+T = TypeVar("T")
 
 _TELLING = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
@@ -45,34 +46,35 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
         raise OptionError(f"table must be a name such as 'catalog.database.table', not {name!r}")
     if isinstance(config, Catalog):
         own = [tuple(parts[1:])] if parts[0] == config.name and len(parts) > 2 else []
-        with _explained(f"table {name!r}", _hiding(config.properties)):
-            return _first(name, [(config, identifier) for identifier in (*own, tuple(parts))])
+        candidates = [*own, tuple(parts)]
+        hidden = _hiding(config.properties)
+        return _explained(f"table {name!r}", hidden, lambda: _first(name, config, candidates))
     properties = _properties(config)
     hidden = _hiding(properties)
-    with _explained(f"the catalog of table {name!r}", hidden):
-        named = properties.pop("name", None)
-        if len(parts) == 2 or named is not None:
-            candidates = [(load_catalog(named, **properties), tuple(parts))]
-        else:
-            candidates = [(load_catalog(parts[0], **properties), tuple(parts[1:]))]
-            candidates.append((candidates[0][0], tuple(parts)))
-    with _explained(f"table {name!r}", hidden):
-        return _first(name, candidates)
+    named = properties.pop("name", None)
+    whole = len(parts) == 2 or named is not None
+    catalog = _explained(
+        f"the catalog of table {name!r}",
+        hidden,
+        lambda: load_catalog(named if whole else parts[0], **properties),
+    )
+    candidates = [tuple(parts)] if whole else [tuple(parts[1:]), tuple(parts)]
+    return _explained(f"table {name!r}", hidden, lambda: _first(name, catalog, candidates))
 
 
-@contextmanager
-def reading_metadata(name: str, table: Table) -> Iterator[None]:
-    """Errors of the client that reads lists of files, as ours; without chain, as above."""
+def reading_metadata(name: str, table: Table, action: Callable[[], T]) -> T:
+    """What an action gives that reads lists of files; errors of its client as ours."""
     try:
-        yield
+        return action()
     except PenstockError:
         raise
     except (OSError, EOFError) as error:
         kind = AccessDeniedError if isinstance(error, PermissionError) else ReadError
-        raise kind(
+        ours = kind(
             f"table {name!r}: its lists of files under {table.metadata.location} cannot be read: "
             f"{_told(error, _hiding(table.io.properties))}"
-        ) from None
+        )
+    raise ours
 
 
 def _hiding(properties: Mapping[str, Any]) -> Redaction:
@@ -80,14 +82,13 @@ def _hiding(properties: Mapping[str, Any]) -> Redaction:
     return Redaction({k: v for k, v in properties.items() if _TELLING.search(str(k))})
 
 
-def _first(name: str, candidates: list[tuple[Catalog, tuple[str, ...]]]) -> Table:
-    for catalog, identifier in candidates:
+def _first(name: str, catalog: Catalog, candidates: list[tuple[str, ...]]) -> Table:
+    for identifier in candidates:
         try:
             return catalog.load_table(identifier)
         except _MISSING:
             continue
-    tried = " or ".join(sorted({".".join(identifier) for _, identifier in candidates}))
-    catalog = candidates[0][0]
+    tried = " or ".join(sorted({".".join(identifier) for identifier in candidates}))
     raise NothingFoundError(
         f"there is no table {name!r}: the catalog {catalog.name!r} "
         f"({type(catalog).__name__}) has no {tried}; the first part of a name is the catalog's, "
@@ -110,26 +111,30 @@ def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
     return properties
 
 
-@contextmanager
-def _explained(what: str, hidden: Redaction) -> Iterator[None]:
-    """Errors of pyiceberg and its clients as ours; their texts may hold secrets, so no chain."""
+def _explained(what: str, hidden: Redaction, action: Callable[[], T]) -> T:
+    """What an action gives; errors of pyiceberg and its clients as ours.
+
+    Theirs may hold secrets: ours are raised where none of them is at hand to be kept with it.
+    """
+    ours: PenstockError
     try:
-        yield
+        return action()
     except PenstockError:
         raise
     except _REFUSED as error:
-        raise ReadError(
+        ours = AccessDeniedError(
             f"{what}: the catalog refuses access: {_told(error, hidden)}; check the credentials "
             "in catalog_config"
-        ) from None
+        )
     except exceptions.NotInstalledError as error:
-        raise OptionError(f"{what}: {_told(error, hidden)}") from None
+        ours = OptionError(f"{what}: {_told(error, hidden)}")
     except (ValueError, TypeError, ImportError) as error:
-        raise OptionError(
+        ours = OptionError(
             f"{what} cannot be reached with this catalog_config: {_told(error, hidden)}"
-        ) from None
+        )
     except _unreachable() as error:
-        raise ReadError(f"{what} cannot be reached: {_told(error, hidden)}") from None
+        ours = ReadError(f"{what} cannot be reached: {_told(error, hidden)}")
+    raise ours
 
 
 def _told(error: BaseException, hidden: Redaction) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from penstock.storage import Access, Store
+from penstock.storage import Access, RemoteStore, Store
 from penstock.tables.iceberg.deletes import plain_path
 from penstock.tables.iceberg.planning import PlannedFile
 from penstock.tables.iceberg.snapshots import Pinned
@@ -30,7 +31,8 @@ def protocol_of(pinned: Pinned, planned: Sequence[PlannedFile]) -> str:
 def store_of(pinned: Pinned, planned: Sequence[PlannedFile], access: Access) -> Store:
     """The one store that holds all files."""
     one_each = {_protocol(path): path for path in _paths(pinned, planned)}
-    return access.store_for(list(one_each.values()))[0]
+    store = access.store_for(list(one_each.values()))[0]
+    return replace(store, immutable=True) if isinstance(store, RemoteStore) else store
 
 
 def _paths(pinned: Pinned, planned: Sequence[PlannedFile]) -> Iterator[str]:

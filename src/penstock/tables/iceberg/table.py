@@ -77,5 +77,6 @@ class IcebergTable:
         if self._table.metadata.snapshot_by_id(version[0]) is None:
             self._table = load_table(self._name, self._config)
         pinned = pin_again(self._name, self._table, version)
-        with reading_metadata(self._name, self._table):
-            return discover_snapshot(pinned, self._scan)
+        return reading_metadata(
+            self._name, self._table, lambda: discover_snapshot(pinned, self._scan)
+        )
