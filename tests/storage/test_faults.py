@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Callable
@@ -208,11 +209,12 @@ def test_without_retries_the_first_failure_is_the_last(source: Source) -> None:
 
 
 def test_pauses_grow_and_are_drawn_at_random(source: Source) -> None:
+    before = random.getstate()
     gaps = gaps_of(permanent_failure(source, SLOW_DOWN, "503", retries=4))
     assert len(gaps) == 4
     for number, gap in enumerate(gaps):
         assert 0.05 * 2**number <= gap < 30
-    assert len({gap / 2**number for number, gap in enumerate(gaps)}) > 1
+    assert random.getstate() != before
 
 
 def gaps_of(asked: list[Request]) -> list[float]:

@@ -1,12 +1,14 @@
 """Shuffles that are killed.
 
-usage: killed_shuffles.py SOURCE FOLDER events|moments COUNT FORMAT new|old
+usage: killed_shuffles.py SOURCE FOLDER events|late|moments COUNT FORMAT new|old
 
 Each case is a run in a process of its own that gets SIGKILL, at the n-th thing that it does to
-files (``events``) or after a random time (``moments``), again and again until one comes through.
-With ``old`` there is something in the target before, which is overwritten.
-Processes are forked off before any threads are there, which takes no time. Prints a line of JSON:
-how many were killed, in which stages, and the copies that differ from one that was never killed.
+files (``events``; ``late`` leaves out the first ones) or after a random time (``moments``), again
+and again until one comes through. With ``old`` there is something in the target before, which is
+overwritten. Processes are forked off before any threads are there, which takes no time.
+
+Prints a line of JSON: how many were killed, in which stages, and the copies that differ from one
+that was never killed.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 from penstock import shuffle_into
 
 OPTIONS = {"memory_bytes": "1MiB", "file_rows": 5_000, "row_group_rows": 1_000, "seed": 4}
+FIRST_LATE = 27
 WATCHED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "open"}
 
 
@@ -41,7 +44,7 @@ def main(source: str, folder: Path, how: str, count: int, kind: str, there: str)
             target.mkdir()
             (target / "old.parquet").write_text("is replaced")
         while True:
-            event = case if how == "events" else None
+            event = {"events": case, "late": FIRST_LATE + case}.get(how)
             delay = chance.uniform(0, 0.25) if how == "moments" else None
             status = attempt(source, target, kind, event, delay)
             if status == 0:
@@ -51,7 +54,7 @@ def main(source: str, folder: Path, how: str, count: int, kind: str, there: str)
             kills[stage] = kills.get(stage, 0) + 1
             if stage != "done" and target.exists() and digest(target).keys() != {"old.parquet"}:
                 different.append(f"{target.name} was seen before it was whole")
-            if how == "events":
+            if event is not None:
                 forgotten = stage == "done" and not journal_of(target).exists()
                 status = attempt(source, target, kind, None, None)
                 refused = forgotten and there == "new"  # all was done: it is not done again

@@ -248,6 +248,10 @@ class TabularDataset(IterableDataset[Any]):
     def move_to(self, state: Mapping[str, Any]) -> None:
         """Make this the data that a state was taken of, where there are versions of it."""
 
+    def _check_state_of(self, found: Discovered, state: Mapping[str, Any]) -> None:
+        """Refuse a state that was not taken of this data, before anything is moved there."""
+        Position.from_state(state, _fingerprint(found, self._settings.order(found.files)))
+
     @property
     def passes(self) -> Passes:
         """How it is read in this process."""

@@ -106,18 +106,20 @@ class IcebergDataset(TabularDataset):
         """
         version = _agreed(self._opened.newest(reload=True), self.ranks)
         if version != self._version:
-            self._move(version)
+            self._move(self._opened.discover(version))
         return self.snapshot_id
 
     def move_to(self, state: Mapping[str, Any]) -> None:
         version = Fingerprint.version_of(state)
         if version is not None and version != self._version:
-            self._move(version)
+            found = self._opened.discover(version)
+            self._check_state_of(found, state)
+            self._move(found)
 
-    def _move(self, version: tuple[int, int]) -> None:
-        logger.info("from snapshot %d to %d", self._version[0], version[0])
-        found: Discovered = self._opened.discover(version)
+    def _move(self, found: Discovered) -> None:
+        before = self._version[0]
         self._read_from(found)
+        logger.info("from snapshot %d to %d", before, self._version[0])
 
     @property
     def _version(self) -> tuple[int, int]:

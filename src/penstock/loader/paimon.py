@@ -40,6 +40,7 @@ class PaimonOptions(DatasetOptions, LoaderOptions, total=False):
     partition_filter: PartitionFilter | None
     snapshot_id: int | None
     tag: str | None
+    blobs: str
 
 
 class PaimonDataset(TabularDataset):
@@ -52,6 +53,9 @@ class PaimonDataset(TabularDataset):
     ``chunk_size`` is another name of ``split_rows``: files are cut into chunks of so many rows that
     are not deleted, known from the table's manifests alone. Files that have to be merged because
     they may hold the same keys are not cut.
+
+    ``blobs="descriptors"`` gives where blobs are, as pypaimon's ``BlobDescriptor`` has it in bytes,
+    instead of what is in them.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class PaimonDataset(TabularDataset):
         partition_filter: PartitionFilter | None = None,
         snapshot_id: int | None = None,
         tag: str | None = None,
+        blobs: str = "bytes",
         **options: Unpack[DatasetOptions],
     ) -> None:
         if chunk_size is not None:
@@ -83,6 +88,7 @@ class PaimonDataset(TabularDataset):
             columns=settings.columns,
             filter=to_expression(settings.filters),
             partition_filter=partition_filter,
+            blobs=blobs,
             access=settings.access,
         )
         pinned = _agreed(self._table.newest(), settings.ranks)

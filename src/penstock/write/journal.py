@@ -77,11 +77,11 @@ class Journal:
         before = self.entries[0]
         differing = [name for name in work if before.get(name) != work[name]]
         if differing:
+            named = ", ".join(name.replace("_", " ") for name in differing)
             raise StateMismatchError(
-                f"{self.directory} holds the unfinished work of another shuffle: "
-                f"{', '.join(name.replace('_', ' ') for name in differing)} "
-                f"{'differs' if len(differing) == 1 else 'differ'}; run it with the same source "
-                "and options to finish it, or delete that directory to start anew"
+                f"{self.directory} holds the unfinished work of another shuffle (not the same: "
+                f"{named}); run it with the same source and options to finish it, or delete that "
+                "directory to start anew"
             )
 
 

@@ -50,9 +50,7 @@ def make_table(
 
 
 def loader_of(name: str, config: Any, **options: Any) -> tuple[StatefulLoader, IcebergDataset]:
-    return IcebergDataset.create_dataloader(
-        name, catalog_config=config, **{**SETTINGS, **options}
-    )
+    return IcebergDataset.create_dataloader(name, catalog_config=config, **{**SETTINGS, **options})
 
 
 def ids_in(batches: Iterable[Any]) -> list[int]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from penstock.tables.iceberg.filters.expressions import (
+from penstock.formats.expressions import (
     MAX_DEPTH,
     Call,
     Column,

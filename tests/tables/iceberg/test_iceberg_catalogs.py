@@ -157,7 +157,7 @@ def test_names_of_two_parts(catalog: WritingCatalog, serve_catalog: Serve) -> No
 
 @pytest.mark.parametrize("name", ["t", "", ".t", "a..t", "a.b.", None, 7])
 def test_what_is_no_name(catalog: WritingCatalog, name: Any) -> None:
-    with pytest.raises(OptionError, match="'catalog.database.table'"):
+    with pytest.raises(OptionError, match=r"'catalog\.database\.table'"):
         loader_of(name, catalog.properties_for_users)
 
 
@@ -207,9 +207,7 @@ def test_an_epoch_asks_nothing_of_the_catalog(
     assert sorted(ids_in(loader)) == left
 
 
-def test_two_stores_of_one_catalog(
-    catalog: WritingCatalog, s3_server: S3Server
-) -> None:
+def test_two_stores_of_one_catalog(catalog: WritingCatalog, s3_server: S3Server) -> None:
     """Tables of a catalog may lie elsewhere: the table's own location counts."""
     bucket = s3_server.make_bucket(f"elsewhere-{time.monotonic_ns()}")
     properties = {**catalog.properties, **s3_properties(s3_server)}
@@ -247,4 +245,3 @@ def test_the_table_of_another_engine_through_the_rest_catalog(
     expected = [*range(1, 120, 2), *range(1001, 1010, 2)]
     assert all_ids("db.t", server.properties) == expected
     assert all_ids("db.t", server.properties, num_workers=2) == expected
-

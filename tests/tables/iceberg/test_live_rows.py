@@ -309,6 +309,16 @@ def test_rows_with_the_same_hash_are_still_compared(
     assert found.tolist() == [row in keys for row in rows]
 
 
+def test_a_value_that_no_key_has_makes_no_pair_of_another_value(monkeypatch: Any) -> None:
+    monkeypatch.setattr(
+        equality_keys, "hashes_of_rows", lambda columns: np.zeros(len(columns[0]), np.uint64)
+    )
+    keys = pa.table({"x": ["a", "b", "a"], "y": [0, 1, 2]})
+    rows = pa.table({"x": ["b", "c", "a"], "y": [9, 2, 2]})
+    found = equality_keys.EqualityKeys.of(keys.columns).matches(rows.columns)
+    assert found.tolist() == [False, False, True]
+
+
 @pytest.mark.parametrize("kind", sorted({*VALUES} - {"float", "double", "words", "uuid"}))
 def test_hashes_are_of_values_wherever_they_lie(kind: str, monkeypatch: Any) -> None:
     values = VALUES[kind][2] * 50

@@ -321,20 +321,30 @@ def expressions(names: Sequence[str]) -> st.SearchStrategy[ds.Expression]:
 
 @st.composite
 def filtered_tables(draw: st.DrawFn) -> tuple[TableOf, list[Row], ds.Expression]:
+    """Every value of one or two columns, those of two side by side in some way."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True))
-    columns: dict[str, st.SearchStrategy[Any]] = {"no outer": st.booleans()}
-    for name in names:
-        columns[name] = st.sampled_from([*KINDS[name].values, None])
-    rows = draw(st.lists(st.fixed_dictionaries(columns), min_size=1, max_size=6))
+    values = {name: [*KINDS[name].values, None] for name in names}
+    values["no outer"] = [False, True]
+    shift = draw(st.integers(0, 20))
+
+    def row(number: int) -> Row:
+        places = enumerate(values.items())
+        return {name: have[(number + shift * at) % len(have)] for at, (name, have) in places}
+
+    rows = [row(number) for number in range(max(map(len, values.values())))]
     return TableOf(names), rows, draw(expressions(names))
 
 
-def kept(row: pa.Table, expression: ds.Expression) -> bool | None:
-    """None where pyarrow cannot apply the expression to the row."""
+def kept(rows: pa.Table, expression: ds.Expression) -> list[bool | None]:
+    """Whether each row is; None where pyarrow cannot apply the expression to it."""
+    numbered = rows.append_column("number of row", pa.array(range(len(rows))))
     try:
-        return row.filter(expression).num_rows == 1
+        found = set(numbered.filter(expression)["number of row"].to_pylist())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return None
+        if len(rows) == 1:
+            return [None]
+        return [kept(rows.slice(number, 1), expression)[0] for number in range(len(rows))]
+    return [number in found for number in range(len(rows))]
 
 
 def has_gap(row: Row) -> bool:
@@ -351,13 +361,11 @@ def test_no_row_that_the_filter_keeps_is_pruned(
     if said.predicate is None:
         assert not said.whole
         return
-    arrow_rows = table.arrow(rows)
     holds = expression_evaluator(table.schema, said.predicate, True)
     projected = inclusive_projection(table.schema, table.spec, True)(said.predicate)
     holds_in_partition = expression_evaluator(table.partition_schema, projected, True)
     matching = []
-    for number, row in enumerate(rows):
-        wanted = kept(arrow_rows.slice(number, 1), expression)
+    for row, wanted in zip(rows, kept(table.arrow(rows), expression), strict=True):
         if wanted:
             matching.append(row)
             assert holds(table.record(row))

@@ -83,6 +83,13 @@ def test_position_deletes_in_orc_are_read_by_pyiceberg(catalog: WritingCatalog) 
     assert multiset(rows_by_pyiceberg(table)) == expected
 
 
+def test_version_1_has_no_deletes(catalog: WritingCatalog) -> None:
+    table = make_table(catalog, version=1)
+    (path,) = append_rows(table, ROWS)
+    with pytest.raises(ValueError, match="version 1"):
+        append_position_deletes(table, {path: [1]})
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_equality_deletes_are_read_by_duckdb(
     catalog: WritingCatalog, duck: DuckDB, version: int

@@ -19,7 +19,8 @@ from penstock.model import FileList, IcebergDataFileInfo
 from penstock.storage import Access
 from penstock.tables.columns import Column
 from penstock.tables.iceberg.credentials import storage_options
-from penstock.tables.iceberg.locations import protocol_of, store_of, store_path
+from penstock.tables.iceberg.deletes import store_path
+from penstock.tables.iceberg.locations import protocol_of, store_of
 from penstock.tables.iceberg.partitions import settled_by_partition
 from penstock.tables.iceberg.planning import PlannedFile, plan_files
 from penstock.tables.iceberg.predicates import to_iceberg
@@ -108,7 +109,7 @@ def _plan(pinned: Pinned, scan: Scan, whole: pa.Schema) -> Sequence[PlannedFile]
         specs = pinned.metadata.specs().values()
         said = to_iceberg(scan.filter, whole, pinned.schema, specs=specs)
         row_filter = said.predicate if said.predicate is not None else row_filter
-        logger.info("filters prune files by %s", row_filter)
+        logger.info("filters prune files by %.500s", row_filter)
         for part in said.dropped:
             logger.info("applied to rows only: %s", part)
     plan = plan_files(pinned.metadata, pinned.schema, pinned.io, pinned.snapshot, row_filter)

@@ -1,4 +1,4 @@
-"""Where the files of a table are: paths as its metadata has them, and as stores call them."""
+"""Where the files of a table are."""
 
 from __future__ import annotations
 
@@ -6,21 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from penstock.storage import Access, RemoteStore, Store
-from penstock.tables.iceberg.deletes import plain_path
+from penstock.tables.iceberg.deletes import store_path
 from penstock.tables.iceberg.planning import PlannedFile
 from penstock.tables.iceberg.snapshots import Pinned
 
-__all__ = ["protocol_of", "store_of", "store_path"]
-
-_S3 = ("s3a", "s3n")
-"""what some engines call S3"""
-
-
-def store_path(path: str) -> str:
-    """A path as a store calls it."""
-    path = plain_path(path)
-    scheme, separator, rest = path.partition("://")
-    return f"s3://{rest}" if separator and scheme in _S3 else path
+__all__ = ["protocol_of", "store_of"]
 
 
 def protocol_of(pinned: Pinned, planned: Sequence[PlannedFile]) -> str:

@@ -15,7 +15,7 @@ Hashes = npt.NDArray[np.uint64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _OF_NULL = np.uint64(0xD1B54A32D192ED03)
 _BYTES_AT_ONCE = 1 << 21
-"""of strings, which take thirty times as much while they are hashed"""
+"""of strings, which take many times as much while they are hashed"""
 
 
 def hashes_of_rows(columns: Sequence[pa.ChunkedArray]) -> Hashes:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from pypaimon import CatalogFactory
 from pypaimon.api import rest_exception
@@ -23,6 +22,8 @@ from penstock.storage import Redaction
 
 __all__ = ["explained", "hiding", "load_table"]
 
+T = TypeVar("T")
+
 _TELLING = re.compile("key|secret|token|credential|password|auth|connection|header", re.I)
 _MISSING = (
     catalog_exception.TableNotExistException,
@@ -34,6 +35,7 @@ _REFUSED = (
     catalog_exception.DatabaseNoPermissionException,
     rest_exception.NotAuthorizedException,
     rest_exception.ForbiddenException,
+    PermissionError,
 )
 _UNREACHABLE = (
     catalog_exception.CatalogException,
@@ -41,6 +43,7 @@ _UNREACHABLE = (
     OSError,
     RuntimeError,
 )
+_FAILURES = (*_UNREACHABLE, NotImplementedError, ValueError, TypeError, KeyError, ImportError)
 _UNREAD = {
     "scan.fallback-branch": (
         "rows of another branch; read the branches one by one, as table 'db.table$branch_name'"
@@ -65,10 +68,11 @@ def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
         )
     if not isinstance(name, str) or name.count(".") < 1 or not all(name.split(".")):
         raise OptionError(f"table must be a name such as 'database.table', not {name!r}")
-    with explained(f"the catalog of table {name!r}", hiding(options)):
-        catalog = CatalogFactory.create(dict(options))
-    with explained(f"table {name!r}", hiding(options)):
-        table = catalog.get_table(name)
+    hidden = hiding(options)
+    catalog = explained(
+        f"the catalog of table {name!r}", hidden, lambda: CatalogFactory.create(dict(options))
+    )
+    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name))
     if not isinstance(table, FileStoreTable):
         raise OptionError(
             f"table {name!r} is a {type(table).__name__}, and only tables with data files of "
@@ -90,30 +94,34 @@ def hiding(options: Mapping[str, Any]) -> Redaction:
     return Redaction({k: v for k, v in options.items() if _TELLING.search(str(k))})
 
 
-@contextmanager
-def explained(what: str, hidden: Redaction) -> Iterator[None]:
-    """Errors of pypaimon and its clients as ours; their texts may hold secrets, so no chain."""
+def explained(what: str, hidden: Redaction, action: Callable[[], T]) -> T:
+    """What an action gives; errors of pypaimon and its clients as ours.
+
+    Theirs may hold secrets: ours are raised where none of them is at hand to be kept with it.
+    """
     try:
-        yield
+        return action()
     except PenstockError:
         raise
-    except _MISSING:
-        raise NothingFoundError(
+    except _FAILURES as error:
+        ours = _ours(what, error, _told(error, hidden))
+    raise ours
+
+
+def _ours(what: str, error: BaseException, told: str) -> PenstockError:
+    if isinstance(error, _MISSING):
+        return NothingFoundError(
             f"{what}: there is none; check its name and the warehouse in catalog_options"
-        ) from None
-    except _REFUSED as error:
-        raise AccessDeniedError(
-            f"{what}: the catalog refuses access: {_told(error, hidden)}; check the credentials "
-            "in catalog_options"
-        ) from None
-    except NotImplementedError as error:
-        raise OptionError(f"{what} has what pypaimon cannot read: {_told(error, hidden)}") from None
-    except (ValueError, TypeError, KeyError, ImportError) as error:
-        raise OptionError(
-            f"{what} cannot be read with these options: {_told(error, hidden)}"
-        ) from None
-    except _UNREACHABLE as error:
-        raise ReadError(f"{what} cannot be reached: {_told(error, hidden)}") from None
+        )
+    if isinstance(error, _REFUSED):
+        return AccessDeniedError(
+            f"{what}: access is refused: {told}; check the credentials in catalog_options"
+        )
+    if isinstance(error, NotImplementedError):
+        return OptionError(f"{what} has what pypaimon cannot read: {told}")
+    if isinstance(error, _UNREACHABLE):
+        return ReadError(f"{what} cannot be reached: {told}")
+    return OptionError(f"{what} cannot be read with these options: {told}")
 
 
 def _told(error: BaseException, hidden: Redaction) -> str:

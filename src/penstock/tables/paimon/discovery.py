@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +14,14 @@ from penstock.formats import Discovered, TabularReader
 from penstock.formats.filters import check_filter, columns_of
 from penstock.formats.schemas import project
 from penstock.model import DataFileInfo, FileList
-from penstock.storage import Access, Store
+from penstock.storage import Access, RemoteStore, Store
 from penstock.tables.columns import Column
 from penstock.tables.paimon.credentials import storage_options
 from penstock.tables.paimon.foreign import ForeignRows
 from penstock.tables.paimon.locations import protocol_of, store_path
+from penstock.tables.paimon.partitions import wanted_partitions
 from penstock.tables.paimon.planning import Schemas, Unit, plan_units
+from penstock.tables.paimon.predicates import Translation
 from penstock.tables.paimon.rows import FileKind, PaimonRows, StoredRows
 from penstock.tables.paimon.schema import name_mapping, table_columns
 from penstock.tables.paimon.snapshots import Pinned
@@ -37,6 +39,8 @@ class Scan:
     columns: Sequence[str] | None
     filter: ds.Expression | None
     partition_filter: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+    described_blobs: bool
+    """whether to say where blobs are, and not what is in them"""
     catalog_options: Mapping[str, Any]
     access: Callable[[Mapping[str, Any]], Access]
     """how files are reached, with options that the catalog gave"""
@@ -52,13 +56,13 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     needed = [] if scan.filter is None else columns_of(scan.filter, whole)
     read_schema = pa.schema([one for one in whole if one.name in {*output.names, *needed}])
     schemas = Schemas(pinned)
-    units = _plan(pinned, scan, schemas, read_schema)
+    units = _plan(pinned, scan, schemas, read_schema, columns)
     access, store = _store(pinned, scan, units)
     files = [_file(unit, store) for unit in units]
     return Discovered(
         TabularReader(
             store,
-            PaimonRows(_stored_rows(pinned, units, schemas, columns)),
+            PaimonRows(_stored_rows(pinned, scan, units, schemas, columns)),
             output,
             read_schema,
             scan.filter,
@@ -72,25 +76,65 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
 
 
 def _plan(
-    pinned: Pinned, scan: Scan, schemas: Schemas, read_schema: pa.Schema
+    pinned: Pinned,
+    scan: Scan,
+    schemas: Schemas,
+    read_schema: pa.Schema,
+    columns: Mapping[str, Column],
 ) -> Sequence[Unit]:
     fields = [field for field in pinned.table.fields if field.name in read_schema.names]
-    units = plan_units(pinned, schemas, fields)
+    builder = pinned.table.new_read_builder().new_predicate_builder()
+    partitions = wanted_partitions(
+        scan.partition_filter, pinned.table.partition_keys, columns, builder
+    )
+    predicate = None
+    if scan.filter is not None:
+        said = Translation(builder, _comparable(pinned, columns))
+        predicate = said.predicate(scan.filter)
+        logger.info("filters prune files by %s", predicate)
+        for part in said.dropped:
+            logger.info("applied to rows only: %s", part)
+    plan = plan_units(pinned, schemas, fields, partitions=partitions, predicate=predicate)
     logger.info(
-        "table %s, snapshot %s: %d files, or groups of files, to read",
+        "table %s, snapshot %s: %d of %d data files to read",
         pinned.name,
         pinned.version[0],
-        len(units),
+        plan.files,
+        plan.files_before,
     )
-    return units
+    if plan.files < plan.files_before and partitions is None and predicate is None:
+        logger.warning(
+            "table %s: %d of %d data files are not read, because the table shows their rows only "
+            "after an engine has compacted them",
+            pinned.name,
+            plan.files_before - plan.files,
+            plan.files_before,
+        )
+    return plan.units
+
+
+def _comparable(pinned: Pinned, columns: Mapping[str, Column]) -> dict[str, pa.DataType]:
+    """Columns that have been of one type ever since: statistics of old files are of old types."""
+    types = {column.id: column.type for column in columns.values()}
+    changed: set[int] = set()
+    if pinned.table.table_schema.id > 0:
+        for schema in pinned.table.schema_manager.list_all():
+            changed |= {
+                column.id
+                for column in table_columns(schema.fields, ()).values()
+                if types.get(column.id, column.type) != column.type
+            }
+    return {name: column.type for name, column in columns.items() if column.id not in changed}
 
 
 def _store(pinned: Pinned, scan: Scan, units: Sequence[Unit]) -> tuple[Access, Store]:
     """The one store that holds all files."""
     paths = [unit.path for unit in units] or [store_path(pinned.table.table_path)]
     one_each = {protocol_of(path): path for path in paths}
-    access = scan.access(storage_options(scan.catalog_options, next(iter(one_each))))
-    return access, access.store_for(list(one_each.values()))[0]
+    file_io, protocol = pinned.table.file_io, next(iter(one_each))
+    access = scan.access(storage_options(scan.catalog_options, file_io, protocol))
+    store = access.store_for(list(one_each.values()))[0]
+    return access, replace(store, immutable=True) if isinstance(store, RemoteStore) else store
 
 
 def _file(unit: Unit, store: Store) -> DataFileInfo:
@@ -102,7 +146,11 @@ def _file(unit: Unit, store: Store) -> DataFileInfo:
 
 
 def _stored_rows(
-    pinned: Pinned, units: Sequence[Unit], schemas: Schemas, columns: Mapping[str, Column]
+    pinned: Pinned,
+    scan: Scan,
+    units: Sequence[Unit],
+    schemas: Schemas,
+    columns: Mapping[str, Column],
 ) -> StoredRows:
     keys = pinned.table.partition_keys
     ids = [pinned.table.field_dict[key].id for key in keys]
@@ -116,6 +164,9 @@ def _stored_rows(
             constants = dict(zip(ids, unit.partition, strict=True))
             kinds.append(FileKind(unit.format, unit.schema_id, constants, unit.keyed))
         kind_of[unit.path] = numbers[key]
+    table = pinned.table
+    if scan.described_blobs:
+        table = table.copy_without_time_travel({"blob-as-descriptor": "true"})
     splits = {unit.path: unit.split for unit in units if unit.split is not None}
     return StoredRows(
         f"{pinned.table.table_path} {pinned.version}",
@@ -128,5 +179,5 @@ def _stored_rows(
             schema_id: name_mapping(schemas[schema_id].fields, without=keys)
             for schema_id in {kind.schema_id for kind in kinds}
         },
-        ForeignRows(pinned.table, splits) if splits else None,
+        ForeignRows(table, splits) if splits else None,
     )

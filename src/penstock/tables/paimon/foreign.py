@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ForeignRows"]
 
+_FAILURES = (RuntimeError, OSError, ValueError, TypeError, KeyError, ImportError)
+"""what pypaimon raises is of all kinds"""
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignRows:
@@ -35,15 +37,10 @@ class ForeignRows:
     ) -> Iterator[pa.Table]:
         """The rows of a split; ``rows`` are by their place in the split, before deletes."""
         where = path if rows is None else f"{path}, rows {rows.offset}-{rows.stop}"
-        split: Any = self.splits[path]
-        with _explained(where):
-            if rows is not None:
-                split = _some(split, rows)
-            for table in in_blocks(self._tables(split, schema), block_bytes):
-                if not len(schema):
-                    yield rows_only(table.num_rows)
-                else:
-                    yield align(table, schema, {}, where)
+        split: Any = self.splits[path] if rows is None else _some(self.splits[path], rows)
+        tables = in_blocks(self._tables(split, schema), block_bytes)
+        while (table := _next(tables, where)) is not None:
+            yield align(table, schema, {}, where) if len(schema) else rows_only(table.num_rows)
 
     def _tables(self, split: Any, schema: pa.Schema) -> Iterator[pa.Table]:
         builder = self.table.new_read_builder().with_projection(list(schema.names))
@@ -62,23 +59,21 @@ def _some(split: DataSplit, rows: RowRange) -> Any:
     return IndexedSplit(split, [Range(base + rows.offset, base + rows.stop - 1)])
 
 
-@contextmanager
-def _explained(where: str) -> Iterator[None]:
-    """What pypaimon raises has all kinds of types; what is missing is the cause of its cause."""
+def _next(tables: Iterator[pa.Table], where: str) -> pa.Table | None:
+    """The next table; errors of pypaimon as ours, without theirs, which may hold secrets."""
     try:
-        yield
-    except (PenstockError, MemoryError, GeneratorExit):
+        return next(tables, None)
+    except (PenstockError, MemoryError):
         raise
-    except (RuntimeError, OSError, ValueError, TypeError, KeyError, ImportError) as error:
+    except (*_FAILURES, pa.ArrowException) as error:
         missing = _missing_module(error)
+        ours: PenstockError = ReadError(f"{where}: {type(error).__name__}: {error}")
         if missing is not None:
-            raise MissingExtraError(
+            ours = MissingExtraError(
                 f"{where}: pypaimon reads such files with the package {missing}, which is not "
                 "installed"
-            ) from None
-        raise ReadError(f"{where}: {type(error).__name__}: {error}") from None
-    except pa.ArrowException as error:
-        raise ReadError(f"{where}: {error}") from None
+            )
+    raise ours
 
 
 def _missing_module(error: BaseException | None) -> str | None:

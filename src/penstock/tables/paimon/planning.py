@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pypaimon.common.predicate import Predicate
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
 from pypaimon.manifest.schema.data_file_meta import DataFileMeta
 from pypaimon.read.split import DataSplit
 from pypaimon.schema.data_types import DataField
@@ -19,7 +20,7 @@ from penstock.tables.paimon.schema import is_blob, is_readable_as, is_variant
 from penstock.tables.paimon.snapshots import Pinned
 from penstock.tables.paimon.vectors import DeletionVector
 
-__all__ = ["OWN_FORMATS", "Schemas", "Unit", "plan_units"]
+__all__ = ["OWN_FORMATS", "Plan", "Schemas", "Unit", "plan_units"]
 
 OWN_FORMATS = ("parquet", "orc")
 _APART = (".blob", ".vector")
@@ -63,6 +64,18 @@ class Schemas:
         return self._known[schema_id]
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be read."""
+
+    units: Sequence[Unit] = ()
+    """sorted by path"""
+    files: int = 0
+    """data files in them"""
+    files_before: int = 0
+    """data files that the snapshot has"""
+
+
 def plan_units(
     pinned: Pinned,
     schemas: Schemas,
@@ -70,10 +83,10 @@ def plan_units(
     *,
     partitions: Predicate | None = None,
     predicate: Predicate | None = None,
-) -> list[Unit]:
+) -> Plan:
     """What a snapshot has of the columns that are wanted."""
     if pinned.snapshot is None:
-        return []
+        return Plan()
     builder = pinned.table.copy_without_time_travel(_FINEST).new_read_builder()
     if partitions is not None:
         builder.with_partition_filter(partitions)
@@ -90,7 +103,13 @@ def plan_units(
     buckets = {(tuple(split.partition.values), split.bucket) for split in splits}
     vectors = scan.file_scanner._scan_dv_index(pinned.snapshot, buckets)
     planner = _Planner(pinned, schemas, wanted, vectors)
-    return sorted((unit for split in splits for unit in planner.units(split)), key=lambda u: u.path)
+    units = [unit for split in splits for unit in planner.units(split)]
+    manifests = ManifestListManager(pinned.table).read_all(pinned.snapshot)
+    return Plan(
+        sorted(units, key=lambda unit: unit.path),
+        sum(len(split.files) for split in splits),
+        sum(one.num_added_files - one.num_deleted_files for one in manifests),
+    )
 
 
 class _Planner:

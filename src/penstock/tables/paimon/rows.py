@@ -15,7 +15,7 @@ from penstock.formats import Format, TabularReader
 from penstock.formats.cache import BoundedCache
 from penstock.formats.orc import OrcFormat
 from penstock.formats.parquet import ParquetFormat
-from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from penstock.model import DataFileInfo, FileSplit, RowGroups
 from penstock.storage import Store
 from penstock.tables.columns import Column, FileColumns, NameMapping, match_columns
 from penstock.tables.paimon.foreign import ForeignRows

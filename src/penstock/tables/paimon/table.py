@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.dataset as ds
 from pypaimon.table.file_store_table import FileStoreTable
 
+from penstock.errors import OptionError
 from penstock.formats.discovered import Discovered
 from penstock.storage import Access
 from penstock.tables.paimon.catalog import explained, hiding, load_table
@@ -15,6 +16,8 @@ from penstock.tables.paimon.discovery import Scan, discover_snapshot
 from penstock.tables.paimon.snapshots import Wanted, pin, pin_again
 
 __all__ = ["PaimonTable"]
+
+T = TypeVar("T")
 
 
 class PaimonTable:
@@ -37,20 +40,27 @@ class PaimonTable:
         columns: Sequence[str] | None,
         filter: ds.Expression | None,
         partition_filter: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        blobs: str,
         access: Callable[[Mapping[str, Any]], Access],
     ) -> PaimonTable:
         """A table of a catalog; ``wanted`` says which of its snapshots."""
-        scan = Scan(columns, filter, partition_filter, catalog_options, access)
+        if blobs not in ("bytes", "descriptors"):
+            raise OptionError(f'blobs must be "bytes" or "descriptors", not {blobs!r}')
+        described = blobs == "descriptors"
+        scan = Scan(columns, filter, partition_filter, described, catalog_options, access)
         return cls(name, Wanted(**wanted), scan)
 
     def newest(self, *, reload: bool = False) -> tuple[int, int]:
         """Ids of the snapshot that is wanted, and of the schema that goes with it."""
         if reload:
             self._table = load_table(self._name, self._scan.catalog_options)
-        with explained(f"table {self._name!r}", self._hidden):
-            return pin(self._name, self._table, self._wanted).version
+        return self._explained(lambda: pin(self._name, self._table, self._wanted).version)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """What there is to read in a snapshot."""
-        with explained(f"table {self._name!r}", self._hidden):
-            return discover_snapshot(pin_again(self._name, self._table, version), self._scan)
+        return self._explained(
+            lambda: discover_snapshot(pin_again(self._name, self._table, version), self._scan)
+        )
+
+    def _explained(self, action: Callable[[], T]) -> T:
+        return explained(f"table {self._name!r}", self._hidden, action)

@@ -1,22 +1,14 @@
-"""Snapshots of any files: data, deletes of every kind, and files that are no longer there.
-
-pyiceberg writes no delete files and no version 3; its manifests are written here with its Avro
-writer. In memory every file is described as in version 3, whatever the version of the table.
-"""
+"""Snapshots of any files: data, deletes of every kind, and files that are no longer there."""
 
 from __future__ import annotations
 
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from copy import copy
 from typing import Any
 
-from pyiceberg.avro.file import AvroFile, AvroOutputFile
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
-    MANIFEST_ENTRY_SCHEMAS,
-    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
     FileFormat,
@@ -24,11 +16,7 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    ManifestWriterV2,
-    PartitionFieldSummary,
-    _inherit_from_manifest,
 )
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import (
@@ -40,13 +28,16 @@ from pyiceberg.table.snapshots import (
 )
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
-from pyiceberg.types import NestedField, StructType
 
 from writers.catalogs import next_row_id
-
-REFERENCED_DATA_FILE = DATA_FILE_TYPE[3].field(143)
-_KNOWN_MANIFESTS: dict[str, list[ManifestEntry]] = {}
-CONTENTS = {ManifestContent.DATA: "data", ManifestContent.DELETES: "deletes"}
+from writers.manifests import (
+    AnyManifestWriter,
+    entry_of,
+    manifest_content,
+    read_manifest,
+    read_manifest_list,
+    write_manifest_list,
+)
 
 
 def describe_file(
@@ -95,7 +86,10 @@ def commit_files(
     The files that are added get the new sequence number. The table is brought up to date.
     """
     table.refresh()
-    making = _NewSnapshot(table, list(added), branch)
+    added = list(added)
+    if table.metadata.format_version == 1 and any(file.content for file in added):
+        raise ValueError("tables of version 1 have no delete files")
+    making = _NewSnapshot(table, added, branch)
     manifests = making.carried_over(removed) + making.added()
     snapshot = making.snapshot(manifests)
     parent = making.parent
@@ -119,8 +113,8 @@ def live_entries(table: Table, *, branch: str = MAIN_BRANCH) -> list[ManifestEnt
         return []
     return [
         entry
-        for manifest in _read_manifest_list(table, snapshot)
-        for entry in _read_manifest(table, manifest)
+        for manifest in read_manifest_list(table, snapshot)
+        for entry in read_manifest(table, manifest)
     ]
 
 
@@ -149,7 +143,7 @@ class _NewSnapshot:
         """The manifests of the parent; those anew in which something is removed."""
         if self.parent is None:
             return []
-        manifests = _read_manifest_list(self._table, self.parent)
+        manifests = read_manifest_list(self._table, self.parent)
         if removed is None:
             return manifests
         return [self._without(manifest, removed) for manifest in manifests]
@@ -158,12 +152,12 @@ class _NewSnapshot:
         """A manifest for each content and partition spec."""
         groups = defaultdict(list)
         for file in self._added:
-            groups[_manifest_content(file), file.spec_id].append(file)
+            groups[manifest_content(file), file.spec_id].append(file)
         manifests = []
         for (content, spec_id), files in groups.items():
             with self._writer(content, spec_id) as writer:
                 for file in files:
-                    writer.add(_entry(ManifestEntryStatus.ADDED, self._id, None, file))
+                    writer.add(entry_of(ManifestEntryStatus.ADDED, self._id, None, file))
             manifests.append(writer.to_manifest_file())
         return manifests
 
@@ -171,7 +165,7 @@ class _NewSnapshot:
         first_row = next_row_id(self._table.metadata)
         added_rows = self._number(manifests, first_row)
         path = self._path(f"snap-{self._id}-0-{uuid.uuid4()}.avro")
-        self._write_list(path, manifests)
+        write_manifest_list(self._table, path, manifests, self._id, self.parent, self._sequence)
         return Snapshot(
             snapshot_id=self._id,
             parent_snapshot_id=self.parent.snapshot_id if self.parent else None,
@@ -183,7 +177,7 @@ class _NewSnapshot:
         )
 
     def _without(self, manifest: ManifestFile, removed: Callable[[DataFile], bool]) -> ManifestFile:
-        entries = _read_manifest(self._table, manifest)
+        entries = read_manifest(self._table, manifest)
         if not any(removed(entry.data_file) for entry in entries):
             return manifest
         with self._writer(manifest.content, manifest.partition_spec_id) as writer:
@@ -208,22 +202,6 @@ class _NewSnapshot:
                 rows += manifest.added_rows_count + manifest.existing_rows_count
         return rows
 
-    def _write_list(self, path: str, manifests: list[ManifestFile]) -> None:
-        metadata = {
-            "snapshot-id": str(self._id),
-            "parent-snapshot-id": str(self.parent.snapshot_id) if self.parent else "null",
-            "sequence-number": str(self._sequence),
-            "format-version": str(self._version),
-        }
-        with AvroOutputFile[ManifestFile](
-            output_file=self._table.io.new_output(path),
-            record_schema=MANIFEST_LIST_FILE_SCHEMAS[3],
-            file_schema=MANIFEST_LIST_FILE_SCHEMAS[self._version],
-            schema_name="manifest_file",
-            metadata=metadata,
-        ) as writer:
-            writer.write_block(manifests)
-
     def _summary(self) -> Summary:
         metadata = self._table.metadata
         collected = SnapshotSummaryCollector()
@@ -245,118 +223,9 @@ class _NewSnapshot:
         deletes = any(file.content != DataFileContent.DATA for file in self._added)
         return Operation.DELETE if deletes else Operation.APPEND
 
-    def _writer(self, content: ManifestContent, spec_id: int) -> _AnyManifestWriter:
+    def _writer(self, content: ManifestContent, spec_id: int) -> AnyManifestWriter:
         output = self._table.io.new_output(self._path(f"{uuid.uuid4()}-m0.avro"))
-        return _AnyManifestWriter(self._table, content, spec_id, output, self._id)
+        return AnyManifestWriter(self._table, content, spec_id, output, self._id)
 
     def _path(self, name: str) -> str:
         return self._table.location_provider().new_metadata_location(name)
-
-
-class _AnyManifestWriter(ManifestWriterV2):
-    """A manifest of any content and version."""
-
-    def __init__(
-        self, table: Table, content: ManifestContent, spec_id: int, output: Any, snapshot_id: int
-    ) -> None:
-        schema, spec = table.schema(), table.specs()[spec_id]
-        super().__init__(spec, schema, output, snapshot_id, "deflate")
-        self._content = content
-        self._version = table.metadata.format_version
-
-    def content(self) -> ManifestContent:
-        return self._content
-
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": CONTENTS[self._content]}
-
-    def prepare_entry(self, entry: ManifestEntry) -> ManifestEntry:
-        return entry
-
-    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        written = self._with_partition(self._version)
-        if self._version == 2:
-            # Version 2 has the field too; pyiceberg does not know it.
-            written = _with_file_field(written, REFERENCED_DATA_FILE)
-        return AvroOutputFile[ManifestEntry](
-            output_file=self._output_file,
-            file_schema=written,
-            record_schema=self._with_partition(3),
-            schema_name="manifest_entry",
-            metadata=self._meta,
-        )
-
-    def to_manifest_file(self) -> ManifestFile:
-        return _widened(super().to_manifest_file())
-
-
-def _with_file_field(entries: Schema, field: NestedField) -> Schema:
-    described = entries.find_field("data_file").field_type
-    widened = StructType(*described.fields, field)
-    return Schema(
-        *(
-            NestedField(2, "data_file", widened, required=True) if one.field_id == 2 else one
-            for one in entries.fields
-        )
-    )
-
-
-def _entry(
-    status: ManifestEntryStatus, snapshot_id: int, sequence: int | None, file: DataFile
-) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=status,
-        snapshot_id=snapshot_id,
-        sequence_number=sequence,
-        file_sequence_number=sequence,
-        data_file=file,
-    )
-
-
-def _manifest_content(file: DataFile) -> ManifestContent:
-    is_data = file.content == DataFileContent.DATA
-    return ManifestContent.DATA if is_data else ManifestContent.DELETES
-
-
-def _widened(manifest: ManifestFile) -> ManifestFile:
-    widened = copy(manifest)
-    missing = len(MANIFEST_LIST_FILE_SCHEMAS[3].fields) - len(manifest._data)
-    widened._data = [*manifest._data, *[None] * missing]
-    return widened
-
-
-def _read_manifest_list(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    with AvroFile[ManifestFile](
-        table.io.new_input(snapshot.manifest_list),
-        MANIFEST_LIST_FILE_SCHEMAS[3],
-        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
-        read_enums={517: ManifestContent},
-    ) as reader:
-        return [_widened(manifest) for manifest in reader]
-
-
-def _read_manifest(table: Table, manifest: ManifestFile) -> list[ManifestEntry]:
-    """Its live entries. What a manifest says never changes, and reading one is slow."""
-    known = _KNOWN_MANIFESTS.get(manifest.manifest_path)
-    if known is not None:
-        return known
-    with AvroFile[ManifestEntry](
-        table.io.new_input(manifest.manifest_path),
-        MANIFEST_ENTRY_SCHEMAS[3],
-        read_types={-1: ManifestEntry, 2: DataFile},
-        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-    ) as reader:
-        read = [
-            _inherit_from_manifest(entry, manifest)
-            for entry in reader
-            if entry.status != ManifestEntryStatus.DELETED
-        ]
-    if len(_KNOWN_MANIFESTS) > 500:
-        _KNOWN_MANIFESTS.clear()
-    _KNOWN_MANIFESTS[manifest.manifest_path] = read
-    return read

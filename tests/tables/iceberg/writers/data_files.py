@@ -41,6 +41,17 @@ def append_orc_data(table: Table, rows: pa.Table, *, stripe_rows: int | None = N
     return _commit(table, _own_files(table, rows, "orc", write), MAIN_BRANCH)
 
 
+def append_plain_parquet(table: Table, rows: pa.Table) -> list[str]:
+    """Parquet with the ids of fields, and nulls where they are: pyiceberg empties null lists."""
+    written = schema_to_pyarrow(table.schema())
+
+    def write(part: pa.Table, path: str) -> None:
+        with table.io.new_output(path).create() as stream:
+            pq.write_table(part.cast(written), stream)
+
+    return _commit(table, _own_files(table, rows, "parquet", write), MAIN_BRANCH)
+
+
 def append_parquet_without_ids(table: Table, rows: pa.Table) -> list[str]:
     """Parquet as a writer that knows nothing of Iceberg leaves it, found through a name mapping.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import duckdb_extension_avro
@@ -127,6 +128,8 @@ def comparable(value: Any) -> Any:
     """A value that can be hashed, and equals itself."""
     if isinstance(value, float) and value != value:
         return "NaN"
+    if isinstance(value, UUID):
+        return value.bytes
     if isinstance(value, dict):
         return tuple((key, comparable(inner)) for key, inner in value.items())
     if isinstance(value, list | tuple):
