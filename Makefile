@@ -34,6 +34,21 @@ $(READY): pyproject.toml constraints.txt scripts/install-azurite | $(BIN)/python
 	@scripts/step "installing the Azure server of the tests" scripts/install-azurite $(BIN)/python
 	@touch $@
 
+# pypaimon holds pyarrow below 20: an environment of its own, with versions of its own.
+PAIMON := .venv-paimon
+PAIMON_PIP := $(PAIMON)/bin/python -m pip install --disable-pip-version-check -c constraints-paimon.txt
+
+$(PAIMON)/bin/python:
+	@python=$$(scripts/find-python) && \
+	scripts/step "making $(PAIMON) with $$("$$python" --version)" "$$python" -m venv $(PAIMON) || \
+	{ rm -rf $(PAIMON); exit 1; }
+
+$(PAIMON)/.ready: pyproject.toml constraints-paimon.txt | $(PAIMON)/bin/python
+	@scripts/step "installing torch for Paimon" $(PAIMON_PIP) "$$(grep '^torch==' constraints-paimon.txt)"
+	@scripts/step "installing penstock with Paimon" $(PAIMON_PIP) -e '.[paimon,s3]' \
+		hypothesis 'moto[server]' pytest pytest-cov pytest-timeout pytest-xdist
+	@touch $@
+
 $(VENV)/.ready-%: $(READY)
 	@scripts/step "installing what make $* needs" $(PIP) -e '.[$*]'
 	@touch $@
@@ -43,9 +58,11 @@ demo: $(READY)
 
 # Random tests draw the same examples in every run. CI is taken out of the environment, because
 # pytest prints differences in full where it is set: hundreds of thousands of lines for two tables.
-test: $(READY)
+test: $(READY) $(PAIMON)/.ready
 	@env -u CI -u BUILD_NUMBER $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=ci \
 		--cov --cov-report=term
+	@env -u CI -u BUILD_NUMBER $(PAIMON)/bin/python -m pytest -n $(JOBS) --hypothesis-profile=ci \
+		tests/tables/paimon tests/formats/test_parquet_format.py tests/loader/test_loader_contract.py
 
 check: $(READY)
 	@scripts/check
@@ -67,5 +84,5 @@ docs: $(VENV)/.ready-docs
 	@echo "the documentation is in site/index.html"
 
 clean:
-	rm -rf $(VENV) .venv-integrations build dist site demo-data .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PAIMON) .venv-integrations build dist site demo-data .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests integrations examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_parts_that_were_lost_are_written_again(source: Path, tmp_path: Path) ->
     parts[1].unlink()
     go_on(source, tmp_path / "out")
     assert copied(tmp_path / "out").equals(copied(tmp_path / "whole"))
+
+
+def test_parts_of_work_that_was_given_up_do_not_come_back(source: Path, tmp_path: Path) -> None:
+    stopped(source, tmp_path / "out", "writing", file_rows=1_000)
+    shutil.rmtree(tmp_path / ".out.penstock-work")
+    assert not go_on(source, tmp_path / "out").resumed
+    assert len(list((tmp_path / "out").glob("part-*"))) == 5
+    assert sorted(ids_of(tmp_path / "out")) == list(range(ROWS))
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import StateMismatchError
+from penstock import IcebergDataFileInfo, StateMismatchError
+from penstock.formats import discover
+from penstock.model import FileList
 from penstock.write.gather import Place, ShuffledRows
 from penstock.write.journal import Journal
 from penstock.write.keys import row_keys
 from penstock.write.parts import PartSizes
 from penstock.write.ranges import LAST_KEY, fitting_ranges, parts_of_a_run
 from penstock.write.runs import open_run, write_run
+from penstock.write.source import FileRows
 
 POWERS = st.sampled_from([1, 2, 4, 16, 64])
 SIZES = st.lists(
@@ -108,7 +112,7 @@ def test_all_ranges_have_the_same_dictionary(tmp_path: Path) -> None:
     many = pa.table({"c": pa.array(["a", "b"] * 2_000).dictionary_encode()})
     few = pa.table({"c": pa.array(["z", "b"]).dictionary_encode()})
     write_run(paths[0], [many], seed=1, first_row=0, parts=16)
-    write_run(paths[1], [few], seed=1, first_row=4_000, parts=1)
+    write_run(paths[1], [few], seed=1, first_row=4_000, parts=16)
     with ShuffledRows(paths, many.schema, range_bytes=4_000, start=Place()) as rows:
         found = []
         while table := rows.take(100):
@@ -117,6 +121,18 @@ def test_all_ranges_have_the_same_dictionary(tmp_path: Path) -> None:
     assert {tuple(column.dictionary.to_pylist()) for column in found} == {("a", "b", "z")}
     values = [value for column in found for value in column.to_pylist()]
     assert sorted(values) == ["a"] * 2_000 + ["b"] * 2_001 + ["z"]
+
+
+def test_another_snapshot_of_the_same_files_is_another_source(tmp_path: Path) -> None:
+    """It may have other deletes."""
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    found = discover(tmp_path / "a.parquet")
+    facts = []
+    for snapshot in (1, 2, 1):
+        file = found.files[0]
+        listed = IcebergDataFileInfo(file.path, file.file_size, 2, snapshot_id=snapshot)
+        facts.append(FileRows.of(found.reader, FileList([listed])).facts)
+    assert facts[0] == facts[2] != facts[1]
 
 
 def test_a_journal_keeps_whole_lines(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ class IcebergDataset(TabularDataset):
             split_rows=settings.split_rows,
             split_bytes=settings.largest_chunk_bytes,
         )
-        pinned = _agreed(self._table.newest(), settings.ranks)
+        self._is_fixed = snapshot_id is not None
+        pinned = self._agreed(self._table.newest(), settings.ranks)
         super().__init__(self._table.discover(pinned), settings)
 
     @classmethod
@@ -102,10 +103,12 @@ class IcebergDataset(TabularDataset):
         """Go on with the table as it is now, from the next iteration on; gives its snapshot.
 
         What is being iterated goes on as it began. In a distributed job every rank calls it, and
-        all take the snapshot that the first one sees.
+        all take the snapshot that the first one sees. Credentials that the catalog lends are
+        renewed.
         """
-        version = _agreed(self._opened.newest(reload=True), self.ranks)
-        if version != self._version:
+        lent = self._opened.lent
+        version = self._agreed(self._opened.newest(reload=True), self.ranks)
+        if version != self._version or self._opened.lent != lent:
             self._move(self._opened.discover(version))
         return self.snapshot_id
 
@@ -115,6 +118,19 @@ class IcebergDataset(TabularDataset):
             found = self._opened.discover(version)
             self._check_state_of(found, state)
             self._move(found)
+
+    def _agreed(self, version: tuple[int, int], ranks: Ranks) -> tuple[int, int]:
+        """The version that the first rank sees, where ranks can ask each other."""
+        if ranks.size == 1 or self._is_fixed:
+            return version
+        if ranks.members is None or not is_initialised():
+            logger.warning(
+                "ranks cannot tell each other which snapshot they read, for torch.distributed is "
+                "not initialised: it is %d here; give snapshot_id= if the table may change",
+                version[0],
+            )
+            return version
+        return _agreed(version, ranks)
 
     def _move(self, found: Discovered) -> None:
         before = self._version[0]
@@ -137,9 +153,7 @@ class IcebergDataset(TabularDataset):
 
 
 def _agreed(version: tuple[int, int], ranks: Ranks) -> tuple[int, int]:
-    """The version that the first rank sees, where ranks can ask each other."""
-    if ranks.size == 1 or ranks.members is None or not is_initialised():
-        return version
+    """The version that the first rank has; every rank calls it."""
     mine = version if ranks.rank == 0 else (-1, -1)
     agreement = Agreement(ranks, name="snapshot")
     try:

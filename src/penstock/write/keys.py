@@ -26,8 +26,8 @@ def row_keys(seed: int, first_row: int, count: int) -> Keys:
     on the order of the source, and neither on memory limits nor on how the work was divided.
 
     >>> whole = row_keys(7, 0, 10)
-    >>> (row_keys(7, 6, 4) == whole[6:]).all()
-    np.True_
+    >>> bool((row_keys(7, 6, 4) == whole[6:]).all())
+    True
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise OptionError(f"seed must be an int, not {seed!r}")

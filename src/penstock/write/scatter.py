@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,12 @@ def scatter(
         place = _Place(**entry["run"])
     before = np.cumsum([0, *rows.weights])
     total = max(1, int(before[-1]))
-    with ThreadPoolExecutor(1, thread_name_prefix="penstock-run") as pool:
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="penstock-run") as pool,
+        closing(_loads(rows, place, memory)) as loads,
+    ):
         writing: Future[None] | None = None
-        for tables, after in _loads(rows, place, memory):
+        for tables, after in loads:
             if writing is not None:
                 writing.result()
             share = float(before[after.chunk] / total)
@@ -98,7 +102,7 @@ def _write(
 
 def _loads(
     rows: SourceRows, start: _Place, memory: MemoryPlan
-) -> Iterator[tuple[list[pa.Table], _Place]]:
+) -> Generator[tuple[list[pa.Table], _Place], None, None]:
     """Tables that make up a run together, and the place in the source behind them."""
     tables: list[pa.Table] = []
     loaded_bytes = 0

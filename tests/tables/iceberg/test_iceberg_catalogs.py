@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from numbered_tables import SCHEMA, all_ids, ids_in, loader_of, make_table, numbers
+from pyarrow.fs import S3FileSystem
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from servers.rest_catalog import RestCatalogServer
@@ -245,3 +246,25 @@ def test_the_table_of_another_engine_through_the_rest_catalog(
     expected = [*range(1, 120, 2), *range(1001, 1010, 2)]
     assert all_ids("db.t", server.properties) == expected
     assert all_ids("db.t", server.properties, num_workers=2) == expected
+
+
+def test_a_filesystem_that_is_given_reads_the_files(s3_catalog: WritingCatalog) -> None:
+    table = make_table(s3_catalog)
+    append_position_deletes(table, {table.inspect.files()["file_path"][0].as_py(): range(40)})
+    left = len(all_ids("db.t", s3_catalog))
+    properties = s3_catalog.properties
+    files = S3FileSystem(
+        access_key=properties["s3.access-key-id"],
+        secret_key=properties["s3.secret-access-key"],
+        endpoint_override=properties["s3.endpoint"],
+        region=properties["s3.region"],
+    )
+    assert len(all_ids("db.t", s3_catalog, filesystem=files)) == left == 80
+
+
+def test_a_cache_on_disk(s3_catalog: WritingCatalog, tmp_path: Path) -> None:
+    make_table(s3_catalog)
+    for _ in range(2):
+        loader, _ = loader_of("db.t", s3_catalog, cache_dir=tmp_path / "cache")
+        assert sorted(ids_in(loader)) == ALL
+    assert any((tmp_path / "cache").rglob("*"))

@@ -119,7 +119,9 @@ def data_requests(proxy: FaultProxy) -> list[Any]:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("how", ["sql", "rest", "vended", "vended apart", "vended over sql's"])
+@pytest.mark.parametrize(
+    "how", ["sql", "rest", "defaults", "vended", "vended apart", "vended over given"]
+)
 def test_keys_of_the_catalog_reach_every_reader(
     s3_catalog: WritingCatalog,
     s3_server: S3Server,
@@ -136,10 +138,12 @@ def test_keys_of_the_catalog_reach_every_reader(
         config = {**s3_catalog.properties_for_users, **words}
     elif how == "rest":
         config = {**serve_catalog(s3_catalog).properties, **words}
+    elif how == "defaults":
+        config = dict(serve_catalog(s3_catalog, defaults=words).properties)
     else:
         server = serve_catalog(s3_catalog, vended=words, vended_apart=how == "vended apart")
         config = dict(server.properties)
-    if how == "vended over sql's":
+    if how == "vended over given":
         config = {**config, **s3_words(proxy.url), "s3.access-key-id": "AKIAOTHER"}
     loader, dataset = loader_of("tests.db.t", config, num_workers=num_workers)
     planned = len(proxy.log)
@@ -208,6 +212,26 @@ def test_keys_that_the_catalog_lends_anew(
     dataset.refresh()
     assert ids_in(loader)[-1] is not None
     assert {request.key_id for request in proxy.log} == {"AKIA2"}
+
+
+def test_keys_that_end_are_renewed_by_refresh(
+    s3_catalog: WritingCatalog,
+    s3_server: S3Server,
+    serve_catalog: Serve,
+    proxy_to: ProxyTo,
+) -> None:
+    expected = with_deletes(s3_catalog)
+    proxy = proxy_to(s3_server.url)
+    server = serve_catalog(s3_catalog, vended={**s3_words(proxy.url), "s3.access-key-id": "AKIA1"})
+    loader, dataset = loader_of("db.t", server.properties)
+    state = loader.state_dict()
+    proxy.reject_keys("AKIA1")
+    with pytest.raises(AccessDeniedError, match="ExpiredToken"):
+        list(loader)
+    server.vended["s3.access-key-id"] = "AKIA2"
+    dataset.refresh()
+    loader.load_state_dict(state)
+    assert sorted(ids_in(loader)) == expected
 
 
 # --- who is asked for the table

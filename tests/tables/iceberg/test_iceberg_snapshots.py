@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from itertools import chain, islice
@@ -45,13 +44,13 @@ def rename_x(table: Table) -> None:
 
 
 @pytest.fixture
-def moved(catalog: WritingCatalog) -> Iterator[tuple[dict[str, str], Table, list[int]]]:
+def moved(catalog: WritingCatalog) -> tuple[dict[str, str], Table, list[int]]:
     """A table that was written three times, renamed a column, and was written once more."""
     table = make_table(catalog)
     rename_x(table)
     append_rows(table, numbers(120, 40).rename_columns(["id", "y"]))
     ids = [one.snapshot_id for one in table.metadata.snapshots]
-    yield catalog.properties_for_users, table, ids
+    return catalog.properties_for_users, table, ids
 
 
 # --- choosing
@@ -120,7 +119,7 @@ def test_the_current_schema_where_it_is_younger_than_the_newest_snapshot(
         ({"branch": "a", "as_of": 1}, "branch and as_of exclude each other"),
         ({"as_of": "yesterday"}, "as_of='yesterday' is no time as in ISO 8601"),
         ({"as_of": "2024-01-01T00:00:00"}, "does not say in which time zone"),
-        ({"as_of": datetime(2024, 1, 1)}, "does not say in which time zone"),  # noqa: DTZ001
+        ({"as_of": datetime(2024, 1, 1)}, "does not say in which time zone"),
         ({"as_of": 1.5}, "as_of must be a datetime with a time zone"),
         ({"as_of": True}, "as_of must be a datetime with a time zone"),
     ],
@@ -327,6 +326,20 @@ def test_columns_of_the_state_s_schema_need_its_snapshot(catalog: WritingCatalog
     assert sorted(seen + ids_in(again)) == ALL
 
 
+def test_a_state_of_what_came_after_the_table_was_loaded(catalog: WritingCatalog) -> None:
+    table = make_table(catalog)
+    older, dataset = loader_of("db.t", catalog)
+    rename_x(table)
+    younger, _ = loader_of("db.t", catalog)
+    older.load_state_dict(younger.state_dict())
+    assert dataset.schema.names == ["id", "y"]
+    append_rows(table, numbers(500, 5).rename_columns(["id", "y"]))
+    youngest, _ = loader_of("db.t", catalog)
+    older.load_state_dict(youngest.state_dict())
+    assert dataset.num_rows == 125
+    assert sorted(ids_in(older)) == [*ALL, *range(500, 505)]
+
+
 def test_a_snapshot_that_has_expired(catalog: WritingCatalog) -> None:
     table = make_table(catalog)
     loader, dataset = loader_of("db.t", catalog)
@@ -400,9 +413,7 @@ def test_ranks_that_begin_around_an_append_agree(
 
 
 @pytest.mark.parametrize("deletes", [False, True])
-def test_ranks_that_refresh_agree(
-    catalog: WritingCatalog, tmp_path: Path, deletes: bool
-) -> None:
+def test_ranks_that_refresh_agree(catalog: WritingCatalog, tmp_path: Path, deletes: bool) -> None:
     table = make_table(catalog)
     before = set(ALL)
     if deletes:
@@ -421,6 +432,19 @@ def test_ranks_that_refresh_agree(
         assert mine[0] == theirs[0]
         assert len(mine[1]) == len(theirs[1])
         assert {*chain(*mine[1]), *chain(*theirs[1])} == expected[mine[0]]
+
+
+def test_ranks_of_the_environment_alone_are_told_that_they_cannot_agree(
+    catalog: WritingCatalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshot = make_table(catalog).metadata.current_snapshot_id
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    loader_of("db.t", catalog)
+    assert f"it is {snapshot} here; give snapshot_id=" in caplog.text
+    caplog.clear()
+    loader_of("db.t", catalog, snapshot_id=snapshot)
+    assert "snapshot_id=" not in caplog.text
 
 
 def test_ranks_of_the_environment_alone(
@@ -442,6 +466,29 @@ def test_ranks_of_the_environment_alone(
     alone, _ = loader_of("db.t", catalog)
     alone.load_state_dict(merged)
     assert sorted(seen + ids_in(alone)) == ALL
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_another_number_of_ranks_goes_on_in_the_snapshot_of_the_state(
+    catalog: WritingCatalog, ranks: int, deletes: bool
+) -> None:
+    table = make_table(catalog)
+    left = set(ALL)
+    if deletes:
+        append_position_deletes(table, {data_files(table)[1].file_path: range(7)})
+        left -= set(range(40, 47))
+    seen, states = [], []
+    for rank in (0, 1):
+        loader, _ = loader_of("db.t", catalog, rank=rank, world_size=2, even=False)
+        seen += ids_in(islice(loader, 2))
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    change_everything(table)
+    for rank in range(ranks):
+        loader, _ = loader_of("db.t", catalog, rank=rank, world_size=ranks, even=False)
+        loader.load_state_dict(merge_states(states))
+        seen += ids_in(loader)
+    assert sorted(seen) == sorted(left)
 
 
 def test_states_of_two_snapshots_do_not_merge(catalog: WritingCatalog) -> None:
@@ -491,10 +538,9 @@ def write_partitioned(directory: Path, *, deletes: bool = False) -> None:
         rows = {"id": ids, "part": parts, "s": [f"row {one}" for one in ids]}
         append_rows(table, pa.table(rows, schema=schema))
         if deletes:
-            sizes_of = {int(f.file_path.split("part=")[1][0]): f for f in data_files(table)}
+            by_path = {f.file_path: sizes[f.partition[0]] for f in data_files(table)}
             append_position_deletes(
-                table,
-                {f.file_path: range(sizes[part], sizes[part] + gone) for part, f in sizes_of.items()},
+                table, {path: range(size, size + gone) for path, size in by_path.items()}
             )
 
 
@@ -534,6 +580,12 @@ class IcebergResume(ResumeContract):
         settings = {"batch_size": 100, "num_workers": 0, **options}
         return create_over(directory, **settings)[0]
 
+    def test_states_are_small(self, states: list[dict[str, Any]]) -> None:
+        for state in states:
+            snapshot = len(json.dumps(state["plan"][-1]))
+            assert 20 < snapshot < 40
+            assert len(json.dumps(state)) < 200 + snapshot + 20 * len(state["lanes"])
+
 
 class TestIcebergMixed(IcebergResume):
     options: ClassVar = {"shuffle": True, "split_rows": 70, "mix": 3, "lanes": 2}
@@ -557,4 +609,3 @@ class TestIcebergDeletesFiltered(IcebergResume):
 class TestIcebergDeletesInWorkers(IcebergResume):
     deletes: ClassVar = True
     options: ClassVar = {"split_rows": 100, "num_workers": 2, "shuffle": True}
-

@@ -47,7 +47,12 @@ class RestServer:
         try:
             table = self.warehouse.catalog.get_table(f"{database}.{name}")
         except TableNotExistException:
-            return 404, {"message": "none", "code": 404, "resourceType": "TABLE", "resourceName": name}
+            return 404, {
+                "message": "none",
+                "code": 404,
+                "resourceType": "TABLE",
+                "resourceName": name,
+            }
         root = table.table_path if "://" in table.table_path else f"file://{table.table_path}"
         if not rest:
             schema = _schema(table)

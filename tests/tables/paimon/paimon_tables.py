@@ -141,4 +141,3 @@ def numbered(start: int, rows: int) -> pa.Table:
             "name": pa.array([f"row {i}" for i in ids], pa.string()),
         }
     )
-

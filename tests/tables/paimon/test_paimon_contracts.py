@@ -42,7 +42,9 @@ def write_holed_table(directory: Path) -> None:
         data = numbered(start, rows)
         holes = pa.array(sorted({0, *range(rows // 3, rows // 2), rows - 1}))
         doubled = pa.concat_tables([data, numbered(-1, 1)]).take(
-            pa.array([i for row in range(rows) for i in ([rows] * (row in holes.to_pylist())) + [row]])
+            pa.array(
+                [i for row in range(rows) for i in ([rows] * (row in holes.to_pylist())) + [row]]
+            )
         )
         places = [i for i, value in enumerate(doubled["id"].to_pylist()) if value == -1]
         write(table, doubled.append_column("part", pa.array([part] * len(doubled), pa.int32())))
@@ -58,24 +60,18 @@ def create(directory: Path, **options: Any) -> tuple[StatefulLoader, PaimonDatas
     )
 
 
-class TestAppendTableLoader(LoaderContract):
+class TestPaimonLoader(LoaderContract):
     rows = ROWS
 
     @classmethod
     def write(cls, directory: Path) -> None:
-        write_table(directory)
+        write_holed_table(directory)
 
     @classmethod
     def create(cls, directory: Path, **options: Any) -> tuple[StatefulLoader, PaimonDataset]:
         if options.get("shuffle") or options.get("mix", 1) > 1:
             options["chunk_size"] = 70
         return create(directory, **options)
-
-
-class TestHoledTableLoader(TestAppendTableLoader):
-    @classmethod
-    def write(cls, directory: Path) -> None:
-        write_holed_table(directory)
 
 
 class PaimonResume(ResumeContract):
@@ -106,3 +102,11 @@ class TestPaimonFiltered(PaimonResume):
         "shuffle": True,
         "chunk_size": 60,
     }
+
+
+class TestPaimonFilesThatPypaimonReads(PaimonResume):
+    options: ClassVar = {"shuffle": True, "chunk_size": 70, "mix": 2}
+
+    @classmethod
+    def write(cls, directory: Path) -> None:
+        write_table(directory, **{"file.format": "row"})

@@ -49,7 +49,9 @@ def rows_of(place: int) -> pa.Table:
     columns["d"] = [dt.date(2020, 1, 1 + place + i) for i in range(3)]
     columns["money"] = [Decimal(place).scaleb(-2), None, Decimal("5.25")]
     columns["at"] = [dt.datetime(2020, 1, 1 + place, i) for i in range(3)]
-    return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names})
+    return pa.table(
+        {name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +142,14 @@ def test_files_without_such_rows_are_not_read(
 
 
 def test_statistics_of_old_names_and_types_prune_nothing_wrongly(warehouse: Warehouse) -> None:
-    schema = pa.schema([("id", pa.int64()), ("a", pa.int32()), ("b", pa.int32()), ("t", pa.string())])
+    schema = pa.schema(
+        [("id", pa.int64()), ("a", pa.int32()), ("b", pa.int32()), ("t", pa.string())]
+    )
     table = warehouse.make("renamed", schema, **{"metadata.stats-mode": "full"})
-    write(table, pa.table({"id": [0, 1], "a": [1, 2], "b": [100, 200], "t": ["5", "6"]}, schema=schema))
+    write(
+        table,
+        pa.table({"id": [0, 1], "a": [1, 2], "b": [100, 200], "t": ["5", "6"]}, schema=schema),
+    )
     warehouse.alter("renamed", SchemaChange.rename_column("a", "c"))
     warehouse.alter("renamed", SchemaChange.rename_column("b", "a"))
     table = warehouse.alter(
@@ -168,8 +175,16 @@ BUCKETED = {
     "d": (pa.date32(), [dt.date(2020, 1, 1), dt.date(1969, 1, 1)], dt.date(1969, 1, 1)),
     "m": (pa.decimal128(10, 2), [Decimal("1.50"), Decimal("-2.25")], Decimal("1.5")),
     "big": (pa.decimal128(30, 2), [Decimal("1.50"), Decimal("-2.25")], Decimal("1.5")),
-    "at": (pa.timestamp("us"), [dt.datetime(2020, 1, 1), dt.datetime(1960, 1, 1, 1)], dt.datetime(2020, 1, 1)),
-    "ms": (pa.timestamp("ms"), [dt.datetime(2020, 1, 1), dt.datetime(1960, 1, 1, 1)], dt.datetime(2020, 1, 1)),
+    "at": (
+        pa.timestamp("us"),
+        [dt.datetime(2020, 1, 1), dt.datetime(1960, 1, 1, 1)],
+        dt.datetime(2020, 1, 1),
+    ),
+    "ms": (
+        pa.timestamp("ms"),
+        [dt.datetime(2020, 1, 1), dt.datetime(1960, 1, 1, 1)],
+        dt.datetime(2020, 1, 1),
+    ),
     "f": (pa.float32(), [0.5, 1.5], 0.5),
 }
 

@@ -47,9 +47,7 @@ def test_a_key_comes_out_once_with_its_last_value(
         {"sequence.field": "n"},
     ],
 )
-def test_rows_are_merged_as_the_table_says(
-    warehouse: Warehouse, options: dict[str, str]
-) -> None:
+def test_rows_are_merged_as_the_table_says(warehouse: Warehouse, options: dict[str, str]) -> None:
     table = warehouse.make("merged", SCHEMA, primary_keys=["id"], bucket="2", **options)
     write(table, values(range(30), "first", 5))
     write(table, values(range(10, 40), "second", 3))

@@ -65,8 +65,10 @@ def value(i: int) -> dict[str, Any]:
 def typed(schema: pa.Schema, rows: int) -> pa.Table:
     """Rows of every type; every seventh value of a row is null."""
     made = [
-        {n: None if n != "id" and (i + place) % 7 == 0 else value(i)[n]
-         for place, n in enumerate(schema.names)}
+        {
+            n: None if n != "id" and (i + place) % 7 == 0 else value(i)[n]
+            for place, n in enumerate(schema.names)
+        }
         for i in range(rows)
     ]
     return pa.Table.from_pylist(made, schema=schema)
@@ -253,7 +255,9 @@ def test_partitions_are_chosen_by_their_values(
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("dataset", type_)])
     table = warehouse.make("parts", schema, partition_keys=["dataset"])
-    rows = [{"id": 10 * place + i, "dataset": v} for place, v in enumerate(values) for i in range(5)]
+    rows = [
+        {"id": 10 * place + i, "dataset": v} for place, v in enumerate(values) for i in range(5)
+    ]
     write(table, pa.Table.from_pylist(rows, schema=schema))
     assert in_order(warehouse.read("parts")) == in_order(arrow_rows(table))
     for one in values:

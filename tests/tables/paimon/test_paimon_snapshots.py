@@ -126,9 +126,7 @@ def ids_of_branch(moving: Warehouse) -> list[int]:
     return [row["id"] for row in in_order(moving.read("moving$branch_side"))]
 
 
-def test_secrets_are_in_no_text(
-    warehouse: Warehouse, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_secrets_are_in_no_text(warehouse: Warehouse, caplog: pytest.LogCaptureFixture) -> None:
     warehouse.make("quiet", numbered(0, 0).schema, **{"file.format": "row"})
     write(warehouse.table("quiet"), numbered(0, 5))
     warehouse.options["s3.secret-key"] = "tell-nobody"

@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
 from penstock.errors import (
     AccessDeniedError,
+    FileChangedError,
     NothingFoundError,
     OptionError,
     PenstockError,
     ReadError,
 )
 from penstock.storage import Redaction
+from penstock.tables.iceberg.rows import LISTED
 
 __all__ = ["load_table", "reading_metadata"]
 
@@ -27,6 +31,7 @@ T = TypeVar("T")
 _TELLING = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _REFUSED = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
+_NOT_UNDERSTOOD = (exceptions.ValidationError, ValidationError)
 _FOREIGN = {
     "sqlalchemy.exc": ("SQLAlchemyError",),
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
@@ -66,9 +71,11 @@ def reading_metadata(name: str, table: Table, action: Callable[[], T]) -> T:
     """What an action gives that reads lists of files; errors of its client as ours."""
     try:
         return action()
+    except FileChangedError as error:
+        raise FileChangedError(f"table {name!r}: {error}; {LISTED}") from error
     except PenstockError:
         raise
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, *_NOT_UNDERSTOOD) as error:
         kind = AccessDeniedError if isinstance(error, PermissionError) else ReadError
         ours = kind(
             f"table {name!r}: its lists of files under {table.metadata.location} cannot be read: "
@@ -125,6 +132,11 @@ def _explained(what: str, hidden: Redaction, action: Callable[[], T]) -> T:
         ours = AccessDeniedError(
             f"{what}: the catalog refuses access: {_told(error, hidden)}; check the credentials "
             "in catalog_config"
+        )
+    except _NOT_UNDERSTOOD as error:
+        ours = ReadError(
+            f"{what}: pyiceberg does not understand its metadata, which is damaged or has features "
+            f"newer than pyiceberg {version('pyiceberg')}: {_told(error, hidden)}"
         )
     except exceptions.NotInstalledError as error:
         ours = OptionError(f"{what}: {_told(error, hidden)}")

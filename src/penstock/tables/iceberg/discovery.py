@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import bind
 
-from penstock.errors import ReadError
+from penstock.errors import OptionError, PenstockError, ReadError
 from penstock.formats import Discovered, TabularReader
 from penstock.formats.filters import check_filter, columns_of
 from penstock.formats.schemas import project
@@ -104,7 +105,7 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
 def _plan(pinned: Pinned, scan: Scan, whole: pa.Schema) -> Sequence[PlannedFile]:
     row_filter: BooleanExpression = AlwaysTrue()
     if scan.scan_filter is not None:
-        row_filter = scan.scan_filter
+        row_filter = _checked(scan.scan_filter, pinned)
     elif scan.filter is not None:
         specs = pinned.metadata.specs().values()
         said = to_iceberg(scan.filter, whole, pinned.schema, specs=specs)
@@ -112,7 +113,15 @@ def _plan(pinned: Pinned, scan: Scan, whole: pa.Schema) -> Sequence[PlannedFile]
         logger.info("filters prune files by %.500s", row_filter)
         for part in said.dropped:
             logger.info("applied to rows only: %s", part)
-    plan = plan_files(pinned.metadata, pinned.schema, pinned.io, pinned.snapshot, row_filter)
+    try:
+        plan = plan_files(pinned.metadata, pinned.schema, pinned.io, pinned.snapshot, row_filter)
+    except ValueError as error:
+        if isinstance(error, PenstockError):
+            raise
+        raise ReadError(
+            f"table {pinned.table!r}: the lists of files of snapshot {pinned.snapshot_id} are "
+            f"damaged, or of a kind that pyiceberg does not know: {type(error).__name__}: {error}"
+        ) from error
     logger.info(
         "table %s, snapshot %s: %d of %d data files to read",
         pinned.table,
@@ -121,6 +130,16 @@ def _plan(pinned: Pinned, scan: Scan, whole: pa.Schema) -> Sequence[PlannedFile]
         plan.files_before,
     )
     return plan.files
+
+
+def _checked(scan_filter: BooleanExpression, pinned: Pinned) -> BooleanExpression:
+    try:
+        bind(pinned.schema, scan_filter, case_sensitive=True)
+    except (ValueError, TypeError) as error:
+        raise OptionError(
+            f"scan_filter {scan_filter} does not fit table {pinned.table!r}: {error}"
+        ) from error
+    return scan_filter
 
 
 def _rows(

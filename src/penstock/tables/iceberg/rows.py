@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import ReadError
+from penstock.errors import FileChangedError, ReadError
 from penstock.formats import Format
 from penstock.formats.cache import BoundedCache
 from penstock.formats.orc import OrcFormat
@@ -19,7 +20,7 @@ from penstock.tables.columns import Column, FileColumns, NameMapping, match_colu
 from penstock.tables.iceberg.deletes import DeletesOf
 from penstock.tables.iceberg.live_rows import LiveRows
 
-__all__ = ["EQUALITY_COLUMN", "FORMATS", "FileKind", "IcebergRows"]
+__all__ = ["EQUALITY_COLUMN", "FORMATS", "LISTED", "FileKind", "IcebergRows"]
 
 EQUALITY_COLUMN = "\0equality {}"
 """name under which a column is read that decides which rows are deleted, by its field id"""
@@ -29,6 +30,10 @@ FORMATS: Mapping[str, Format] = {
     "parquet": ParquetFormat({"coerce_int96_timestamp_unit": "us"}),
     "orc": OrcFormat(),
 }
+LISTED = (
+    "files of a snapshot are never written again: someone has removed or replaced this one, or the "
+    "snapshot has expired (refresh() goes on with the newest one)"
+)
 _KEPT_BYTES = 16 << 20
 
 
@@ -71,11 +76,12 @@ class IcebergRows:
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
         kind = self._kind(chunk.file)
-        columns = self._matched(store, chunk.file, schema)
         rows = 0
-        for table in FORMATS[kind.format].read(store, chunk, columns.stored, block_bytes):
-            rows += table.num_rows
-            yield columns.aligned(table, str(chunk))
+        with _listed():
+            columns = self._matched(store, chunk.file, schema)
+            for table in FORMATS[kind.format].read(store, chunk, columns.stored, block_bytes):
+                rows += table.num_rows
+                yield columns.aligned(table, str(chunk))
         wanted = chunk.row_range
         if wanted is not None and rows != wanted.length:
             raise ReadError(f"{chunk}: the file has {rows} of these rows only")
@@ -84,15 +90,16 @@ class IcebergRows:
         kind = self._kind(chunk.file)
         if not kind.deletes:
             return table
-        return LiveRows().live(
-            store,
-            kind.deletes,
-            self._as_stored(chunk.file),
-            first_row,
-            table,
-            {column: EQUALITY_COLUMN.format(column) for column in kind.deletes.field_ids},
-            data_path=self.written_paths.get(chunk.file.path),
-        )
+        with _listed():
+            return LiveRows().live(
+                store,
+                kind.deletes,
+                self._as_stored(chunk.file),
+                first_row,
+                table,
+                {column: EQUALITY_COLUMN.format(column) for column in kind.deletes.field_ids},
+                data_path=self.written_paths.get(chunk.file.path),
+            )
 
     def _as_stored(self, file: DataFileInfo) -> DataFileInfo:
         rows = self.stored_rows.get(file.path)
@@ -125,6 +132,15 @@ class IcebergRows:
             constants=kind.constants,
             where=file.path,
         )
+
+
+@contextmanager
+def _listed() -> Iterator[None]:
+    """Say of a file that is not there, or is another, that the table's metadata lists it."""
+    try:
+        yield
+    except FileChangedError as error:
+        raise FileChangedError(f"{error}; {LISTED}") from error
 
 
 _matched: BoundedCache[FileColumns] = BoundedCache(

@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from penstock.errors import NothingFoundError, OptionError
 
-__all__ = ["Pinned", "Wanted", "pin", "pin_again"]
+__all__ = ["Pinned", "Wanted", "is_known", "pin", "pin_again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,13 @@ def pin(name: str, table: Table, wanted: Wanted) -> Pinned:
     if wanted.branch is None and snapshot.schema_id is not None:
         schema = _schema(metadata, snapshot.schema_id) or schema
     return Pinned(name, metadata, table.io, schema, snapshot)
+
+
+def is_known(table: Table, version: tuple[int, int]) -> bool:
+    """Whether what was loaded of a table has the snapshot and the schema of a ``version``."""
+    snapshot_id, schema_id = version
+    there = snapshot_id == -1 or table.metadata.snapshot_by_id(snapshot_id) is not None
+    return there and _schema(table.metadata, schema_id) is not None
 
 
 def pin_again(name: str, table: Table, version: tuple[int, int]) -> Pinned:

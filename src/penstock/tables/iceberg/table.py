@@ -16,7 +16,7 @@ from penstock.model import IcebergDataFileInfo
 from penstock.storage import Access
 from penstock.tables.iceberg.catalog import load_table, reading_metadata
 from penstock.tables.iceberg.discovery import Scan, discover_snapshot
-from penstock.tables.iceberg.snapshots import Wanted, pin, pin_again
+from penstock.tables.iceberg.snapshots import Wanted, is_known, pin, pin_again
 
 __all__ = ["IcebergTable"]
 
@@ -72,9 +72,14 @@ class IcebergTable:
             self._table = load_table(self._name, self._config)
         return pin(self._name, self._table, self._wanted).version
 
+    @property
+    def lent(self) -> Mapping[str, Any]:
+        """What the catalog said of the table's storage when it was loaded, credentials too."""
+        return dict(self._table.io.properties)
+
     def discover(self, version: tuple[int, int]) -> Discovered:
         """What there is to read in a snapshot, which may be younger than what was loaded."""
-        if self._table.metadata.snapshot_by_id(version[0]) is None:
+        if not is_known(self._table, version):
             self._table = load_table(self._name, self._config)
         pinned = pin_again(self._name, self._table, version)
         return reading_metadata(

@@ -28,11 +28,8 @@ def wanted_partitions(
     if given is None:
         return None
     several = [given] if isinstance(given, Mapping) else given
-    if (
-        isinstance(several, str)
-        or not isinstance(several, Sequence)
-        or not several
-        or not all(isinstance(one, Mapping) and one for one in several)
+    if not isinstance(several, list | tuple) or not all(
+        isinstance(one, Mapping) and one for one in several or [None]
     ):
         raise OptionError(
             "partition_filter must be values by column, such as {'day': '2026-01-31'}, or a list "
@@ -40,8 +37,10 @@ def wanted_partitions(
         )
     for name in (name for one in several for name in one):
         if name not in keys:
-            kind = f"the table is partitioned by {', '.join(map(repr, keys))}" if keys else (
-                "the table is not partitioned"
+            kind = (
+                f"the table is partitioned by {', '.join(map(repr, keys))}"
+                if keys
+                else ("the table is not partitioned")
             )
             hint = f"; {near_names(str(name), keys)}" if keys else "; filters= is for all columns"
             raise OptionError(f"partition_filter names {name!r}, but {kind}{hint}")

@@ -52,14 +52,18 @@ class Schemas:
 
     def __init__(self, pinned: Pinned) -> None:
         self._table = pinned.table
-        self._known: dict[int, TableSchema] = {pinned.table.table_schema.id: pinned.table.table_schema}
+        self._known: dict[int, TableSchema] = {
+            pinned.table.table_schema.id: pinned.table.table_schema
+        }
 
     def __getitem__(self, schema_id: int) -> TableSchema:
         if schema_id not in self._known:
             found = self._table.schema_manager.get_schema(schema_id)
             if found is None:
-                raise ReadError(f"{self._table.identifier} has files of the schema {schema_id}, "
-                                "which is not there: the table is damaged")
+                raise ReadError(
+                    f"{self._table.identifier} has files of the schema {schema_id}, "
+                    "which is not there: the table is damaged"
+                )
             self._known[schema_id] = found
         return self._known[schema_id]
 
@@ -97,8 +101,8 @@ def plan_units(
     for split in splits:
         if not isinstance(split, DataSplit):
             raise ReadError(
-                f"table {pinned.name!r}: a {type(split).__name__} is not read here, because rows or "
-                "columns of it may be hidden from some users"
+                f"table {pinned.name!r}: a {type(split).__name__} is not read here, because rows "
+                "or columns of it may be hidden from some users"
             )
     buckets = {(tuple(split.partition.values), split.bucket) for split in splits}
     vectors = scan.file_scanner._scan_dv_index(pinned.snapshot, buckets)
@@ -139,9 +143,7 @@ class _Planner:
             for file in split.files:
                 yield self._one(split, file, vectors.get(file.file_name))
 
-    def _keyed(
-        self, split: DataSplit, vectors: Mapping[str, DeletionFile]
-    ) -> Iterator[Unit]:
+    def _keyed(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> Iterator[Unit]:
         """Files that need no merging have been compacted: their rows are counted."""
         settled = split.raw_convertible and all(file.level > 0 for file in split.files)
         if settled and all(map(self._readable, split.files)):
@@ -210,16 +212,16 @@ class _Planner:
         return any(field.id in ids for field in self._wanted)
 
     def _fields(self, file: DataFileMeta) -> Sequence[DataField]:
-        return self._schemas[file.schema_id].data_file_fields(file.write_cols)
+        return list(self._schemas[file.schema_id].data_file_fields(file.write_cols))
 
     def _check_names(self, file: DataFileMeta) -> None:
         """pypaimon finds the columns of such files by the names that they have in the table now."""
         now = {field.name: field.id for field in self._table.fields}
         wanted = {field.id for field in self._wanted}
-        for field in self._fields(file) if file.write_cols is not None else ():
-            if now.get(field.name) != field.id and (field.id in wanted or field.name in now):
+        for one in self._fields(file) if file.write_cols is not None else ():
+            if now.get(one.name) != one.id and (one.id in wanted or one.name in now):
                 raise ReadError(
-                    f"{_path(file)}: the column {field.name!r} of it was renamed after some of "
+                    f"{_path(file)}: the column {one.name!r} of it was renamed after some of "
                     "its rows were updated (data evolution), which is not read here; let an "
                     "engine compact the table, or leave the column out with columns="
                 )

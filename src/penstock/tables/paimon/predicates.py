@@ -22,7 +22,6 @@ import pyarrow.dataset as ds
 from pypaimon.common.predicate import Predicate
 from pypaimon.common.predicate_builder import PredicateBuilder
 
-from penstock.tables.iceberg.filters.constants import compared_value, listed_values
 from penstock.formats.expressions import (
     Call,
     Column,
@@ -31,6 +30,7 @@ from penstock.formats.expressions import (
     NotTakenApart,
     take_apart,
 )
+from penstock.tables.iceberg.filters.constants import compared_value, listed_values
 
 __all__ = ["Translation", "literal_of"]
 
@@ -100,17 +100,13 @@ class Translation:
                 return self._tested(function, name, node, wanted)
         return None
 
-    def _joined(
-        self, parts: Sequence[Predicate | None], all_needed: bool
-    ) -> Predicate | None:
+    def _joined(self, parts: Sequence[Predicate | None], all_needed: bool) -> Predicate | None:
         known = [part for part in parts if part is not None]
         if all_needed:
             return self.builder.and_predicates(known) if known else None
         return self.builder.or_predicates(known) if len(known) == len(parts) else None
 
-    def _comparison(
-        self, function: str, one: Node, other: Node, wanted: bool
-    ) -> Predicate | None:
+    def _comparison(self, function: str, one: Node, other: Node, wanted: bool) -> Predicate | None:
         if isinstance(one, Constant):
             one, other, function = other, one, _MIRRORED[function]
         match one, other:
@@ -132,9 +128,7 @@ class Translation:
             return None
         return getattr(self.builder, _METHODS[function])(name, literal)
 
-    def _tested(
-        self, function: str, name: str, node: Call, wanted: bool
-    ) -> Predicate | None:
+    def _tested(self, function: str, name: str, node: Call, wanted: bool) -> Predicate | None:
         options: dict[str, Any] = {} if node.options is None else dict(node.options.items())
         match function:
             case "is_null" if not ("nan_is_null" in options and options["nan_is_null"].as_py()):

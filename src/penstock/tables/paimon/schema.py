@@ -37,9 +37,7 @@ _INSIDE = -1
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
-def table_columns(
-    fields: Sequence[DataField], wanted: Collection[str] | None
-) -> dict[str, Column]:
+def table_columns(fields: Sequence[DataField], wanted: Collection[str] | None) -> dict[str, Column]:
     """The columns by name, in the order of the table; those of unknown types only if unwanted."""
     columns: dict[str, Column] = {}
     for field in fields:
@@ -94,9 +92,8 @@ def name_mapping(fields: Sequence[DataField], *, without: Collection[str]) -> Na
     Columns by which the table is partitioned are left ``out``: what a file says of them does not
     count.
     """
-    mapping = {(VALUE_KIND.name,): VALUE_KIND.id}
-    mapping.update(_paths([field for field in fields if field.name not in without], ()))
-    return mapping
+    counting = [field for field in fields if field.name not in without]
+    return {(VALUE_KIND.name,): VALUE_KIND.id, **dict(_paths(counting, ()))}
 
 
 def _paths(

@@ -68,9 +68,7 @@ def pin_again(name: str, table: FileStoreTable, version: tuple[int, int]) -> Pin
     return _pinned(name, table, snapshot, schema_id)
 
 
-def _pinned(
-    name: str, table: FileStoreTable, snapshot: Snapshot | None, schema_id: int
-) -> Pinned:
+def _pinned(name: str, table: FileStoreTable, snapshot: Snapshot | None, schema_id: int) -> Pinned:
     """The table in one of its schemas, with the options that it has today."""
     if schema_id != table.table_schema.id:
         schema = table.schema_manager.get_schema(schema_id)

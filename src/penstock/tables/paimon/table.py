@@ -27,8 +27,8 @@ class PaimonTable:
         self._name = name
         self._wanted = wanted
         self._scan = scan
-        self._hidden = hiding(scan.catalog_options)
         self._table: FileStoreTable = load_table(name, scan.catalog_options)
+        self._hidden = hiding(scan.catalog_options)
 
     @classmethod
     def load(

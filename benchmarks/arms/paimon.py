@@ -1,0 +1,56 @@
+"""Paimon tables in shuffled chunks of 1,000 rows: through the library, and through pypaimon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from paimon_tables import catalog_options, load, make_tables
+from torch.utils.data import DataLoader
+
+import penstock.tables.paimon.table  # noqa: F401  (or the first table would be timed with imports)
+from arms.registry import Arm, register
+from arms.touch import count_rows
+from data import Data
+from penstock import PaimonDataset
+
+CHUNK_ROWS = 1000
+BATCH_ROWS = 1024
+PEER_ROWS = 50_000
+"""how many the peer reads: its rate is the same throughout, and low"""
+
+
+def _loader(data: Data, table: str, **options: Any) -> Any:
+    loader, _ = PaimonDataset.create_dataloader(
+        f"db.{table}",
+        catalog_options=catalog_options(data),
+        chunk_size=CHUNK_ROWS,
+        batch_size=BATCH_ROWS,
+        shuffle=True,
+        num_workers=0,
+        **options,
+    )
+    return loader
+
+
+def _ours(data: Data, *, table: str) -> Iterator[int]:
+    yield from count_rows(_loader(data, table), columns=21)
+
+
+def _theirs(data: Data, *, table: str) -> Iterator[int]:
+    builder = load(data, table).new_read_builder()
+    scan = builder.new_scan().with_chunk_shuffle(7, CHUNK_ROWS)
+    dataset = builder.new_read().to_torch(
+        scan.plan().splits(), streaming=True, batch_size=BATCH_ROWS, batch_format="torch"
+    )
+    batches = islice(DataLoader(dataset, batch_size=None), PEER_ROWS // BATCH_ROWS)
+    yield from count_rows(batches, columns=21)
+
+
+for _table in ("chunked", "large"):
+    for _name, _run in ((_table, _ours), (f"{_table}-to-torch", _theirs)):
+        register(
+            Arm(f"paimon.{_name}", None, partial(_run, table=_table), beforehand=make_tables)
+        )
