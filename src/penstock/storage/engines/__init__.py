@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.storage.engines.protocol import Engine, Failure, RequestError
+from penstock.storage.engines.protocol import Engine, Failure, RequestError, WritingEngine
 from penstock.storage.options.gcs import gcsfs_options, is_json_api
 
-__all__ = ["OBJECT_STORES", "SIGNED", "Engine", "Failure", "RequestError", "connect"]
+__all__ = [
+    "OBJECT_STORES",
+    "SIGNED",
+    "Engine",
+    "Failure",
+    "RequestError",
+    "WritingEngine",
+    "connect",
+]
 
 SIGNED = "signed_urls"
 """the option that holds, for URLs as they are shown, those with their secrets"""

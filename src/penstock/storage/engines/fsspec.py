@@ -60,6 +60,14 @@ class FsspecEngine:
             raise RequestError(Failure.TRANSIENT, detail)
         return data
 
+    def put(self, file: str, path: str) -> None:
+        with _translated():
+            self._filesystem.put_file(file, path)
+
+    def delete(self, path: str) -> None:
+        with _translated():
+            self._filesystem.rm_file(path)
+
     def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
         mark = next((info[key] for key in _MARKS if info.get(key) is not None), None)
         if isinstance(mark, datetime):  # some list with a number what they look at with a date

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from penstock.errors import MissingExtraError, OptionError
@@ -31,7 +32,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _FOR_KEYS = re.compile(
     r"Error performing (?:PUT|POST) |//169\.254\.169\.254|//metadata\.google\.internal"
 )
-"""requests that are not for objects, which are neither put nor posted here"""
+"""requests that are not for objects, which are neither put nor posted where one reads"""
 _LIST = "Error performing list request"
 _NAMED_CAUSES = {
     "source: TimedOut": "time-out: the server was silent for too long",
@@ -92,6 +93,16 @@ class StoreEngine:
             detail = f"{len(data)} bytes came, and not {stop - start}"
             raise RequestError(Failure.TRANSIENT, detail)
         return data
+
+    def put(self, file: str, path: str) -> None:
+        store, key, _ = self._place(path)
+        with _translated(writing=True):
+            obstore.put(store, key, Path(file))
+
+    def delete(self, path: str) -> None:
+        store, key, _ = self._place(path)
+        with _translated(writing=True):
+            obstore.delete(store, key)
 
     def _place(self, path: str) -> tuple[Any, str, str]:
         """The store of a path, its key in there, and what comes before the key."""
@@ -221,7 +232,7 @@ def _mark(meta: Mapping[str, Any]) -> str | None:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(*, writing: bool = False) -> Iterator[None]:
     """Errors of obstore as RequestErrors, by the status that their text tells."""
     check_not_forked()
     try:
@@ -242,7 +253,7 @@ def _translated() -> Iterator[None]:
         found = _STATUS.search(detail)
         # An object that is missing has an error of its own.
         missing = found is not None and found[1] == "404" and _LIST not in detail
-        wants_keys = missing or _FOR_KEYS.search(detail) is not None
+        wants_keys = not writing and (missing or _FOR_KEYS.search(detail) is not None)
         if wants_keys:
             detail = f"no credentials were got: {detail}"
         if wants_keys and found and int(found[1]) < 500:

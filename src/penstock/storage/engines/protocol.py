@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from enum import Enum
 from ssl import SSLError
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.storage.store import FileStatus
 
-__all__ = ["Engine", "Failure", "RequestError"]
+__all__ = ["Engine", "Failure", "RequestError", "WritingEngine"]
 
 _MISTAKES = (
     ArithmeticError,
@@ -126,4 +126,17 @@ class Engine(Protocol):
         self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
     ) -> Any:
         """Exactly these bytes of that version, of that size, as anything with a buffer."""
+        ...
+
+
+@runtime_checkable
+class WritingEngine(Protocol):
+    """A client that can also write. Failures are RequestErrors here too."""
+
+    def put(self, file: str, path: str) -> None:
+        """Send a file of this machine; it is there under its path when all of it has arrived."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove an object."""
         ...
