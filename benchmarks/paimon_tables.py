@@ -1,4 +1,4 @@
-"""Paimon tables of the benchmarks: made once, in a warehouse of their own beside the other data."""
+"""The Paimon table of the benchmarks: made once, in a warehouse beside the other data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from data import FLOAT_COLUMNS, Data
 __all__ = ["catalog_options", "load", "make_tables"]
 
 FILES = 4
-"""of each table, each one row group, as pypaimon writes them"""
-FILE_ROWS = {"chunked": 2.5, "large": 10}
-"""rows of a file, in those of a row group of the other data"""
+"""each one row group, as pypaimon writes them"""
 
 
 def catalog_options(data: Data) -> dict[str, str]:
-    """What a user gives to reach the tables."""
+    """What a user gives to reach the table."""
     return {"warehouse": str(_folder(data) / "warehouse")}
 
 
@@ -35,19 +33,16 @@ def load(data: Data, name: str) -> Any:
 
 
 def make_tables(data: Data) -> None:
-    """Write the tables, unless they are there."""
+    """Write the table, unless it is there."""
     done = _folder(data) / "done"
     if done.exists():
         return
     shutil.rmtree(_folder(data), ignore_errors=True)
     catalog = CatalogFactory.create(catalog_options(data))
     catalog.create_database("db", True)
-    for name, groups in FILE_ROWS.items():
-        rows = round(groups * data.rows_per_group)
-        schema = Schema.from_pyarrow_schema(_rows(0, 0).schema)
-        catalog.create_table(f"db.{name}", schema, False)
-        for number in range(FILES):
-            _append(catalog.get_table(f"db.{name}"), _rows(number, rows))
+    catalog.create_table("db.chunked", Schema.from_pyarrow_schema(_rows(0, 0).schema), False)
+    for number in range(FILES):
+        _append(load(data, "chunked"), _rows(number, 10 * data.rows_per_group // FILES))
     done.touch()
 
 

@@ -17,7 +17,7 @@ from penstock.formats.filters import columns_of
 from penstock.formats.partitioning import PathColumns
 from penstock.formats.protocol import Format
 from penstock.formats.schemas import align
-from penstock.model import FileSplit, RowRange
+from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
 from penstock.storage import Store
 
 __all__ = ["FormatRows", "RowSource", "TabularReader"]
@@ -39,6 +39,10 @@ class RowSource(Protocol):
     @property
     def delete_columns(self) -> Sequence[str]:
         """Columns that ``live`` looks at."""
+        ...
+
+    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+        """Where the row groups of a file are, if that can be known where the plan does not."""
         ...
 
     def read(
@@ -65,6 +69,9 @@ class FormatRows:
     @property
     def name(self) -> str:
         return self.format.name
+
+    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+        return file.row_groups
 
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
@@ -154,7 +161,9 @@ class TabularReader:
             limit_bytes=self.cache_bytes,
         )
         start = part.row_range.offset - group.offset
-        return table.take(pa.array(np.arange(start, start + part.row_range.length)))
+        rows = part.row_range.length
+        # Of all of a table in many pieces, pyarrow would copy all to take some.
+        return table.slice(start, rows).take(pa.array(np.arange(rows)))
 
 
 def _settled(chunk: FileSplit) -> bool:

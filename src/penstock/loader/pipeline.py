@@ -18,7 +18,7 @@ from penstock.formats.reader import TabularReader
 from penstock.loader.cores import usable_cores
 from penstock.loader.row_cost import row_cost
 from penstock.loader.stats import Stats
-from penstock.model import FileList, FileSplit
+from penstock.model import DataFileInfo, FileList, FileSplit, RowGroups
 from penstock.plan import (
     ROW_ORDER,
     Grouping,
@@ -27,6 +27,7 @@ from penstock.plan import (
     Reading,
     RowCost,
     lane_pieces,
+    no_groups,
     permutation,
     taking_turns,
 )
@@ -110,7 +111,11 @@ class Pipeline:
             self.block_bytes,
             self.row_cost,
             by_columns=not self.reader.store.local,  # larger jobs have fewer requests
+            groups_of=self._groups_of if self.reader.store.local else no_groups,
         )
+
+    def _groups_of(self, file: DataFileInfo) -> RowGroups | None:
+        return self.reader.rows.groups(self.reader.store, file)
 
     @property
     def block_bytes(self) -> int:

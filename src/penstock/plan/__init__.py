@@ -14,7 +14,14 @@ from penstock.plan.strategies import (
     TargetSizeSplitStrategy,
     plan_lanes,
 )
-from penstock.plan.windows import Piece, Reading, RowCost, lane_pieces, window_pieces
+from penstock.plan.windows import (
+    Piece,
+    Reading,
+    RowCost,
+    lane_pieces,
+    no_groups,
+    window_pieces,
+)
 
 __all__ = [
     "BYTES",
@@ -39,6 +46,7 @@ __all__ = [
     "even_out",
     "first_in_turn",
     "lane_pieces",
+    "no_groups",
     "parse_bytes",
     "permutation",
     "plan_lanes",

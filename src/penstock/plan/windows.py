@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.model import ByteRange, FileList, FileSplit, Int64Array, RowRange
+from penstock.model import (
+    ByteRange,
+    DataFileInfo,
+    FileList,
+    FileSplit,
+    Int64Array,
+    RowGroups,
+    RowRange,
+)
 from penstock.plan.chunks import BYTES, ROWS, WHOLE, Chunks
 from penstock.plan.lane import Lane, Span
 
@@ -45,6 +53,10 @@ class Piece:
     """where in its lane it begins, from 0 to 1, to read lanes side by side"""
 
 
+def no_groups(file: DataFileInfo) -> RowGroups | None:
+    """Leaves files as they are known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How windows are read."""
@@ -58,6 +70,8 @@ class Reading:
     cost: RowCost
     by_columns: bool = False
     """whether that is the size of the columns that are read, and not of all"""
+    groups_of: Callable[[DataFileInfo], RowGroups | None] = no_groups
+    """looks into a file whose row groups the plan does not know, where that costs little"""
 
     def size_of(self, rows: int, size_bytes: int) -> int:
         """What rows count for in a piece, if they take ``size_bytes`` in their file."""
@@ -140,6 +154,8 @@ def _row_parts(chunk: FileSplit, skip: int, reading: Reading) -> Iterator[tuple[
     assert chunk.row_range is not None
     start, stop = chunk.row_range.offset + skip, chunk.row_range.stop
     groups = chunk.file.row_groups
+    if groups is None:
+        groups = reading.groups_of(chunk.file)
     if groups is None:
         if start < stop:
             yield RowRange(start, stop - start), chunk.file.file_size or 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from fsspec import AbstractFileSystem
+
+from penstock.errors import OptionError
 from penstock.storage import Access, RemoteStore, Store
 from penstock.tables.iceberg.deletes import store_path
 from penstock.tables.iceberg.planning import PlannedFile
@@ -21,6 +24,13 @@ def protocol_of(pinned: Pinned, planned: Sequence[PlannedFile]) -> str:
 def store_of(pinned: Pinned, planned: Sequence[PlannedFile], access: Access) -> Store:
     """The one store that holds all files."""
     one_each = {_protocol(path): path for path in _paths(pinned, planned)}
+    given = access.filesystem
+    if given is not None and not isinstance(given, AbstractFileSystem) and set(one_each) != {""}:
+        raise OptionError(
+            f"the files of table {pinned.table!r} have URLs ({next(iter(one_each.values()))}), "
+            f"which a {type(given).__name__} does not take: give a filesystem of fsspec, or "
+            "storage_options="
+        )
     store = access.store_for(list(one_each.values()))[0]
     return replace(store, immutable=True) if isinstance(store, RemoteStore) else store
 

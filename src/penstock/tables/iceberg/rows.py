@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import FileChangedError, ReadError
-from penstock.formats import Format
+from penstock.formats import FileFacts, Format
 from penstock.formats.cache import BoundedCache
 from penstock.formats.orc import OrcFormat
 from penstock.formats.parquet import ParquetFormat
-from penstock.model import DataFileInfo, FileSplit
+from penstock.model import DataFileInfo, FileSplit, RowGroups
 from penstock.storage import Store
 from penstock.tables.columns import Column, FileColumns, NameMapping, match_columns
 from penstock.tables.iceberg.deletes import DeletesOf
@@ -86,6 +86,9 @@ class IcebergRows:
         if wanted is not None and rows != wanted.length:
             raise ReadError(f"{chunk}: the file has {rows} of these rows only")
 
+    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+        return self._facts(store, file).row_groups
+
     def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
         kind = self._kind(chunk.file)
         if not kind.deletes:
@@ -105,6 +108,21 @@ class IcebergRows:
         rows = self.stored_rows.get(file.path)
         return file if rows is None else replace(file, record_count=rows)
 
+    def _facts(self, store: Store, file: DataFileInfo) -> FileFacts:
+        """What is in a file, which is looked at once."""
+        key = store.identity, self.identity, file.path, file.file_size
+        return _facts.get_or_make(key, lambda: self._look(store, file), limit_bytes=_KEPT_BYTES)
+
+    def _look(self, store: Store, file: DataFileInfo) -> FileFacts:
+        file = self._as_stored(file)
+        facts = FORMATS[self._kind(file).format].inspect(store, file)
+        if facts.record_count != file.record_count:
+            raise ReadError(
+                f"{file.path} has {facts.record_count} rows, and the table's manifest says "
+                f"{file.record_count}: the table is damaged"
+            )
+        return facts
+
     def _kind(self, file: DataFileInfo) -> FileKind:
         return self.kinds[self.kind_of[file.path]]
 
@@ -117,16 +135,9 @@ class IcebergRows:
 
     def _match(self, store: Store, file: DataFileInfo, schema: pa.Schema) -> FileColumns:
         kind = self._kind(file)
-        file = self._as_stored(file)
-        facts = FORMATS[kind.format].inspect(store, file)
-        if facts.record_count != file.record_count:
-            raise ReadError(
-                f"{file.path} has {facts.record_count} rows, and the table's manifest says "
-                f"{file.record_count}: the table is damaged"
-            )
         return match_columns(
             [self.columns[name] for name in schema.names],
-            facts.schema,
+            self._facts(store, file).schema,
             wanted_schema=schema,
             names=self.names,
             constants=kind.constants,
@@ -146,3 +157,4 @@ def _listed() -> Iterator[None]:
 _matched: BoundedCache[FileColumns] = BoundedCache(
     lambda columns: 2000 + 500 * len(columns.stored.names)
 )
+_facts: BoundedCache[FileFacts] = BoundedCache(lambda facts: 2000 + 500 * len(facts.schema))

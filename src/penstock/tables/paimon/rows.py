@@ -80,6 +80,9 @@ class StoredRows:
         if chunk.row_range is not None and rows != chunk.row_range.length:
             raise ReadError(f"{chunk}: the file has {rows} of these rows only")
 
+    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+        return file.row_groups
+
     def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
         deleted = self.deleted(store, chunk.file.path)
         first, last = np.searchsorted(deleted, [first_row, first_row + table.num_rows])
@@ -179,6 +182,9 @@ class PaimonRows:
         cache_bytes = self.cache_bytes if len(schema) else 0
         reader = TabularReader(store, self.stored, schema, schema, cache_bytes=cache_bytes)
         return reader.read(self._as_stored(store, chunk), block_bytes)
+
+    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+        return file.row_groups
 
     def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
         return table
