@@ -6,20 +6,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
+
+import pyarrow as pa
 
 from penstock.errors import MissingExtraError, OptionError
 from penstock.formats.discovered import Discovered
 from penstock.formats.filters import to_expression
 from penstock.loader.creating import LoaderOptions, create_loader
 from penstock.loader.dataloader import StatefulLoader
-from penstock.loader.dataset import TabularDataset
-from penstock.loader.fingerprint import Fingerprint
-from penstock.loader.iceberg import _agreed
 from penstock.loader.settings import DatasetOptions, Settings
-
-if TYPE_CHECKING:
-    from penstock.tables.paimon.table import PaimonTable
+from penstock.loader.table_dataset import TableDataset
 
 __all__ = ["PaimonDataset", "PaimonOptions"]
 
@@ -43,7 +40,7 @@ class PaimonOptions(DatasetOptions, LoaderOptions, total=False):
     blobs: str
 
 
-class PaimonDataset(TabularDataset):
+class PaimonDataset(TableDataset):
     """Rows of a Paimon table, as it was at one snapshot.
 
     The snapshot is chosen when the dataset is made (the newest one, unless ``snapshot_id`` or
@@ -81,7 +78,7 @@ class PaimonDataset(TabularDataset):
             if error.name is None or error.name.partition(".")[0] != "pypaimon":
                 raise
             raise MissingExtraError.for_extra("paimon", "pypaimon") from error
-        self._table: PaimonTable | None = PaimonTable.load(
+        opened = PaimonTable.load(
             table,
             catalog_options,
             wanted={"snapshot_id": snapshot_id, "tag": tag},
@@ -91,8 +88,7 @@ class PaimonDataset(TabularDataset):
             blobs=blobs,
             access=settings.access,
         )
-        pinned = _agreed(self._table.newest(), settings.ranks)
-        super().__init__(self._table.discover(pinned), settings)
+        super().__init__(opened, settings, is_fixed=snapshot_id is not None)
 
     @classmethod
     def create_dataloader(
@@ -105,41 +101,26 @@ class PaimonDataset(TabularDataset):
         """
         return create_loader(partial(cls, table), options)
 
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot that is read; None of a table into which nothing was ever written."""
-        return self._version[0] if self._version[0] != -1 else None
-
-    def refresh(self) -> int | None:
-        """Go on with the table as it is now, from the next iteration on; gives its snapshot.
-
-        What is being iterated goes on as it began. In a distributed job every rank calls it, and
-        all take the snapshot that the first one sees.
-        """
-        version = _agreed(self._opened.newest(reload=True), self.ranks)
-        if version != self._version:
-            self._move(version)
-        return self.snapshot_id
-
-    def move_to(self, state: Mapping[str, Any]) -> None:
-        version = Fingerprint.version_of(state)
-        if version is not None and version != self._version:
-            self._move(version)
-
-    def _move(self, version: tuple[int, int]) -> None:
-        logger.info("from snapshot %d to %d", self._version[0], version[0])
-        self._read_from(self._opened.discover(version))
-
     def _read_from(self, found: Discovered) -> None:
-        """Chunks of so many rows can only be made where rows are counted."""
-        self._settings = self._given
-        if self._given.split_rows is not None and (found.files.counts < 0).any():
-            logger.info(
-                "rows with the same keys have to be merged: each range of keys in a bucket is "
-                "one chunk, whatever its number of rows"
-            )
-            self._settings = replace(self._given, split_rows=None)
+        self._settings = self._fitting(found)
         super()._read_from(found)
+
+    def _check_state_of(self, found: Discovered, state: Mapping[str, Any]) -> None:
+        before, self._settings = self._settings, self._fitting(found)
+        try:
+            super()._check_state_of(found, state)
+        finally:
+            self._settings = before
+
+    def _fitting(self, found: Discovered) -> Settings:
+        """Chunks of so many rows can only be made where rows are counted."""
+        if self._given.split_rows is None or (found.files.counts >= 0).all():
+            return self._given
+        logger.info(
+            "rows with the same keys have to be merged: each range of keys in a bucket is one "
+            "chunk, whatever its number of rows"
+        )
+        return replace(self._given, split_rows=None)
 
     def _provide_for_small_chunks(self) -> None:
         """Chunks that are parts of files: keep what was decoded, in half of the memory."""
@@ -152,23 +133,17 @@ class PaimonDataset(TabularDataset):
         self.pipeline = replace(
             self.pipeline, reader=replace(reader, rows=keeping), prefetch_bytes=half
         )
-        if self._order.shuffle and files.sizes.sum() * _DECODED > half:
+        if self._order.shuffle and _decoded_bytes(self._found) > half:
             logger.warning(
                 "chunks are parts of row groups, which are decoded whole, and not all of them fit "
                 "into memory: a larger prefetch_bytes, larger chunks, or files with small row "
                 "groups avoid decoding them again"
             )
 
-    @property
-    def _version(self) -> tuple[int, int]:
-        assert self._found.version is not None
-        return self._found.version
 
-    @property
-    def _opened(self) -> PaimonTable:
-        if self._table is None:
-            raise OptionError("a copy of the dataset in another process stays at its snapshot")
-        return self._table
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_table": None}  # workers never talk to the catalog
+def _decoded_bytes(found: Discovered) -> int:
+    """About what all rows take once they are decoded."""
+    types = found.reader.read_schema.types
+    if all(pa.types.is_primitive(one) for one in types):
+        return int(found.files.counts.sum()) * int(sum(one.bit_width for one in types)) // 8
+    return _DECODED * int(found.files.sizes.sum())

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from numbered_tables import SCHEMA, all_ids, ids_in, loader_of, make_table, numbers
-from pyarrow.fs import S3FileSystem
+from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from servers.rest_catalog import RestCatalogServer
@@ -248,18 +249,17 @@ def test_the_table_of_another_engine_through_the_rest_catalog(
     assert all_ids("db.t", server.properties, num_workers=2) == expected
 
 
-def test_a_filesystem_that_is_given_reads_the_files(s3_catalog: WritingCatalog) -> None:
-    table = make_table(s3_catalog)
+@pytest.mark.parametrize("files", [LocalFileSystem(), fsspec.filesystem("file")], ids=str)
+def test_a_filesystem_that_is_given_reads_the_files(catalog: WritingCatalog, files: Any) -> None:
+    table = make_table(catalog)
     append_position_deletes(table, {table.inspect.files()["file_path"][0].as_py(): range(40)})
-    left = len(all_ids("db.t", s3_catalog))
-    properties = s3_catalog.properties
-    files = S3FileSystem(
-        access_key=properties["s3.access-key-id"],
-        secret_key=properties["s3.secret-access-key"],
-        endpoint_override=properties["s3.endpoint"],
-        region=properties["s3.region"],
-    )
-    assert len(all_ids("db.t", s3_catalog, filesystem=files)) == left == 80
+    assert len(all_ids("db.t", catalog, filesystem=files)) == 80
+
+
+def test_a_filesystem_that_takes_no_urls_is_refused(s3_catalog: WritingCatalog) -> None:
+    make_table(s3_catalog)
+    with pytest.raises(OptionError, match="give a filesystem of fsspec, or storage_options="):
+        loader_of("db.t", s3_catalog, filesystem=LocalFileSystem())
 
 
 def test_a_cache_on_disk(s3_catalog: WritingCatalog, tmp_path: Path) -> None:

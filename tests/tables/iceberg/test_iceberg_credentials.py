@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from numbered_tables import ids_in, loader_of, make_table, numbers
 from pyiceberg.catalog import load_catalog
+from servers.answering import AnsweringServer, Asked, Reply
 from servers.faults import xml_answer
 from servers.proxy import FaultProxy
 from servers.rest_catalog import RestCatalogServer
@@ -284,6 +285,48 @@ def test_a_catalog_that_lets_nobody_in(
     shown.add_error(caught.value)
     assert "db.t" in str(caught.value)
     assert "check the credentials in catalog_config" in str(caught.value)
+
+
+@pytest.fixture
+def echo() -> Iterator[AnsweringServer]:
+    """A catalog that answers everything with a refusal in which it repeats what it was told."""
+
+    def respond(asked: Asked) -> Reply:
+        said = f"{asked.target} {asked.authorization} {asked.head.value(b'x-more')} {asked.body!r}"
+        error = {"message": said, "type": "X", "code": server.status}
+        if asked.target.endswith("/tokens"):
+            error = {"error": "invalid_client", "error_description": said}
+        body = json.dumps(error if "error" in error else {"error": error}).encode()
+        return server.status, {"Content-Type": "application/json"}, body
+
+    server = AnsweringServer(respond)
+    server.status = 401
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 419, 500, 503])
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        {"token": TOKEN},
+        {"credential": f"me:{SECRET}"},
+        {"token": TOKEN, "header.X-More": SECRET},
+    ],
+    ids=lambda one: "+".join(one),
+)
+def test_a_catalog_that_repeats_secrets(
+    echo: AnsweringServer, shown: Shown, secrets: dict[str, str], status: int
+) -> None:
+    echo.status = status
+    config = {"type": "rest", "uri": echo.url, **secrets, "rest.retry.max-attempts": 1}
+    config["oauth2-server-uri"] = f"{echo.url}/v1/oauth/tokens"
+    with pytest.raises(PenstockError) as caught:
+        loader_of("db.t", config)
+    assert echo.seen
+    assert "db.t" in str(caught.value)
+    assert "***" in str(caught.value)
+    shown.add_error(caught.value)
 
 
 def test_a_token_that_ends_is_told_by_refresh(

@@ -254,6 +254,24 @@ def test_refresh_in_the_middle_of_an_epoch(
     del loader, running, again
 
 
+def test_refresh_of_a_dataset_that_is_iterated_by_hand(catalog: WritingCatalog) -> None:
+    table = make_table(catalog)
+    dataset, again = (
+        IcebergDataset("db.t", catalog, batch_size=10, output_format="numpy") for _ in range(2)
+    )
+    running = iter(dataset)
+    seen = ids_in(islice(running, 3))
+    change_everything(table)
+    dataset.refresh()
+    state = dataset.state_dict()
+    rest = ids_in(running)
+    assert sorted(seen + rest) == ALL
+    again.refresh()
+    again.load_state_dict(state)
+    assert ids_in(again) == rest
+    assert sorted(ids_in(dataset))[-1] == 2009
+
+
 def test_refresh_of_what_is_fixed_stays(catalog: WritingCatalog) -> None:
     table = make_table(catalog)
     first = table.metadata.snapshots[0].snapshot_id

@@ -196,6 +196,23 @@ def test_rows_that_duckdb_deletes(
             assert rows.sort_by(order).to_pydict() == expected.to_pydict()
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_rows_that_duckdb_deletes_after_the_partitions_changed(
+    catalog: WritingCatalog, serve_catalog: Callable[..., Any], version: int
+) -> None:
+    """DuckDB 1.5.5 files deletes under the newest spec, whatever that of the data file is."""
+    table = make_table(catalog, files=1, rows=50, **{"format-version": str(version)})
+    with table.update_spec() as changing:
+        changing.add_identity("x")
+    append_rows(table, numbers(50, 3))
+    duck = DuckDB()
+    duck.attach(serve_catalog(catalog).url)
+    duck.execute("DELETE FROM rest.db.t WHERE id < 10 OR id = 51")
+    duck.close()
+    left = [*range(10, 51), 52]
+    assert all_ids(NAME, catalog.properties_for_users, lanes=2) == left
+
+
 def as_table(batch: pa.Table | pa.RecordBatch) -> pa.Table:
     return batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
 

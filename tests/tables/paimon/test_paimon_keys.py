@@ -166,3 +166,16 @@ def test_workers_merge_too(warehouse: Warehouse) -> None:
     rows = [row for batch in loader for row in batch.to_pylist()]
     assert in_order(rows) == in_order(arrow_rows(table))
     assert files(table)
+
+
+def test_deletion_vectors_hold_for_rows_that_are_merged(warehouse: Warehouse) -> None:
+    table = warehouse.make(
+        "both", SCHEMA, primary_keys=["id"], bucket="1", **{"deletion-vectors.enabled": "true"}
+    )
+    write(table, values(range(100), "old"), level=5)
+    delete(table, {files(table)[0]: range(10)})
+    write(table, values(range(50, 60), "new"), level=1)
+    warehouse.alter("both", SchemaChange.set_option("deletion-vectors.enabled", "false"))
+    rows = in_order(warehouse.read("both"))
+    assert [row["id"] for row in rows] == list(range(10, 100))
+    assert [row["v"] for row in rows] == ["old"] * 40 + ["new"] * 10 + ["old"] * 40

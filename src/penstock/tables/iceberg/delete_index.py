@@ -37,7 +37,8 @@ __all__ = ["DeleteIndex", "read_delete_entries"]
 Partition = tuple[Any, ...]
 
 _POSITION_DELETES, _EQUALITY_DELETES = 1, 2
-_PATH_FIELD_ID = 2147483546
+_PATH_FIELD_IDS = (2147483546, 2147483646)
+"""of the column file_path of position deletes; DuckDB gives its bounds under the id of _file"""
 _REFERENCED_DATA_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
 """places in a data file of a manifest of version 3, for which pyiceberg has no names"""
 
@@ -194,10 +195,7 @@ class DeleteIndex:
         delete = PositionDeleteFile(
             file.file_path, file.file_size_in_bytes, file.file_format.lower()
         )
-        lower, upper = plain_bounds(
-            (file.lower_bounds or {}).get(_PATH_FIELD_ID),
-            (file.upper_bounds or {}).get(_PATH_FIELD_ID),
-        )
+        lower, upper = plain_bounds(_of_path(file.lower_bounds), _of_path(file.upper_bounds))
         target = _optional(file, _REFERENCED_DATA_FILE)
         if target is None and lower == upper:
             target = lower.decode(errors="surrogateescape")
@@ -206,6 +204,12 @@ class DeleteIndex:
         else:
             where = _partition(file.spec_id, file.partition)
             self._positions.setdefault(where, DeleteGroup()).add(age, delete, (lower, upper))
+
+
+def _of_path(bounds: Mapping[int, bytes] | None) -> bytes | None:
+    """A bound of the paths that a position delete file names."""
+    known = bounds or {}
+    return next((known[column] for column in _PATH_FIELD_IDS if column in known), None)
 
 
 def _optional(file: DataFile, place: int) -> Any:

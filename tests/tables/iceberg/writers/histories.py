@@ -50,13 +50,19 @@ ACTIONS = (
     "promote", "reorder", "partition",
 )  # fmt: skip
 MOST_ROWS = 25
+LASTING = (2, 3)
+"""field ids by which rows are deleted, and which stay as they are, where DuckDB has to read"""
 
 
 @dataclass
 class History(ModelledTable):
-    """Acts on a table; `expected` says what has to be in it after that, `told` what was done."""
+    """Acts on a table; `expected` says what has to be in it after that, `told` what was done.
+
+    `for_duckdb`: does nothing that DuckDB cannot read (see `duckdb_can_read`).
+    """
 
     orc: bool = False
+    for_duckdb: bool = False
     told: list[str] = field(default_factory=list)
     _next_name: int = 0
 
@@ -67,13 +73,12 @@ class History(ModelledTable):
         name: str,
         *,
         version: int,
-        orc: bool = False,
-        nulls: bool = True,
         partitioned: int | None = None,
+        **how: bool,
     ) -> History:
         properties = {"format-version": str(version), "write.parquet.row-group-limit": "7"}
         table = catalog.create_table(name, START, properties=properties)
-        history = cls(table, orc=orc, nulls=nulls)
+        history = cls(table, **how)
         if partitioned is not None:
             history.partition(Random(partitioned))
         history.append(Random(0))
@@ -116,7 +121,8 @@ class History(ModelledTable):
             return
         partition = None
         here = [row for row in self.rows if row.file.spec_id == self.table.spec().spec_id]
-        if self.table.spec().fields and here and random.random() < 0.7:
+        scoped = self.table.spec().fields and not self.for_duckdb
+        if scoped and here and random.random() < 0.7:
             partition = random.choice(here).file.partition
         keys = self._random_keys(random, chosen)
         names = [one.name for one in chosen]
@@ -155,6 +161,8 @@ class History(ModelledTable):
     def _chosen(self, random: Random) -> list[NestedField]:
         """Columns to delete by; none where that cannot be."""
         fields = self.plain_fields() if self.table.metadata.format_version > 1 else []
+        if self.for_duckdb:
+            fields = [one for one in fields if one.field_id in LASTING]
         return random.sample(fields, min(len(fields), random.randint(1, 2)))
 
     def _random_keys(self, random: Random, chosen: list[NestedField]) -> list[tuple[Any, ...]]:
@@ -196,7 +204,7 @@ class History(ModelledTable):
         names = [
             one.name
             for one in self.table.schema().fields
-            if one.field_id != KEY_ID and one.field_id not in used
+            if one.field_id != KEY_ID and one.field_id not in used and self._may_change(one)
         ]
         if names:
             name = random.choice(names)
@@ -205,6 +213,7 @@ class History(ModelledTable):
     def promote(self, random: Random) -> None:
         wider = {IntegerType: LongType(), FloatType: DoubleType()}
         fields = [one for one in self.table.schema().fields if type(one.field_type) in wider]
+        fields = [one for one in fields if self._may_change(one)]
         if fields:
             one = random.choice(fields)
             self._change(lambda schema: schema.update_column(one.name, wider[type(one.field_type)]))
@@ -232,6 +241,9 @@ class History(ModelledTable):
             self._next_name += 1
             changing.add_field(one.name, transform, f"part{self._next_name}")
         self._tell(f"partition by {transform} of {one.name}")
+
+    def _may_change(self, one: NestedField) -> bool:
+        return not self.for_duckdb or one.field_id not in LASTING
 
     def _change(self, change: Any) -> None:
         with self.table.update_schema() as schema:
