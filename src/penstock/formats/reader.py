@@ -128,14 +128,21 @@ class TabularReader:
             raise ReadError(f"{chunk}: filters cannot be applied: {error}") from error
 
     def _stored(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
-        if self.cache_bytes == 0:
+        if self.cache_bytes == 0 or not len(self.read_schema):
             yield from self._decoded(chunk, block_bytes)
             return
-        for part, group in _parts(chunk):
+        for part, group in _parts(self._with_groups(chunk)):
             if group is None:
                 yield from self._decoded(part, block_bytes)
             else:
                 yield self._from_group(part, group, block_bytes)
+
+    def _with_groups(self, chunk: FileSplit) -> FileSplit:
+        """The chunk with the row groups of its file, of which the plan may not know."""
+        if chunk.row_range is None or chunk.file.row_groups is not None:
+            return chunk
+        groups = self.rows.groups(self.store, chunk.file)
+        return replace(chunk, file=replace(chunk.file, row_groups=groups))
 
     def _decoded(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
         return self.rows.read(self.store, chunk, self.read_schema, block_bytes)

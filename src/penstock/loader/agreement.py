@@ -28,8 +28,9 @@ class Agreement:
     def __init__(self, ranks: Ranks, *, name: str = "", timeout_s: float = 1800.0) -> None:
         if ranks.members is None or not is_initialised():
             raise OptionError(
-                "how many batches there are is not known beforehand here (filters, lines of text, "
-                'on_error="skip"), so ranks must agree while they run, which needs an initialised '
+                "how many batches there are is not known beforehand here (filters, deletes of a "
+                'table, lines of text, on_error="skip"), so ranks must agree while they run, which '
+                "needs an initialised "
                 "torch.distributed process group: init it before the loader is made, or even=False"
             )
         self._ranks = ranks

@@ -68,9 +68,11 @@ class TabularDataset(IterableDataset[Any]):
         settings = self._settings
         order = settings.order(found.files)
         counted = found.counted and not settings.skip_broken
-        self._found, self._order, self._finish = found, order, settings.finish
-        self.planner = self._planner(found, order, counted)
-        self.pipeline = Pipeline(
+        planner = self._planner(found, order, counted)
+        rows, ranks = planner.num_rows, settings.ranks.size
+        if rows is not None and rows < ranks > 1:
+            raise OptionError(f"{rows} rows cannot be shared by {ranks} ranks")
+        pipeline = Pipeline(
             found.reader,
             Converter(
                 found.reader.schema,
@@ -86,10 +88,9 @@ class TabularDataset(IterableDataset[Any]):
             skip_broken=settings.skip_broken,
             prefetch_bytes=settings.budget_bytes,
         )
+        self._found, self._order, self._finish = found, order, settings.finish
+        self.planner, self.pipeline = planner, pipeline
         self.counters.stored(found.counts)
-        ranks = settings.ranks.size
-        if self.num_rows is not None and self.num_rows < ranks > 1:
-            raise OptionError(f"{self.num_rows} rows cannot be shared by {ranks} ranks")
         if order.split_strategy is None:
             self._provide_for_small_chunks()
 
@@ -159,8 +160,8 @@ class TabularDataset(IterableDataset[Any]):
         if batches is None:
             raise TypeError(
                 "the number of batches is not known before they are read: rows are filtered, "
-                'not counted in this format, or may be skipped (on_error="skip"), or workers take '
-                'them as they can (balance="adaptive")'
+                "deleted in their table, not counted in this format, or may be skipped "
+                '(on_error="skip"), or workers take them as they can (balance="adaptive")'
             )
         return batches
 

@@ -128,11 +128,8 @@ class PaimonDataset(TableDataset):
         if rows is None or not (files.counts > rows).any():
             return
         half = self.pipeline.prefetch_bytes // 2
-        reader = self.pipeline.reader
-        keeping = replace(reader.rows, cache_bytes=half)  # type: ignore[type-var]
-        self.pipeline = replace(
-            self.pipeline, reader=replace(reader, rows=keeping), prefetch_bytes=half
-        )
+        reader = replace(self.pipeline.reader, cache_bytes=half)
+        self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
         if self._order.shuffle and _decoded_bytes(self._found) > half:
             logger.warning(
                 "chunks are parts of row groups, which are decoded whole, and not all of them fit "

@@ -115,7 +115,10 @@ class Pipeline:
         )
 
     def _groups_of(self, file: DataFileInfo) -> RowGroups | None:
-        return self.reader.rows.groups(self.reader.store, file)
+        try:
+            return self.reader.rows.groups(self.reader.store, file)
+        except ReadError:  # who reads it will say so
+            return None
 
     @property
     def block_bytes(self) -> int:

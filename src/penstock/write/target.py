@@ -79,6 +79,7 @@ _TARGETS: dict[str, str | Maker] = {
     "parquet": "penstock.write.files:parquet_files",
     "arrow": "penstock.write.files:arrow_files",
     "lance": "penstock.write.lance_table:LanceTable",
+    "paimon": "penstock.write.paimon_table:PaimonTable",
 }
 _ENDINGS = {".lance": "lance", ".arrow": "arrow", ".parquet": "parquet"}
 

@@ -249,7 +249,9 @@ def test_the_table_of_another_engine_through_the_rest_catalog(
     assert all_ids("db.t", server.properties, num_workers=2) == expected
 
 
-@pytest.mark.parametrize("files", [LocalFileSystem(), fsspec.filesystem("file")], ids=str)
+@pytest.mark.parametrize(
+    "files", [LocalFileSystem(), fsspec.filesystem("file")], ids=["pyarrow", "fsspec"]
+)
 def test_a_filesystem_that_is_given_reads_the_files(catalog: WritingCatalog, files: Any) -> None:
     table = make_table(catalog)
     append_position_deletes(table, {table.inspect.files()["file_path"][0].as_py(): range(40)})

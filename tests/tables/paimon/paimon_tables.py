@@ -11,6 +11,7 @@ from pypaimon.read.split import DataSplit
 from pypaimon.schema.schema_change import SchemaChange
 from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.write.table_delete import TableDeleteByRowId
+from servers.s3 import S3Server
 
 from penstock import PaimonDataset, StatefulLoader
 
@@ -62,6 +63,17 @@ class Warehouse:
     def read(self, name: str, **options: Any) -> list[dict[str, Any]]:
         """The rows of a table as our loader gives them."""
         return [row for batch in self.load(name, **options)[0] for row in batch.to_pylist()]
+
+
+def s3_options(server: S3Server) -> dict[str, str]:
+    """Options of a catalog whose tables are there."""
+    return {
+        "s3.access-key": server.key,
+        "s3.secret-key": server.secret,
+        "s3.endpoint": server.url,
+        "s3.region": server.region,
+        "s3.path-style-access": "true",
+    }
 
 
 def write(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
@@ -13,7 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from paimon_rest import TOKEN, RestServer
-from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, numbered, splits, write
+from paimon_tables import (
+    Warehouse,
+    arrow_rows,
+    delete,
+    files,
+    in_order,
+    numbered,
+    s3_options,
+    splits,
+    write,
+)
 from pypaimon.schema.schema_change import SchemaChange
 from servers.s3 import S3Server
 
@@ -26,26 +35,8 @@ from penstock import (
     ReadError,
     SchemaError,
 )
-
-NUMBERS = itertools.count(1)
-SECRET = "test-secret"
-
-
-@pytest.fixture
-def s3_warehouse(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # pypaimon sets it, for good
-    bucket = s3_server.make_bucket(f"paimon-{next(NUMBERS)}")
-    return Warehouse(f"s3://{bucket}/warehouse", **s3_options(s3_server))
-
-
-def s3_options(server: S3Server) -> dict[str, str]:
-    return {
-        "s3.access-key": server.key,
-        "s3.secret-key": server.secret,
-        "s3.endpoint": server.url,
-        "s3.region": server.region,
-        "s3.path-style-access": "true",
-    }
+from penstock.storage import Redaction
+from penstock.tables.paimon.foreign import ForeignRows
 
 
 @pytest.fixture
@@ -224,6 +215,30 @@ def test_a_missing_file_that_pypaimon_reads_is_named(
     Path(dataset.files[0].path).unlink()
     with pytest.raises(ReadError, match=files(table)[0]):
         list(loader)
+
+
+def test_what_pypaimon_says_of_a_file_tells_no_secret() -> None:
+    def failing() -> Iterator[pa.Table]:
+        raise RuntimeError("the key s3cret-key was refused")
+        yield
+
+    rows = ForeignRows(None, {}, Redaction({"s3.secret-key": "s3cret-key"}))
+    with pytest.raises(ReadError, match=r"data-1, rows 0-10: .* was refused") as caught:
+        rows._next(failing(), "data-1, rows 0-10")
+    assert_nothing_told(caught.value, "s3cret-key")
+    assert "s3cret-key" not in repr(rows)
+
+
+def test_files_in_other_places_are_read(warehouse: Warehouse, tmp_path: Path) -> None:
+    options = {
+        "data-file.external-paths": f"file://{tmp_path}/elsewhere",
+        "data-file.external-paths.strategy": "round-robin",
+    }
+    table = warehouse.make("numbers", numbered(0, 0).schema, **options)
+    write(table, numbered(0, 100))
+    _, dataset = warehouse.load("numbers")
+    assert dataset.files[0].path.startswith(f"{tmp_path}/elsewhere")
+    assert in_order(warehouse.read("numbers", chunk_size=30)) == in_order(arrow_rows(table))
 
 
 def test_vectors_that_name_rows_past_the_end_are_refused(warehouse: Warehouse) -> None:

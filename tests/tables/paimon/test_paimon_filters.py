@@ -169,6 +169,28 @@ def test_statistics_of_old_names_and_types_prune_nothing_wrongly(warehouse: Ware
         assert [row["id"] for row in in_order(got)] == expected
 
 
+def test_filters_over_partitions_leave_rows_counted(warehouse: Warehouse) -> None:
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("set", pa.string())])
+    table = warehouse.make("parts", schema, partition_keys=["set", "day"])
+    rows = [
+        {"id": i, "day": dt.date(2020, 1, 1 + i % 3), "set": [None, "a", "b"][i % 2]}
+        for i in range(60)
+    ]
+    data = pa.Table.from_pylist(rows, schema=schema)
+    write(table, data)
+    for keep in (
+        ds.field("day") > dt.date(2020, 1, 1),
+        (ds.field("set") != "a") | ds.field("set").is_null(),
+        pc.ends_with(ds.field("set"), "a"),
+        ds.field("set").is_null() & (ds.field("day") == dt.date(2020, 1, 2)),
+        ds.field("set") == "nothing",
+    ):
+        loader, dataset = warehouse.load("parts", filters=keep, columns=["id"], chunk_size=7)
+        got = sorted(row for batch in loader for row in batch["id"].to_pylist())
+        assert got == sorted(data.filter(keep)["id"].to_pylist())
+        assert dataset.num_rows == len(got)
+
+
 BUCKETED = {
     "i": (pa.int32(), [1, 2, 3, -7], 2.0),
     "s": (pa.string(), ["a", "b", "ü"], "b"),

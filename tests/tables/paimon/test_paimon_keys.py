@@ -10,6 +10,8 @@ import pytest
 from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, splits, write
 from pypaimon.schema.schema_change import SchemaChange
 
+from penstock import FileSplit, ReadError
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("v", pa.string()), ("n", pa.int64())])
 
 
@@ -179,3 +181,59 @@ def test_deletion_vectors_hold_for_rows_that_are_merged(warehouse: Warehouse) ->
     rows = in_order(warehouse.read("both"))
     assert [row["id"] for row in rows] == list(range(10, 100))
     assert [row["v"] for row in rows] == ["old"] * 40 + ["new"] * 10 + ["old"] * 40
+
+
+def test_rows_that_delete_others_in_compacted_files_are_an_error(warehouse: Warehouse) -> None:
+    schema = pa.schema([*SCHEMA, ("kind", pa.string())])
+    table = warehouse.make(
+        "damaged", schema, primary_keys=["id"], bucket="1", **{"rowkind.field": "kind"}
+    )
+    kinds = pa.array(["+I"] * 8 + ["-D"] * 2)
+    write(table, values(range(10), "v").append_column("kind", kinds), level=5)
+    with pytest.raises(ReadError, match="rows that delete others"):
+        warehouse.read("damaged")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_share_ranges_of_keys(warehouse: Warehouse, rank: int) -> None:
+    table = warehouse.make("shared", SCHEMA, primary_keys=["id"], bucket="4")
+    for text in "ab":
+        write(table, values(range(200), text))
+    shares = [
+        [row["id"] for row in warehouse.read("shared", rank=r, world_size=2, even=False)]
+        for r in (rank, 1 - rank)
+    ]
+    assert sorted(shares[0] + shares[1]) == list(range(200))
+    assert min(map(len, shares)) > 20
+
+
+@pytest.mark.parametrize("level", [None, 5])
+def test_keyed_rows_are_counted_without_their_columns(
+    warehouse: Warehouse, level: int | None
+) -> None:
+    table = warehouse.make("counted", SCHEMA, primary_keys=["id"], bucket="1")
+    write(table, values(range(100), "old"), level=level)
+    if level is None:
+        write(table, values(range(50, 120), "new"))
+    dataset = warehouse.load("counted")[1]
+    tables = dataset.pipeline.reader.counting().read(FileSplit(dataset.files[0]), 1 << 20)
+    assert sum(table.num_rows for table in tables) == (120 if level is None else 100)
+
+
+def test_a_state_of_counted_chunks_takes_a_table_back_that_is_merged_now(
+    warehouse: Warehouse,
+) -> None:
+    options = {"chunk_size": 30, "shuffle": True, "batch_size": 20}
+    table = warehouse.make("moved", SCHEMA, primary_keys=["id"], bucket="1")
+    write(table, values(range(100), "old"), level=5)
+    whole = list(warehouse.load("moved", **options)[0])
+    loader, _ = warehouse.load("moved", **options)
+    next(iter(loader))
+    write(table, values(range(50), "new"))
+    again, dataset = warehouse.load("moved", **options)
+    assert dataset.num_rows is None
+    again.load_state_dict(loader.state_dict())
+    assert dataset.num_rows == 100
+    assert list(again) == whole[1:]
+    assert dataset.refresh() == 2
+    assert dataset.num_rows is None

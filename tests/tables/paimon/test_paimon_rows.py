@@ -12,6 +12,8 @@ from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, number
 from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import Move, SchemaChange
 
+from penstock import FileSplit, RowRange
+
 FORMATS = ["parquet", "orc", "avro", "row"]
 WIDE = pa.schema(
     [
@@ -265,3 +267,17 @@ def test_partitions_are_chosen_by_their_values(
         assert in_order(got) == [row for row in rows if row["dataset"] == one]
     two = warehouse.read("parts", partition_filter=[{"dataset": v} for v in values[:2]])
     assert in_order(two) == [row for row in rows if row["dataset"] in values[:2]]
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_rows_are_counted_without_their_columns(warehouse: Warehouse, file_format: str) -> None:
+    table = warehouse.make("counted", numbered(0, 0).schema, **{"file.format": file_format})
+    write(table, numbered(0, 100))
+    delete(table, {files(table)[0]: [3, 50]})
+    dataset = warehouse.load("counted")[1]
+    counting = dataset.pipeline.reader.counting()
+    [file] = dataset.files
+    for rows in (None, RowRange(2, 50)):
+        tables = list(counting.read(FileSplit(file, rows), 1 << 20))
+        assert sum(table.num_rows for table in tables) == (98 if rows is None else 50)
+        assert all(not table.num_columns for table in tables)

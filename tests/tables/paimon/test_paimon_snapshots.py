@@ -103,7 +103,7 @@ def test_the_past_is_read_in_its_schema_and_the_present_in_todays(moving: Wareho
     moving.alter("moving", SchemaChange.rename_column("name", "title"))
     assert moving.load("moving")[1].schema.names == ["id", "x", "title"]
     assert moving.load("moving", snapshot_id=2)[1].schema.names == ["id", "x", "name"]
-    assert moving.read("moving", snapshot_id=2, columns=["name"])[0] == {"name": "row 0"}
+    assert {"name": "row 0"} in moving.read("moving", snapshot_id=2, columns=["name"])
 
 
 def test_a_table_without_rows_has_none(warehouse: Warehouse) -> None:

@@ -16,10 +16,11 @@ from penstock.formats.schemas import project
 from penstock.model import DataFileInfo, FileList
 from penstock.storage import Access, RemoteStore, Store
 from penstock.tables.columns import Column
+from penstock.tables.paimon.catalog import hiding
 from penstock.tables.paimon.credentials import storage_options
 from penstock.tables.paimon.foreign import ForeignRows
 from penstock.tables.paimon.locations import protocol_of, store_path
-from penstock.tables.paimon.partitions import wanted_partitions
+from penstock.tables.paimon.partitions import in_partitions, wanted_partitions
 from penstock.tables.paimon.planning import Schemas, Unit, plan_units
 from penstock.tables.paimon.predicates import Translation
 from penstock.tables.paimon.rows import FileKind, PaimonRows, StoredRows
@@ -53,10 +54,16 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     output = project(whole, scan.columns)
     if scan.filter is not None:
         check_filter(scan.filter, whole)
-    needed = [] if scan.filter is None else columns_of(scan.filter, whole)
+    keep, keys = scan.filter, pinned.table.partition_keys
+    needed = [] if keep is None else columns_of(keep, whole)
+    settled = bool(needed) and set(needed) <= set(keys)
+    if settled:
+        needed = []
     read_schema = pa.schema([one for one in whole if one.name in {*output.names, *needed}])
     schemas = Schemas(pinned)
     units = _plan(pinned, scan, schemas, read_schema, columns)
+    if keep is not None and settled:
+        keep, units = None, in_partitions(keep, keys, columns, units)
     access, store = _store(pinned, scan, units)
     files = [_file(unit, store) for unit in units]
     return Discovered(
@@ -65,7 +72,7 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
             PaimonRows(_stored_rows(pinned, scan, units, schemas, columns)),
             output,
             read_schema,
-            scan.filter,
+            keep,
         ),
         FileList(files),
         roots=[store_path(pinned.table.table_path)],
@@ -179,5 +186,5 @@ def _stored_rows(
             schema_id: name_mapping(schemas[schema_id].fields, without=keys)
             for schema_id in {kind.schema_id for kind in kinds}
         },
-        ForeignRows(table, splits) if splits else None,
+        ForeignRows(table, splits, hiding(scan.catalog_options)) if splits else None,
     )

@@ -12,6 +12,7 @@ from penstock.errors import MissingExtraError, PenstockError, ReadError
 from penstock.formats.blocks import in_blocks, rows_only
 from penstock.formats.schemas import align
 from penstock.model import RowRange
+from penstock.storage import Redaction
 
 if TYPE_CHECKING:
     from pypaimon.read.split import DataSplit
@@ -31,6 +32,8 @@ class ForeignRows:
     """holds the options of the catalog"""
     splits: Mapping[str, DataSplit] = field(repr=False)
     """by the path of the first file"""
+    hidden: Redaction = field(default_factory=Redaction, repr=False)
+    """what errors must not tell"""
 
     def read(
         self, path: str, rows: RowRange | None, schema: pa.Schema, block_bytes: int
@@ -39,14 +42,40 @@ class ForeignRows:
         where = path if rows is None else f"{path}, rows {rows.offset}-{rows.stop}"
         split: Any = self.splits[path] if rows is None else _some(self.splits[path], rows)
         tables = in_blocks(self._tables(split, schema), block_bytes)
-        while (table := _next(tables, where)) is not None:
-            yield align(table, schema, {}, where) if len(schema) else rows_only(table.num_rows)
+        while (table := self._next(tables, where)) is not None:
+            yield align(table, schema, {}, where) if len(schema) else table
 
     def _tables(self, split: Any, schema: pa.Schema) -> Iterator[pa.Table]:
-        builder = self.table.new_read_builder().with_projection(list(schema.names))
+        names = list(schema.names) or [self._counted]
+        builder = self.table.new_read_builder().with_projection(names)
         reader = builder.new_read().to_arrow_batch_reader([split], parallelism=1)
         for batch in reader:
-            yield pa.Table.from_batches([batch])
+            yield pa.Table.from_batches([batch]) if len(schema) else rows_only(batch.num_rows)
+
+    @property
+    def _counted(self) -> str:
+        """A column to count rows by: without any, pypaimon counts none in some formats."""
+        fixed = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE")
+        names = [one.name for one in self.table.fields if str(one.type).split()[0] in fixed]
+        return str([*self.table.primary_keys, *names, self.table.fields[0].name][0])
+
+    def _next(self, tables: Iterator[pa.Table], where: str) -> pa.Table | None:
+        """The next table; errors of pypaimon as ours, without theirs, which may hold secrets."""
+        try:
+            return next(tables, None)
+        except (PenstockError, MemoryError):
+            raise
+        except (*_FAILURES, pa.ArrowException) as error:
+            missing = _missing_module(error)
+            ours: PenstockError = ReadError(
+                f"{where}: {type(error).__name__}: {self.hidden(str(error))}"
+            )
+            if missing is not None:
+                ours = MissingExtraError(
+                    f"{where}: pypaimon reads such files with the package {missing}, which is not "
+                    "installed"
+                )
+        raise ours
 
 
 def _some(split: DataSplit, rows: RowRange) -> Any:
@@ -57,23 +86,6 @@ def _some(split: DataSplit, rows: RowRange) -> Any:
     starts = [file.first_row_id for file in split.files if file.first_row_id is not None]
     base = min(starts, default=0)
     return IndexedSplit(split, [Range(base + rows.offset, base + rows.stop - 1)])
-
-
-def _next(tables: Iterator[pa.Table], where: str) -> pa.Table | None:
-    """The next table; errors of pypaimon as ours, without theirs, which may hold secrets."""
-    try:
-        return next(tables, None)
-    except (PenstockError, MemoryError):
-        raise
-    except (*_FAILURES, pa.ArrowException) as error:
-        missing = _missing_module(error)
-        ours: PenstockError = ReadError(f"{where}: {type(error).__name__}: {error}")
-        if missing is not None:
-            ours = MissingExtraError(
-                f"{where}: pypaimon reads such files with the package {missing}, which is not "
-                "installed"
-            )
-    raise ours
 
 
 def _missing_module(error: BaseException | None) -> str | None:

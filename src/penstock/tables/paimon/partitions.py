@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from pypaimon.common.predicate import Predicate
 from pypaimon.common.predicate_builder import PredicateBuilder
 
 from penstock.errors import OptionError
 from penstock.formats.filters import near_names
 from penstock.tables.columns import Column
+from penstock.tables.paimon.planning import Unit
 
-__all__ = ["wanted_partitions"]
+__all__ = ["in_partitions", "wanted_partitions"]
 
+_PLACE = "\0place"
 _UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
 
@@ -66,3 +69,17 @@ def _with_value(builder: PredicateBuilder, column: Column, value: Any) -> Predic
             f"{column.type}: {error}"
         ) from None
     return builder.equal(column.name, typed.as_py())
+
+
+def in_partitions(
+    keep: ds.Expression, keys: Sequence[str], columns: Mapping[str, Column], units: Sequence[Unit]
+) -> Sequence[Unit]:
+    """What a filter over nothing but columns of the partition keeps: all of a file, or nothing."""
+    places = {partition: at for at, partition in enumerate({unit.partition for unit in units})}
+    values = {
+        key: pa.array([partition[at] for partition in places], columns[key].type)
+        for at, key in enumerate(keys)
+    }
+    kept = pa.table({**values, _PLACE: list(places.values())}).filter(keep)
+    wanted = set(kept[_PLACE].to_pylist())
+    return [unit for unit in units if places[unit.partition] in wanted]

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ReadError
-from penstock.formats import Format, TabularReader
+from penstock.formats import Format
 from penstock.formats.cache import BoundedCache
 from penstock.formats.orc import OrcFormat
 from penstock.formats.parquet import ParquetFormat
-from penstock.model import DataFileInfo, FileSplit, RowGroups
+from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups
 from penstock.storage import Store
 from penstock.tables.columns import Column, FileColumns, NameMapping, match_columns
 from penstock.tables.paimon.foreign import ForeignRows
@@ -58,12 +58,6 @@ class StoredRows:
     """ids of columns by their names in files, for each schema that files were written in"""
     foreign: ForeignRows | None = None
 
-    delete_columns = ()
-
-    @property
-    def name(self) -> str:
-        return "+".join(sorted({kind.format for kind in self.kinds})) or "parquet"
-
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
@@ -80,19 +74,7 @@ class StoredRows:
         if chunk.row_range is not None and rows != chunk.row_range.length:
             raise ReadError(f"{chunk}: the file has {rows} of these rows only")
 
-    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
-        return file.row_groups
-
-    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
-        deleted = self.deleted(store, chunk.file.path)
-        first, last = np.searchsorted(deleted, [first_row, first_row + table.num_rows])
-        if first == last:
-            return table
-        keep = np.ones(table.num_rows, bool)
-        keep[deleted[first:last] - first_row] = False
-        return table.filter(pa.array(keep))
-
-    def deleted(self, store: Store, path: str) -> Any:
+    def deleted(self, store: Store, path: str) -> Int64Array:
         """Places of the rows of a file that are deleted, ascending."""
         vector = self.vectors.get(path)
         if vector is None:
@@ -163,41 +145,55 @@ class PaimonRows:
     """Rows of one snapshot. A row range counts the rows of a file that are not deleted."""
 
     stored: StoredRows
-    cache_bytes: int = 0
-    """what of a file was decoded beside the rows of a chunk, kept for other chunks"""
 
     delete_columns = ()
 
     @property
     def name(self) -> str:
-        return self.stored.name
+        return "+".join(sorted({kind.format for kind in self.stored.kinds})) or "parquet"
 
     @property
     def identity(self) -> str:
         return self.stored.identity
 
+    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+        groups = self.stored.row_groups(store, self._as_stored(file))
+        deleted = self.stored.deleted(store, file.path)
+        if groups is None or not len(deleted):
+            return groups
+        before = np.searchsorted(deleted, groups.start)
+        after = np.searchsorted(deleted, groups.start + groups.rows)
+        live = replace(groups, start=groups.start - before, rows=groups.rows - (after - before))
+        return live.keep(np.flatnonzero(live.rows).tolist())
+
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        cache_bytes = self.cache_bytes if len(schema) else 0
-        reader = TabularReader(store, self.stored, schema, schema, cache_bytes=cache_bytes)
-        return reader.read(self._as_stored(store, chunk), block_bytes)
-
-    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
-        return file.row_groups
+        deleted = self.stored.deleted(store, chunk.file.path)
+        wanted = chunk.row_range
+        if wanted is not None:
+            wanted = stored_range(deleted, wanted)
+        split = FileSplit(self._as_stored(chunk.file), wanted)
+        first_row = 0 if wanted is None else wanted.offset
+        for table in self.stored.read(store, split, schema, block_bytes):
+            yield _live(table, first_row, deleted)
+            first_row += table.num_rows
 
     def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
         return table
 
-    def _as_stored(self, store: Store, chunk: FileSplit) -> FileSplit:
-        """The same rows by their places in the file."""
-        wanted = chunk.row_range
-        file = replace(chunk.file, record_count=self.stored.rows.get(chunk.file.path))
-        if wanted is None:
-            return FileSplit(file)
-        if self.cache_bytes:
-            file = replace(file, row_groups=self.stored.row_groups(store, file))
-        return FileSplit(file, stored_range(self.stored.deleted(store, file.path), wanted))
+    def _as_stored(self, file: DataFileInfo) -> DataFileInfo:
+        return replace(file, record_count=self.stored.rows.get(file.path))
+
+
+def _live(table: pa.Table, first_row: int, deleted: Int64Array) -> pa.Table:
+    """Those rows of a table that are not deleted; it begins at ``first_row`` of the file."""
+    first, last = np.searchsorted(deleted, [first_row, first_row + table.num_rows])
+    if first == last:
+        return table
+    keep = np.ones(table.num_rows, bool)
+    keep[deleted[first:last] - first_row] = False
+    return table.filter(pa.array(keep))
 
 
 def _check_kinds(kinds: pa.ChunkedArray, chunk: FileSplit) -> None:

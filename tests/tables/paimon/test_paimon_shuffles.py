@@ -1,0 +1,143 @@
+"""Shuffled copies of Paimon tables, and into them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, numbered, write
+from pypaimon.schema.schema_change import SchemaChange
+
+from penstock import OptionError, PaimonDataset, StructuredDataset, shuffle_into
+from penstock.write.target import TargetOptions, make_target
+
+
+class Stop(Exception):
+    """Ends a shuffle as an interrupt would."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    for place in range(3):
+        pq.write_table(numbered(1000 * place, 1000), tmp_path / "source" / f"{place}.parquet")
+    return tmp_path / "source"
+
+
+def test_files_into_a_table(source: Path, warehouse: Warehouse) -> None:
+    target = f"{warehouse.options['warehouse']}/db.db/shuffled"
+    report = shuffle_into(
+        source, target, target_format="paimon", file_rows=700, row_group_rows=100, seed=1
+    )
+    assert report.rows == 3000
+    table = warehouse.table("shuffled")
+    assert in_order(arrow_rows(table)) == numbered(0, 3000).to_pylist()
+    assert len(files(table)) == 5
+    _, dataset = warehouse.load("shuffled")
+    footers = [pq.read_metadata(file.path) for file in dataset.files]
+    assert sum(footer.num_row_groups for footer in footers) == 30
+    rows = [row["id"] for row in warehouse.read("shuffled", chunk_size=100, shuffle=True)]
+    assert sorted(rows) == list(range(3000))
+    assert abs(float(np.corrcoef(rows, range(3000))[0, 1])) < 0.1
+
+
+def test_a_table_that_is_there_is_only_overwritten_if_told(
+    source: Path, warehouse: Warehouse
+) -> None:
+    target = f"{warehouse.options['warehouse']}/db.db/shuffled"
+    shuffle_into(source, target, target_format="paimon", seed=1)
+    with pytest.raises(OptionError, match="overwrite"):
+        shuffle_into(source, target, target_format="paimon", seed=2)
+    first = warehouse.read("shuffled")
+    shuffle_into(source, target, target_format="paimon", seed=2, overwrite=True)
+    second = warehouse.read("shuffled")
+    assert first != second
+    assert in_order(first) == in_order(second)
+    assert warehouse.read("shuffled", snapshot_id=1) == first
+    with pytest.raises(OptionError, match="other columns"):
+        shuffle_into(source, target, target_format="paimon", columns=["id"], overwrite=True)
+
+
+def test_an_interrupted_shuffle_goes_on(source: Path, warehouse: Warehouse) -> None:
+    target = f"{warehouse.options['warehouse']}/db.db/shuffled"
+
+    def stop(stage: str, share: float) -> None:
+        if stage != "read" and share > 0.4:
+            raise Stop
+
+    options = {"target_format": "paimon", "file_rows": 500, "seed": 1}
+    with pytest.raises(Stop):
+        shuffle_into(source, target, progress=stop, **options)
+    report = shuffle_into(source, target, **options)
+    assert report.resumed
+    assert in_order(arrow_rows(warehouse.table("shuffled"))) == numbered(0, 3000).to_pylist()
+    assert warehouse.table("shuffled").snapshot_manager().get_latest_snapshot().id == 1
+
+
+def test_files_into_a_table_in_a_bucket(source: Path, s3_warehouse: Warehouse) -> None:
+    options = dict(s3_warehouse.options)
+    target = f"{options.pop('warehouse')}/db.db/shuffled"
+    shuffle_into(source, target, target_format="paimon", target_options=options, file_rows=700)
+    assert in_order(arrow_rows(s3_warehouse.table("shuffled"))) == numbered(0, 3000).to_pylist()
+    assert in_order(s3_warehouse.read("shuffled")) == numbered(0, 3000).to_pylist()
+
+
+def test_a_commit_that_is_done_again_changes_nothing(warehouse: Warehouse, tmp_path: Path) -> None:
+    place = f"{warehouse.options['warehouse']}/db.db/twice"
+    target = make_target("paimon", TargetOptions(location=place, work_dir=tmp_path))
+    schema = numbered(0, 0).schema
+    receipt = target.write(0, 1, schema, iter([numbered(0, 10), numbered(10, 10)]))
+    receipt = json.loads(json.dumps(receipt))
+    assert target.holds(receipt, "run")
+    for run in ("one", "one"):
+        target.commit(schema, [receipt], {"run": run})
+    table = warehouse.table("twice")
+    assert table.snapshot_manager().get_latest_snapshot().id == 1
+    assert in_order(arrow_rows(table)) == numbered(0, 20).to_pylist()
+    Path(receipt["files"][0]).unlink()
+    assert not target.holds(receipt, "run")
+
+
+@pytest.mark.parametrize("chunk_size", [None, 7, 130])
+def test_many_row_groups_with_deleted_rows(
+    source: Path, warehouse: Warehouse, chunk_size: int | None
+) -> None:
+    target = f"{warehouse.options['warehouse']}/db.db/shuffled"
+    shuffle_into(source, target, target_format="paimon", row_group_rows=100, file_rows=1500)
+    enabled = SchemaChange.set_option("deletion-vectors.enabled", "true")
+    table = warehouse.alter("shuffled", enabled)  # or pypaimon would not look at them
+    one, other = files(table)
+    delete(table, {one: [*range(50, 420), 999], other: range(1500 - 100, 1500)})
+    _, dataset = loaded = warehouse.load("shuffled", chunk_size=chunk_size, shuffle=True, lanes=3)
+    rows = [row for batch in loaded[0] for row in batch.to_pylist()]
+    assert in_order(rows) == in_order(arrow_rows(table))
+    assert dataset.num_rows == len(rows) == 3000 - 471
+
+
+@pytest.mark.parametrize("target", ["/tmp/table", "/tmp/db/table", "/.db/x"])
+def test_places_of_no_table_are_refused(source: Path, target: str) -> None:
+    with pytest.raises(OptionError, match="no place of a Paimon table"):
+        shuffle_into(source, target, target_format="paimon")
+
+
+def test_columns_that_paimon_has_not_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    pq.write_table(pa.table({"u": pa.array([1], pa.uint64())}), tmp_path / "source" / "a.parquet")
+    with pytest.raises(OptionError, match="cannot have these columns"):
+        shuffle_into(tmp_path / "source", f"{tmp_path}/w/db.db/t", target_format="paimon")
+
+
+def test_a_table_with_deleted_rows_into_files(warehouse: Warehouse, tmp_path: Path) -> None:
+    table = warehouse.make("holed", numbered(0, 0).schema, **{"deletion-vectors.enabled": "true"})
+    write(table, numbered(0, 500))
+    delete(table, {files(table)[0]: range(100)})
+    dataset = PaimonDataset("db.holed", warehouse.options)
+    shuffle_into(dataset, tmp_path / "out")
+    copy = StructuredDataset(tmp_path / "out", output_format="arrow")
+    rows = [row for batch in copy for row in batch.to_pylist()]
+    assert in_order(rows) == in_order(arrow_rows(table))
+    assert rows != in_order(rows)
