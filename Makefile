@@ -62,7 +62,7 @@ test: $(READY) $(PAIMON)/.ready
 	@env -u CI -u BUILD_NUMBER $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=ci \
 		--cov --cov-report=term
 	@env -u CI -u BUILD_NUMBER $(PAIMON)/bin/python -m pytest -n $(JOBS) --hypothesis-profile=ci \
-		tests/tables/paimon tests/formats/test_parquet_format.py tests/loader/test_loader_contract.py
+		tests/formats/test_parquet_format.py tests/loader/test_loader_contract.py tests/tables/paimon
 
 check: $(READY)
 	@scripts/check

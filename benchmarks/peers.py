@@ -43,6 +43,7 @@ PEERS = (
     Peer("lance", "lance.torch", "pylance", ".venv-peers-lance"),
     Peer("litdata", "litdata", "litdata", ".venv-peers-litdata"),
     Peer("ray_data", "Ray Data", "ray", ".venv-peers-ray"),
+    Peer("paimon", "pypaimon", "pypaimon", ".venv-paimon", same_ground=False),
     Peer(
         "mosaic",
         "Mosaic streaming",

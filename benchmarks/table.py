@@ -5,6 +5,7 @@ from __future__ import annotations
 from comparison import Comparison
 from iceberg_rows import ICEBERG
 from order_rows import ADAPTIVE, RESUMES, SHUFFLE_BUFFER, SHUFFLES
+from paimon_rows import PAIMON
 from remote_rows import REMOTE
 
 __all__ = ["COMPARISONS"]
@@ -87,6 +88,7 @@ COMPARISONS = (
     ),
     *REMOTE,
     *ICEBERG,
+    *PAIMON,
     Comparison(
         "first-batch",
         "time to first batch, after imports",

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
-from penstock.formats.nan_pruning import bounds_tell_all
 from penstock.formats.orc_footer import (
     ColumnStatistics,
     Tail,
@@ -23,7 +22,7 @@ __all__ = ["matching_stripes"]
 def matching_stripes(tail: Tail, schema: pa.Schema, keep: ds.Expression) -> list[int]:
     """Indices of the stripes whose statistics do not exclude ``keep``."""
     statistics = read_stripe_statistics(tail)
-    if len(statistics) != len(tail.stripes) or not bounds_tell_all(keep, schema):
+    if len(statistics) != len(tail.stripes):
         return list(range(len(tail.stripes)))
     columns = [field for field in schema if _has_bounds(field.type)]
     guarantees = [

@@ -22,6 +22,11 @@ logger = logging.getLogger(__name__)
 class OpenTable(Protocol):
     """A table that is bound to its process, as its catalog is."""
 
+    @property
+    def lent(self) -> object:
+        """Credentials for its files that the catalog gave, which may be others another time."""
+        ...
+
     def newest(self, *, reload: bool = False) -> tuple[int, int]:
         """Ids of the snapshot that is wanted, and of the schema that goes with it."""
         ...
@@ -50,10 +55,12 @@ class TableDataset(TabularDataset):
         """Go on with the table as it is now, from the next iteration on; gives its snapshot.
 
         What is being iterated goes on as it began. In a distributed job every rank calls it, and
-        all take the snapshot that the first one sees.
+        all take the snapshot that the first one sees. Credentials that the catalog lends are
+        renewed.
         """
+        lent = self._opened.lent
         version = self._agreed(self._opened.newest(reload=True), self.ranks)
-        if version != self._version:
+        if version != self._version or self._opened.lent != lent:
             self._move(self._opened.discover(version))
         return self.snapshot_id
 

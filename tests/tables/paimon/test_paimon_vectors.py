@@ -56,6 +56,7 @@ def test_vectors_are_decoded(tmp_path: Path, positions: list[int]) -> None:
         (MAGIC + BitMap([1, 200]).serialize(), 2, "names row 200"),
         (MAGIC + b"no bitmap at all", None, "no readable deletion vector"),
     ],
+    ids=["64 bits", "other magic", "other count", "past the end", "garbage"],
 )
 def test_what_is_no_vector_is_refused(
     tmp_path: Path, body: bytes, cardinality: int | None, message: str
