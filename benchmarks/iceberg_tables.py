@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
 from data import FLOAT_COLUMNS, Data
 
 _TESTS = Path(__file__).resolve().parent.parent / "tests"

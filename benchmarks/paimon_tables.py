@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pypaimon import CatalogFactory, Schema
-
 from data import FLOAT_COLUMNS, Data
+from pypaimon import CatalogFactory, Schema
 
 __all__ = ["catalog_options", "load", "make_tables"]
 

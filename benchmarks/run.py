@@ -23,14 +23,13 @@ from pathlib import Path
 import report
 import sections
 from comparison import Comparison, Passes, Verdict, judge
+from data import Data, make
 from peers import PEERS, Peer, peer_of, share_of, strength_share_of
 from quiet import in_a_quiet_moment
 from remote_store import TWO_COLUMNS, BucketBehindProxy, needed_bytes, network_of, serving
 from requests_table import requests
 from table import COMPARISONS
 from versions import versions
-
-from data import Data, make
 
 ROOT = Path(__file__).resolve().parent.parent
 STAYS_IN_THE_RUN = 2.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from data import Data
 from iceberg_tables import catalog_config, load, make_tables
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
@@ -12,7 +13,6 @@ from pyiceberg.io.pyarrow import ArrowScan
 import penstock.tables.iceberg.table  # noqa: F401  (or the first table would be timed with imports)
 from arms.registry import Arm, Mark, Pieces, register
 from arms.touch import count_rows
-from data import Data
 from penstock import IcebergDataset, StructuredDataset
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from data import Data
 from paimon_tables import catalog_options, load, make_tables
 from torch.utils.data import DataLoader
 
 import penstock.tables.paimon.table  # noqa: F401  (or the first table would be timed with imports)
 from arms.registry import Arm, register
 from arms.touch import count_rows
-from data import Data
 from penstock import PaimonDataset
 
 CHUNK_ROWS = 1000
