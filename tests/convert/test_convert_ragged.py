@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from arrow_versions import HAS_VIEWS
 
 from penstock.convert import Block, Converter
 from penstock.errors import ConversionError, OptionError, SchemaError
@@ -16,8 +17,7 @@ ROWS = [[1, 2**53 + 1], [], [4, 5, 6], [7]]
 LIST_TYPES = [
     pa.list_(pa.int64()),
     pa.large_list(pa.int64()),
-    pa.list_view(pa.int64()),
-    pa.large_list_view(pa.int64()),
+    *([pa.list_view(pa.int64()), pa.large_list_view(pa.int64())] if HAS_VIEWS else []),
     pa.list_(pa.dictionary(pa.int8(), pa.int64())),
 ]
 

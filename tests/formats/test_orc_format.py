@@ -142,6 +142,7 @@ def test_sizes_are_those_of_the_decoded_rows(tmp_path: Path) -> None:
     assert groups.size_bytes.sum() == pytest.approx(table.nbytes, rel=0.1)
 
 
+PYARROW = int(pa.__version__.partition(".")[0])
 DAY = datetime.date(2020, 1, 1)
 STATED = pa.table(
     {
@@ -159,7 +160,8 @@ STATED = pa.table(
     ("keep", "starts"),
     [
         (ds.field("int") == 15, [10]),
-        (ds.field("int").isin([3, 39]), [0, 30]),
+        # pyarrow 16 concludes nothing from lists, and all stripes are left
+        *([(ds.field("int").isin([3, 39]), [0, 30])] if PYARROW >= 18 else []),
         (ds.field("float") > 14.5, [30]),
         (ds.field("text") < "10", [0]),
         (ds.field("day") >= DAY + datetime.timedelta(days=25), [20, 30]),

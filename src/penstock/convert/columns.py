@@ -215,6 +215,8 @@ class ObjectColumn:
         if pa.types.is_string(values.type) or pa.types.is_string_view(values.type):
             values = values.cast(pa.large_string())
         elif _is_bytes(values.type):
+            if pa.types.is_fixed_size_binary(values.type) and values.offset:
+                values = pa.concat_arrays([values, values[:0]])  # pyarrow 16 casts from its start
             values = values.cast(pa.large_binary())
         return cls(values, fill, as_array)
 
