@@ -20,8 +20,10 @@ from servers.s3 import S3Server
 from shuffled_rows import beside, ids_of, write_numbered
 
 from penstock import OptionError, StructuredDataset, WriteError, shuffle_into
+from penstock.cli import main
 from penstock.write import Receipt, TargetOptions, register_target
 from penstock.write.keys import row_keys
+from penstock.write.target import target_kind
 
 ROWS = 3_000
 MARKER = "_penstock_shuffled.json"
@@ -323,7 +325,7 @@ class Notebook:
     def __init__(self, options: TargetOptions) -> None:
         self.name = options.location
 
-    def refuse(self) -> None:
+    def refuse(self, schema: pa.Schema) -> None:
         if self.name in self.pages:
             raise OptionError("there is one")
 
@@ -363,3 +365,13 @@ def test_the_marker_says_what_the_copy_is(source: Path, tmp_path: Path) -> None:
         "format": "parquet",
         "row_group_rows": 250,
     }
+
+
+def test_help_names_every_target(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["shuffle-into", "--help"])
+    said = capsys.readouterr().out
+    with pytest.raises(OptionError, match="must be one of") as refused:
+        target_kind("none", "out")
+    known = {"parquet", "arrow", "lance", "paimon"}
+    assert all(kind in str(refused.value) and kind in said for kind in known)

@@ -55,7 +55,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", help="a directory or a URL, made by this")
     parser.add_argument("--format", help="of the source; taken from the extension if left out")
     parser.add_argument(
-        "--to", help="parquet (default), arrow or lance; .arrow and .lance at TARGET's end do too"
+        "--to",
+        help="parquet (default), arrow, lance or paimon; .arrow and .lance at TARGET's end do too",
     )
     parser.add_argument("--seed", type=int, default=0, help="which random order (default: 0)")
     parser.add_argument("--memory", default="1GiB", help="for data at a time (default: 1GiB)")

@@ -88,6 +88,7 @@ class StatefulLoader(DataLoader[Any]):
         self._passes = dataset.passes
         self._fingerprint = dataset.fingerprint
         self._resume: Position | None = None
+        self._loaded: Mapping[str, Any] = {}  # the state that it is of
         self._in_step: InStep | None = None
         self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
 
@@ -106,6 +107,8 @@ class StatefulLoader(DataLoader[Any]):
         """Where the loader is: after the last batch that was handed out. JSON-safe and small."""
         held = batch_is_held(self)
         position = self._position(without_last=held)
+        if position is self._resume:  # in the data that it was loaded for, whatever is there now
+            return {**position.as_state(self._fingerprint), "plan": list(self._loaded["plan"])}
         # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
         running = self._pass is not None and position.place == self._began.place
         return position.as_state(self._fingerprint if running else self.dataset.fingerprint)
@@ -119,7 +122,7 @@ class StatefulLoader(DataLoader[Any]):
         position = Position.from_state(state, self.dataset.fingerprint)
         mine = self.dataset.passes.resumed(position, self.dataset.planner.crew)
         self._lanes = None if mine.place.before else mine.place.lanes
-        self._resume = mine
+        self._resume, self._loaded = mine, dict(state)
         self._pass = None
         self.dataset.set_epoch(mine.place.epoch)
 
@@ -154,6 +157,8 @@ class StatefulLoader(DataLoader[Any]):
         position, self._resume = self._resume, None
         if position is None or position.place.epoch != epoch:
             position = self._start(epoch)
+        else:
+            self.dataset.move_to(self._loaded)  # an epoch goes on as it began, refreshed or not
         return self._deliver(self._begin(position))
 
     def _deliver(self, running: EpochPass) -> Iterator[Any]:

@@ -58,6 +58,7 @@ class TabularDataset(IterableDataset[Any]):
         self.counters = Stats()
         self._bookmark = Bookmark()
         self._iterator: weakref.ref[DatasetIterator] | None = None
+        self._loaded: Mapping[str, Any] = {}  # the state of which the bookmark is
         self._read_from(found)
         for reason in found.broken:
             self.counters.skip(reason)
@@ -202,6 +203,8 @@ class TabularDataset(IterableDataset[Any]):
                 "are is not known beforehand: use create_dataloader, or even=False"
             )
         in_worker = get_worker_info() is not None
+        if self._bookmark.position is not None:  # an epoch goes on as it began, refreshed or not
+            self.move_to(self._loaded)
         if in_worker:
             self._bookmark.tell_parent()
         made = DatasetIterator(
@@ -230,13 +233,17 @@ class TabularDataset(IterableDataset[Any]):
                 "here: use torchdata's StatefulDataLoader, or the loader of create_dataloader"
             )
         position = self._bookmark.position or crew_here(self.planner).start(self.epoch)
-        return position.as_state(self.fingerprint)
+        state = position.as_state(self.fingerprint)
+        if self._bookmark.position is not None:
+            state["plan"] = list(self._loaded["plan"])
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, in this process or in workers."""
         self.move_to(state)
         position = Position.from_state(state, self.fingerprint)
         self._iterator = None
+        self._loaded = dict(state)
         self._bookmark.put(position)
 
     @staticmethod

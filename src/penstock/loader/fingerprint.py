@@ -40,6 +40,8 @@ class Fingerprint:
         digest = hashlib.sha256()
         for path, size, etag in zip(files.paths, files.sizes.tolist(), files.etags, strict=True):
             digest.update(f"{_below(path, roots)}\0{size}\0{etag}\n".encode())
+        if version is not None:  # of a file of a table there may be other rows left by now
+            digest.update(files.counts.tobytes())
         # Not its text, which leaves out the middle of a long list.
         known = "" if filters is None else hashlib.sha256(pickle.dumps(filters)).hexdigest()[:8]
         return cls(digest.hexdigest()[:12], known, order, seed, version)

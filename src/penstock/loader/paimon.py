@@ -86,7 +86,7 @@ class PaimonDataset(TableDataset):
             filter=to_expression(settings.filters),
             partition_filter=partition_filter,
             blobs=blobs,
-            access=settings.access,
+            access=lambda found: settings.access(lambda: found),
         )
         super().__init__(opened, settings, is_fixed=snapshot_id is not None)
 

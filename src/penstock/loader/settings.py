@@ -143,11 +143,11 @@ class Settings:
             return self._order
         return self._order.mixing(self.shuffle_buffer_rows, files)
 
-    def access(self, found: Mapping[str, Any] | None = None) -> Access:
-        """How stores are reached; options that were ``found`` hold where the user gave none."""
+    def access(self, found: Callable[[], Mapping[str, Any]] = dict) -> Access:
+        """How stores are reached; options that are ``found`` hold where the user gave none."""
         given = self.storage_options
         if given is None:
-            given = {} if found is None or self.filesystem is not None else found
+            given = {} if self.filesystem is not None else found()
         return Access(
             storage_options=given,
             filesystem=self.filesystem,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import ReadError
 
-__all__ = ["Column", "FileColumns", "NameMapping", "field_id", "match_columns"]
+__all__ = ["Column", "FileColumns", "NameMapping", "field_id", "match_columns", "nested_fields"]
 
 NameMapping = Mapping[tuple[str, ...], int]
 """ids by the path of names, for files that have none; ``element``, ``key`` and ``value`` inside
@@ -118,7 +118,7 @@ def _places(
         names, places = (*path, one.name), (*above, at)
         yield ids.of(names, one), (places, names, one)
         if pa.types.is_struct(one.type):
-            yield from _places(_inside(one.type), names, ids, places)
+            yield from _places(nested_fields(one.type), names, ids, places)
 
 
 class _Ids:
@@ -163,10 +163,10 @@ def field_id(column: pa.Field) -> int | None:
 def _all_fields(fields: Sequence[pa.Field] | pa.Schema) -> Iterator[pa.Field]:
     for column in fields:
         yield column
-        yield from _all_fields(_inside(column.type))
+        yield from _all_fields(nested_fields(column.type))
 
 
-def _inside(type_: pa.DataType) -> list[pa.Field]:
+def nested_fields(type_: pa.DataType) -> list[pa.Field]:
     """The fields of a nested type, in the order of ``Column.children``."""
     if pa.types.is_map(type_):
         return [type_.key_field, type_.item_field]
@@ -184,7 +184,7 @@ def _match(
     column: Column, stored: pa.Field, place: int, path: tuple[str, ...], ids: _Ids
 ) -> _Stored:
     """How a column comes from the field of a file that has its id."""
-    inside = _inside(stored.type)
+    inside = nested_fields(stored.type)
     if not column.children:
         return _Stored(place, column, as_it_is=stored.type == column.type)
     if pa.types.is_struct(column.type):

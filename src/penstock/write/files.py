@@ -38,7 +38,7 @@ class FilesTarget:
     ending: str
     open_file: Opener
 
-    def refuse(self) -> None:
+    def refuse(self, schema: pa.Schema) -> None:
         self.directory.refuse()
 
     def write(

@@ -35,7 +35,7 @@ class LanceTable:
         if callable(self.options.storage_options):
             raise OptionError("target_options for Lance must be a mapping")
 
-    def refuse(self) -> None:
+    def refuse(self, schema: pa.Schema) -> None:
         location = self.options.location
         if os.path.isdir(location) and os.listdir(location):
             known = {"_versions", "data"} & set(os.listdir(location))

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _FAILURES = (OSError, ValueError, RuntimeError, TypeError, pa.ArrowException)
 _DATABASE = ".db"
+_NO_STATISTICS = {"metadata.stats-mode": "none"}
+"""for pypaimon would take them from the one row that it sees of a file"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,11 @@ class PaimonTable:
     def _name(self) -> str:
         return ".".join(self._names[1:])
 
-    def refuse(self) -> None:
+    def refuse(self, schema: pa.Schema) -> None:
         location = self.options.location
-        if self._naming(self._existing) is None:
+        wanted = self._paimon_schema(schema)
+        existing = self._naming(self._existing)
+        if existing is None:
             if os.path.isdir(location) and os.listdir(location):
                 raise OptionError(f"{location} is not empty, and no Paimon table")
         elif not self.options.overwrite:
@@ -67,6 +71,8 @@ class PaimonTable:
                 f"{location} is not empty; choose another target, or say overwrite to write a "
                 "new snapshot of that table"
             )
+        else:
+            self._check(existing, wanted)
 
     def write(
         self, part: int, parts: int, schema: pa.Schema, groups: Iterator[pa.Table]
@@ -85,7 +91,7 @@ class PaimonTable:
         if first is None:
             return {"rows": 0, "messages": [], "files": []}
         stored = PyarrowFieldParser.from_paimon_schema(table.fields).remove_metadata()
-        writer = table.new_batch_write_builder().new_write()
+        writer = table.copy(_NO_STATISTICS).new_batch_write_builder().new_write()
         try:
             writer.write_arrow(first.slice(0, 1).cast(stored))
             messages = writer.prepare_commit()
@@ -93,6 +99,11 @@ class PaimonTable:
             writer.close()
         [message] = messages
         [file] = message.new_files
+        if file.extra_files:
+            raise OptionError(
+                f"{self.options.location} is a table that keeps files beside its data files, which "
+                "are not written here; choose another target, or drop it"
+            )
         how = {"compression": self.options.compression or "zstd"}
         rows = 0
         with (
@@ -167,11 +178,16 @@ class PaimonTable:
             self._name,
             Schema(
                 fields=wanted,
-                options={"file.format": "parquet", "metadata.stats-mode": "none"},
+                options={"file.format": "parquet", **_NO_STATISTICS},
             ),
             True,
         )
         table = catalog.get_table(self._name)
+        self._check(table, wanted)
+        return table
+
+    def _check(self, table: Any, wanted: Sequence[Any]) -> None:
+        """Refuse a table that files of ours have no place in."""
         there = [(field.name, str(field.type)) for field in table.fields]
         if there != [(field.name, str(field.type)) for field in wanted] or (
             table.primary_keys or table.partition_keys
@@ -180,14 +196,26 @@ class PaimonTable:
                 f"{self.options.location} is a table with other columns, keys or partitions; "
                 "choose another target, or drop it"
             )
-        return table
+        bucket, format_ = table.options.bucket(), table.options.file_format()
+        if bucket != -1 or format_.lower() != "parquet":
+            raise OptionError(
+                f"{self.options.location} is a table with bucket={bucket} and "
+                f"file.format={format_}; only Parquet files without buckets (bucket=-1) are "
+                "written here: choose another target, or drop it"
+            )
 
     def _paimon_schema(self, schema: pa.Schema) -> list[Any]:
         from pypaimon import Schema
+        from pypaimon.schema.data_types import PyarrowFieldParser
 
         plain = pa.schema([pa.field(one.name, one.type) for one in schema])
         try:
-            return list(Schema.from_pyarrow_schema(plain).fields)
+            fields = list(Schema.from_pyarrow_schema(plain).fields)
+            PyarrowFieldParser.from_paimon_schema(fields)
+            for field in fields:
+                if "BLOB" in str(field.type):  # pypaimon keeps such columns in files of their own
+                    raise ValueError(f"{field.name!r} would be a {field.type}, not binary")
+            return fields
         except ValueError as error:
             raise OptionError(
                 f"a Paimon table cannot have these columns: {error}; cast them, or choose others "

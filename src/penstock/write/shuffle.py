@@ -135,7 +135,7 @@ def shuffle_into(
     }
     shuffle = _Shuffle(rows, writer, memory, sizes, progress or _nobody)
     if not Journal.exists(directory):
-        writer.refuse()
+        writer.refuse(rows.schema)
     journal = Journal(directory, work)
     try:
         receipts = shuffle.finish(journal, seed, {"format": kind, "seed": seed})

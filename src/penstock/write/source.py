@@ -18,6 +18,7 @@ from pyarrow import ipc
 from penstock.errors import OptionError
 from penstock.formats import TabularReader, discover
 from penstock.formats.failures import naming
+from penstock.formats.reader import FormatRows
 from penstock.model import FileList
 from penstock.plan import BYTES, ROWS, Chunks, cut_chunks
 
@@ -174,8 +175,11 @@ def _read_whole(rows: SourceRows, chunk: int, block_bytes: int) -> list[pa.Table
 
 
 def _metadata(reader: TabularReader, files: FileList) -> dict[bytes, bytes]:
-    """What the first file says of its columns as a whole, such as which were a pandas index."""
-    if not len(files):
+    """What the first file says of its columns as a whole, such as which were a pandas index.
+
+    Tables say that elsewhere, and what is one of their files to us may be several.
+    """
+    if not len(files) or not isinstance(reader.rows, FormatRows):
         return {}
     file = files[0]
     with naming(file.path), reader.store.open(file) as opened:

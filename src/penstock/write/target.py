@@ -46,8 +46,11 @@ class TargetWriter(Protocol):
     another writer for the same place.
     """
 
-    def refuse(self) -> None:
-        """Raise an OptionError if there is something already that must not be lost."""
+    def refuse(self, schema: pa.Schema) -> None:
+        """Raise an OptionError if there is something already that must not be lost.
+
+        Also if such columns cannot be written there. It is called before anything is read.
+        """
         ...
 
     def write(

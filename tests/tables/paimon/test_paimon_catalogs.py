@@ -35,7 +35,8 @@ from penstock import (
     ReadError,
     SchemaError,
 )
-from penstock.storage import Redaction
+from penstock.storage import Access, Redaction
+from penstock.tables.paimon.discovery import Scan
 from penstock.tables.paimon.foreign import ForeignRows
 
 
@@ -227,6 +228,26 @@ def test_what_pypaimon_says_of_a_file_tells_no_secret() -> None:
         rows._next(failing(), "data-1, rows 0-10")
     assert_nothing_told(caught.value, "s3cret-key")
     assert "s3cret-key" not in repr(rows)
+    scan = Scan(None, None, None, False, {"s3.secret-key": "s3cret-key"}, lambda given: Access())
+    assert "s3cret-key" not in repr(scan)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PermissionError(13, "denied"), OSError("AWS Error ACCESS_DENIED during HeadObject")],
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_denied_files_that_pypaimon_reads_are_told_from_broken_ones(
+    error: OSError, wrapped: bool
+) -> None:
+    def failing() -> Iterator[pa.Table]:
+        if wrapped:
+            raise RuntimeError("no rows") from error
+        raise error
+        yield
+
+    with pytest.raises(AccessDeniedError, match="data-1"):
+        ForeignRows(None, {})._next(failing(), "data-1")
 
 
 def test_files_in_other_places_are_read(warehouse: Warehouse, tmp_path: Path) -> None:

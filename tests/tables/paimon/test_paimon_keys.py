@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, splits
 from pypaimon.schema.schema_change import SchemaChange
 
 from penstock import FileSplit, ReadError
+from penstock.errors import FileChangedError
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("v", pa.string()), ("n", pa.int64())])
 
@@ -237,3 +239,14 @@ def test_a_state_of_counted_chunks_takes_a_table_back_that_is_merged_now(
     assert list(again) == whole[1:]
     assert dataset.refresh() == 2
     assert dataset.num_rows is None
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_merged_files_that_are_gone_are_not_skipped(warehouse: Warehouse, on_error: str) -> None:
+    table = warehouse.make("harmed", SCHEMA, primary_keys=["id"], bucket="1")
+    for text in "ab":
+        write(table, values(range(10), text))
+    loader, _ = warehouse.load("harmed", on_error=on_error)
+    Path(table.table_path, "bucket-0", files(table)[1]).unlink()
+    with pytest.raises(FileChangedError, match="vanished"):
+        list(loader)

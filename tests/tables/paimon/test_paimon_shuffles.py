@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, numbered, write
@@ -124,11 +125,70 @@ def test_places_of_no_table_are_refused(source: Path, target: str) -> None:
         shuffle_into(source, target, target_format="paimon")
 
 
-def test_columns_that_paimon_has_not_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("type_", [pa.uint64(), pa.large_binary(), pa.decimal256(40, 2)])
+def test_columns_that_paimon_has_not_are_refused_before_any_work(
+    tmp_path: Path, type_: pa.DataType
+) -> None:
     (tmp_path / "source").mkdir()
-    pq.write_table(pa.table({"u": pa.array([1], pa.uint64())}), tmp_path / "source" / "a.parquet")
+    pq.write_table(pa.table({"u": pa.array([], type_)}), tmp_path / "source" / "a.parquet")
+    said: list[str] = []
     with pytest.raises(OptionError, match="cannot have these columns"):
-        shuffle_into(tmp_path / "source", f"{tmp_path}/w/db.db/t", target_format="paimon")
+        shuffle_into(
+            tmp_path / "source",
+            f"{tmp_path}/w/db.db/t",
+            target_format="paimon",
+            progress=lambda stage, share: said.append(stage),
+        )
+    assert not said
+    assert not (tmp_path / "w" / "db.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"bucket": "3", "bucket-key": "id"}, "bucket=3"),
+        ({"file.format": "orc"}, "file.format=orc"),
+        ({"columns": "others"}, "other columns"),
+    ],
+)
+def test_tables_that_files_of_ours_have_no_place_in_are_refused_before_any_work(
+    source: Path, warehouse: Warehouse, options: dict[str, str], named: str
+) -> None:
+    rows = numbered(0, 10)
+    if options.pop("columns", None):
+        rows = rows.select(["id"])
+    table = warehouse.make("there", rows.schema, **options)
+    write(table, rows)
+    said: list[str] = []
+    with pytest.raises(OptionError, match=named):
+        shuffle_into(
+            source,
+            table.table_path,
+            target_format="paimon",
+            overwrite=True,
+            progress=lambda stage, share: said.append(stage),
+        )
+    assert not said
+    assert in_order(warehouse.read("there")) == rows.to_pylist()
+    target = make_target("paimon", TargetOptions(location=table.table_path, work_dir=source))
+    with pytest.raises(OptionError, match=named):  # work that goes on is checked then
+        target.write(0, 1, numbered(0, 0).schema, iter([numbered(0, 10)]))
+
+
+@pytest.mark.parametrize("mode", ["full", "truncate(16)"])
+def test_statistics_of_a_table_that_is_there_hide_no_rows(
+    source: Path, warehouse: Warehouse, mode: str
+) -> None:
+    table = warehouse.make("there", numbered(0, 0).schema, **{"metadata.stats-mode": mode})
+    write(table, numbered(0, 10))
+    shuffle_into(source, table.table_path, target_format="paimon", overwrite=True)
+    for number in (0, 1234, 2999):
+        keep = ds.field("id") == number
+        assert warehouse.read("there", filters=keep) == numbered(number, 1).to_pylist()
+    builder = warehouse.table("there").new_read_builder()
+    builder.with_filter(builder.new_predicate_builder().greater_or_equal("id", 2000))
+    found = builder.new_read().to_arrow(builder.new_scan().plan().splits())
+    assert found.num_rows == 1000
 
 
 def test_a_table_with_deleted_rows_into_files(warehouse: Warehouse, tmp_path: Path) -> None:
@@ -141,3 +201,21 @@ def test_a_table_with_deleted_rows_into_files(warehouse: Warehouse, tmp_path: Pa
     rows = [row for batch in copy for row in batch.to_pylist()]
     assert in_order(rows) == in_order(arrow_rows(table))
     assert rows != in_order(rows)
+
+
+def test_rows_that_are_merged_into_files(warehouse: Warehouse, tmp_path: Path) -> None:
+    fields = [one.with_nullable(one.name != "id") for one in numbered(0, 0).schema]
+    table = warehouse.make("merged", pa.schema(fields), primary_keys=["id"], bucket="1")
+    for start in (0, 50):
+        write(table, numbered(start, 100).cast(pa.schema(fields)))
+    assert shuffle_into(warehouse.load("merged")[1], tmp_path / "out").rows == 150
+    assert in_order(pq.read_table(tmp_path / "out").to_pylist()) == in_order(arrow_rows(table))
+
+
+def test_blobs_into_files(warehouse: Warehouse, tmp_path: Path) -> None:
+    tracked = {"row-tracking.enabled": "true", "data-evolution.enabled": "true"}
+    blobs = pa.array([b"x" * i for i in range(10)], pa.large_binary())
+    rows = pa.table({"id": pa.array(range(10), pa.int64()), "blob": blobs})
+    write(warehouse.make("blobs", rows.schema, **tracked), rows)
+    shuffle_into(warehouse.load("blobs")[1], tmp_path / "out")
+    assert in_order(pq.read_table(tmp_path / "out").to_pylist()) == rows.to_pylist()

@@ -18,7 +18,7 @@ from penstock.formats.filters import check_filter, columns_of
 from penstock.formats.schemas import project
 from penstock.model import FileList, IcebergDataFileInfo
 from penstock.storage import Access
-from penstock.tables.columns import Column
+from penstock.tables.columns import Column, NameMapping
 from penstock.tables.iceberg.credentials import storage_options
 from penstock.tables.iceberg.deletes import store_path
 from penstock.tables.iceberg.locations import protocol_of, store_of
@@ -43,8 +43,8 @@ class Scan:
     filter: ds.Expression | None
     scan_filter: BooleanExpression | None
     """prunes files, in place of what follows from the filter"""
-    access: Callable[[Mapping[str, Any]], Access]
-    """how files are reached, with options that the catalog gave"""
+    access: Callable[[Callable[[], Mapping[str, Any]]], Access]
+    """how files are reached, with options that the catalog gave if the user gave none"""
     is_cut: Callable[[IcebergDataFileInfo], bool]
     """whether a file becomes several chunks, which should end where its row groups do"""
 
@@ -57,7 +57,8 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     if scan.filter is not None:
         check_filter(scan.filter, whole)
     planned = _plan(pinned, scan, whole)
-    access = scan.access(storage_options(pinned.io.properties, protocol_of(pinned, planned)))
+    protocol = protocol_of(pinned, planned)
+    access = scan.access(lambda: storage_options(pinned.io.properties, protocol))
     store = store_of(pinned, planned, access)
     keep, planned = settled_by_partition(scan.filter, columns, planned)
     needed = [] if keep is None else columns_of(keep, whole)
@@ -154,16 +155,21 @@ def _rows(
             numbers[key] = len(kinds)
             kinds.append(FileKind(file.format, file.deletes, file.constants))
         kind_of[store_path(file.path)] = numbers[key]
+    names = name_mapping(pinned.metadata)
     ids = {column for kind in kinds for column in kind.deletes.field_ids}
     hidden = {EQUALITY_COLUMN.format(column): _by_id(pinned, column) for column in ids}
     return IcebergRows(
-        f"{pinned.metadata.table_uuid} {pinned.schema.schema_id}",
+        f"{pinned.metadata.table_uuid} {pinned.schema.schema_id} {hash(_sorted(names))}",
         {**columns, **hidden},
         kinds,
         kind_of,
-        name_mapping(pinned.metadata),
+        names,
         {store_path(f.path): f.path for f in planned if store_path(f.path) != f.path},
     )
+
+
+def _sorted(names: NameMapping | None) -> tuple[object, ...]:
+    return () if names is None else tuple(sorted(names.items()))
 
 
 def _by_id(pinned: Pinned, column: int) -> Column:

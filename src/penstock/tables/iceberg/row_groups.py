@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 from penstock.formats import FileFacts
 from penstock.model import IcebergDataFileInfo
 from penstock.storage import Store
-from penstock.tables.columns import Column, field_id
+from penstock.tables.columns import Column, field_id, nested_fields
 from penstock.tables.iceberg.rows import FORMATS
 
 __all__ = ["Footers"]
@@ -56,5 +56,15 @@ class Footers:
         place = schema.get_field_index(column.name)
         if place < 0:
             return False
-        stored = schema.field(place)
-        return field_id(stored) == column.id and stored.type == column.type
+        return _is_same(schema.field(place), column)
+
+
+def _is_same(stored: pa.Field, column: Column) -> bool:
+    """Whether ids and types are the same, of all that is inside too."""
+    inside = nested_fields(stored.type)
+    return (
+        field_id(stored) == column.id
+        and stored.type == column.type
+        and len(inside) == len(column.children)
+        and all(map(_is_same, inside, column.children))
+    )

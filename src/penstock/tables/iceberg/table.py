@@ -47,7 +47,7 @@ class IcebergTable:
         columns: Sequence[str] | None,
         filter: ds.Expression | None,
         scan_filter: BooleanExpression | None,
-        access: Callable[[Mapping[str, Any]], Access],
+        access: Callable[[Callable[[], Mapping[str, Any]]], Access],
         split_rows: int | None,
         split_bytes: int,
     ) -> IcebergTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ class Scan:
     partition_filter: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     described_blobs: bool
     """whether to say where blobs are, and not what is in them"""
-    catalog_options: Mapping[str, Any]
+    catalog_options: Mapping[str, Any] = field(repr=False)
     access: Callable[[Mapping[str, Any]], Access]
     """how files are reached, with options that the catalog gave"""
 
@@ -109,12 +109,12 @@ def _plan(
         plan.files,
         plan.files_before,
     )
-    if plan.files < plan.files_before and partitions is None and predicate is None:
+    if plan.files_hidden:
         logger.warning(
             "table %s: %d of %d data files are not read, because the table shows their rows only "
             "after an engine has compacted them",
             pinned.name,
-            plan.files_before - plan.files,
+            plan.files_hidden,
             plan.files_before,
         )
     return plan.units

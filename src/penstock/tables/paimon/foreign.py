@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.errors import MissingExtraError, PenstockError, ReadError
+from penstock.errors import (
+    AccessDeniedError,
+    FileChangedError,
+    MissingExtraError,
+    PenstockError,
+    ReadError,
+)
 from penstock.formats.blocks import in_blocks, rows_only
 from penstock.formats.schemas import align
 from penstock.model import RowRange
@@ -66,15 +72,7 @@ class ForeignRows:
         except (PenstockError, MemoryError):
             raise
         except (*_FAILURES, pa.ArrowException) as error:
-            missing = _missing_module(error)
-            ours: PenstockError = ReadError(
-                f"{where}: {type(error).__name__}: {self.hidden(str(error))}"
-            )
-            if missing is not None:
-                ours = MissingExtraError(
-                    f"{where}: pypaimon reads such files with the package {missing}, which is not "
-                    "installed"
-                )
+            ours = _ours(where, error, self.hidden(f"{type(error).__name__}: {error}"))
         raise ours
 
 
@@ -88,9 +86,23 @@ def _some(split: DataSplit, rows: RowRange) -> Any:
     return IndexedSplit(split, [Range(base + rows.offset, base + rows.stop - 1)])
 
 
-def _missing_module(error: BaseException | None) -> str | None:
-    while error is not None:
-        if isinstance(error, ModuleNotFoundError):
-            return error.name
-        error = error.__cause__ or error.__context__
-    return None
+def _ours(where: str, error: BaseException, told: str) -> PenstockError:
+    """Of the kind that an error is, or the first of those it came from that is of one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ModuleNotFoundError):
+            return MissingExtraError(
+                f"{where}: pypaimon reads such files with the package {cause.name}, which is not "
+                "installed"
+            )
+        if isinstance(cause, FileNotFoundError):
+            return FileChangedError(
+                f"{where}: a file vanished after it was discovered ({told}); make a new dataset "
+                "to read the table as it is"
+            )
+        if isinstance(cause, PermissionError) or "ACCESS_DENIED" in str(cause):
+            return AccessDeniedError(
+                f"{where}: access is refused ({told}); check the credentials in catalog_options"
+            )
+        cause = cause.__cause__ or cause.__context__
+    return ReadError(f"{where}: {told}")

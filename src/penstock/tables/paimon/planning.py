@@ -9,6 +9,8 @@ from typing import Any
 from pypaimon.common.predicate import Predicate
 from pypaimon.manifest.manifest_list_manager import ManifestListManager
 from pypaimon.manifest.schema.data_file_meta import DataFileMeta
+from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
+from pypaimon.read.scanner.file_scanner import FileScanner
 from pypaimon.read.split import DataSplit
 from pypaimon.schema.data_types import DataField
 from pypaimon.schema.table_schema import TableSchema
@@ -78,6 +80,8 @@ class Plan:
     """data files in them"""
     files_before: int = 0
     """data files that the snapshot has"""
+    files_hidden: int = 0
+    """data files in the partitions to read whose rows show only when they have been compacted"""
 
 
 def plan_units(
@@ -113,7 +117,21 @@ def plan_units(
         sorted(units, key=lambda unit: unit.path),
         sum(len(split.files) for split in splits),
         sum(one.num_added_files - one.num_deleted_files for one in manifests),
+        _hidden(scan.file_scanner, manifests),
     )
+
+
+def _hidden(scanner: FileScanner, manifests: list[ManifestFileMeta]) -> int:
+    """How many files a scan leaves out whatever is in them."""
+    postponed, fresh = scanner.only_read_real_buckets, scanner.skip_level0
+    if not scanner.table.is_primary_key_table or not (postponed or fresh):
+        return 0
+    found = scanner.manifest_file_manager.read_entries_parallel(
+        manifests,
+        lambda entry: (postponed and entry.bucket < 0) or (fresh and entry.file.level == 0),
+        partition_filter=scanner.partition_key_predicate,
+    )
+    return len(found)
 
 
 class _Planner:
