@@ -281,7 +281,7 @@ def comparisons(draw: st.DrawFn, name: str) -> ds.Expression:
 def listings(draw: st.DrawFn, name: str) -> ds.Expression:
     first = draw(constants(name))
     others = draw(st.lists(constants(name), max_size=4))
-    members = [first.as_py(), *(other.as_py() for other in others if other.type == first.type)]
+    members = [first, *(other for other in others if other.type == first.type)]
     nulls = draw(st.sampled_from([[], [], [None]]))
     values = pa.array(members + nulls, first.type)
     return pc.is_in(column_of(name), value_set=values, skip_nulls=draw(st.booleans()))
