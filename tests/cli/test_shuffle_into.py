@@ -6,14 +6,26 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from penstock.cli import main
 from penstock.cli.shuffle_into import Bar
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_threads_of_pyiceberg_are_left(nothing_is_left_behind: None) -> Iterator[None]:
+    """End the pool that pyiceberg keeps for as long as a process lives."""
+    yield
+    if ExecutorFactory._instance is not None:
+        ExecutorFactory._instance.shutdown()
+        ExecutorFactory._instance = None
 
 
 @pytest.fixture
@@ -90,3 +102,29 @@ def test_a_bar_on_a_terminal() -> None:
     assert [line.count("\r") for line in lines] == [1, 2, 0]
     assert lines[0] == f"\rsorting [{'-' * 30}]   0%"
     assert lines[1].endswith(f"\rwriting [{'#' * 30}] 100%")
+
+
+def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+    with SqlCatalog("prod", **config) as catalog:
+        catalog.create_namespace("db")
+        rows = pa.table({"id": range(1_000), "b": range(1_000)})
+        catalog.create_table("db.t", rows.schema).append(rows)
+    out = tmp_path / "out"
+    command = ["shuffle-into", "prod.db.t", str(out), "--columns", "id", "--format", "iceberg"]
+    assert main([*command, "--catalog", json.dumps(config)]) == 0
+    assert "1,000 rows" in capsys.readouterr().out
+    table = pq.read_table(out)
+    assert table.column_names == ["id"]
+    assert sorted(table["id"].to_pylist()) == list(range(1_000)) != table["id"].to_pylist()
+
+
+def test_a_catalog_of_no_table(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["shuffle-into", str(source), str(tmp_path / "out"), "--catalog", "{}"]) == 2
+    assert "--catalog has no effect" in capsys.readouterr().err

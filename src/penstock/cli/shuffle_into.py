@@ -10,10 +10,12 @@ from typing import Any, TextIO
 
 from penstock.cli.command import Command
 from penstock.errors import OptionError
+from penstock.loader import IcebergDataset, PaimonDataset
 from penstock.write import ROW_GROUP_ROWS, shuffle_into
 
 __all__ = ["SHUFFLE_INTO", "Bar"]
 
+_TABLES = ("iceberg", "paimon")
 _WIDTH = 30
 _SECONDS_BETWEEN = {True: 0.1, False: 10.0}
 """between two updates, on a terminal or not"""
@@ -51,9 +53,17 @@ class Bar:
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="a file, a directory, a glob or a URL")
+    parser.add_argument(
+        "source", metavar="SOURCE", help="a file, a directory, a glob, a URL; or a table"
+    )
     parser.add_argument("target", metavar="TARGET", help="a directory or a URL, made by this")
-    parser.add_argument("--format", help="of the source; taken from the extension if left out")
+    parser.add_argument(
+        "--format",
+        help="of the source; taken from the extension if left out; iceberg and paimon are tables",
+    )
+    parser.add_argument(
+        "--catalog", metavar="JSON", help="catalog_config or catalog_options of a table"
+    )
     parser.add_argument(
         "--to",
         help="parquet (default), arrow, lance or paimon; .arrow and .lance at TARGET's end do too",
@@ -84,9 +94,9 @@ def _run(arguments: Namespace) -> int:
     bar = Bar(sys.stderr)
     try:
         report = shuffle_into(
-            arguments.source,
+            _source(arguments),
             arguments.target,
-            format=arguments.format,
+            format=None if arguments.format in _TABLES else arguments.format,
             target_format=arguments.to,
             seed=arguments.seed,
             memory_bytes=arguments.memory,
@@ -94,9 +104,9 @@ def _run(arguments: Namespace) -> int:
             file_rows=arguments.file_rows,
             file_bytes=arguments.file_bytes,
             compression=arguments.compression,
-            columns=arguments.columns.split(",") if arguments.columns else None,
+            columns=None if arguments.format in _TABLES else _columns(arguments),
             partitioning=arguments.partitioning,
-            storage_options=_options("--storage-options", arguments.storage_options),
+            storage_options=None if arguments.format in _TABLES else _storage(arguments),
             target_options=_options("--target-options", arguments.target_options),
             work_dir=arguments.work_dir,
             overwrite=arguments.overwrite,
@@ -110,6 +120,30 @@ def _run(arguments: Namespace) -> int:
         f"{report.target}"
     )
     return 0
+
+
+def _source(arguments: Namespace) -> Any:
+    """What is copied: a location, or the dataset of a table."""
+    catalog = _options("--catalog", arguments.catalog)
+    if arguments.format not in _TABLES:
+        if catalog is not None:
+            raise OptionError("--catalog has no effect without --format iceberg or paimon")
+        return arguments.source
+    chosen: dict[str, Any] = {
+        "columns": _columns(arguments),
+        "storage_options": _storage(arguments),
+    }
+    if arguments.format == "iceberg":
+        return IcebergDataset(arguments.source, catalog, **chosen)
+    return PaimonDataset(arguments.source, catalog_options=catalog or {}, **chosen)
+
+
+def _columns(arguments: Namespace) -> list[str] | None:
+    return arguments.columns.split(",") if arguments.columns else None
+
+
+def _storage(arguments: Namespace) -> dict[str, Any] | None:
+    return _options("--storage-options", arguments.storage_options)
 
 
 def _options(name: str, text: str | None) -> dict[str, Any] | None:
