@@ -380,6 +380,6 @@ def test_memory_stays_within_its_limit(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     allocated, resident = map(int, told.stdout.split())
     assert allocated < 36 << 20
-    assert resident < 120 << 20  # with what allocators keep, code, and indices
+    assert resident < 160 << 20  # of 172 MB; with what allocators keep, code, and indices
     ids = np.array(ids_of(tmp_path / "out"))
     assert np.array_equal(ids, in_order(0, 1_000_000))
