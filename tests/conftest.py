@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     """Fail a module that leaves a child process, a thread or a shared-memory file behind."""
     before = _leftovers()
     yield
+    _end_pool_of_pyiceberg()
     deadline = time.monotonic() + PATIENCE_S
     left = _leftovers() - before
     while left and time.monotonic() < deadline:
@@ -48,6 +50,14 @@ def nothing_is_left_behind() -> Iterator[None]:
         time.sleep(0.05)
         left = _leftovers() - before
     assert not left, f"left behind by the tests of this module: {sorted(left)}"
+
+
+def _end_pool_of_pyiceberg() -> None:
+    """It keeps one for as long as a process lives."""
+    pools = sys.modules.get("pyiceberg.utils.concurrent")
+    if pools is not None and pools.ExecutorFactory._instance is not None:
+        pools.ExecutorFactory._instance.shutdown()
+        pools.ExecutorFactory._instance = None
 
 
 def _leftovers() -> set[str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyiceberg.utils.concurrent import ExecutorFactory
 
 from penstock import StructuredDataset
 from penstock.loader.creating import LoaderOptions, LoaderSettings
@@ -18,15 +16,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#]+)")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_threads_of_pyiceberg_are_left(nothing_is_left_behind: None) -> Iterator[None]:
-    """End the pool that pyiceberg keeps for as long as a process lives."""
-    yield
-    if ExecutorFactory._instance is not None:
-        ExecutorFactory._instance.shutdown()
-        ExecutorFactory._instance = None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -6,26 +6,15 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.utils.concurrent import ExecutorFactory
 
 from penstock.cli import main
 from penstock.cli.shuffle_into import Bar
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_threads_of_pyiceberg_are_left(nothing_is_left_behind: None) -> Iterator[None]:
-    """End the pool that pyiceberg keeps for as long as a process lives."""
-    yield
-    if ExecutorFactory._instance is not None:
-        ExecutorFactory._instance.shutdown()
-        ExecutorFactory._instance = None
 
 
 @pytest.fixture

@@ -15,10 +15,39 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-__all__ = ["MAX_DEPTH", "Call", "Column", "Constant", "Node", "NotTakenApart", "take_apart"]
+__all__ = [
+    "MAX_DEPTH",
+    "MIRRORED",
+    "NEGATED",
+    "Call",
+    "Column",
+    "Constant",
+    "Node",
+    "NotTakenApart",
+    "take_apart",
+]
 
 MAX_DEPTH = 100
 """levels of nesting, chains of the same ``&`` or ``|`` not counted"""
+
+MIRRORED = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+"""comparisons with their sides exchanged"""
+NEGATED = {
+    "equal": "not_equal",
+    "not_equal": "equal",
+    "less": "greater_equal",
+    "less_equal": "greater",
+    "greater": "less_equal",
+    "greater_equal": "less",
+}
+"""comparisons that hold of numbers where others do not"""
 
 _CHAINED = {"and", "and_kleene", "or", "or_kleene"}
 _SHOWN_CHARACTERS = 60

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.manifest import clear_manifest_cache
-from pyiceberg.utils.concurrent import ExecutorFactory
 from servers.rest_catalog import RestCatalogServer
 from servers.s3 import S3Server
 from writers.catalogs import WritingCatalog, local_catalog, s3_properties
@@ -23,13 +22,10 @@ NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_threads_of_pyiceberg_are_left(nothing_is_left_behind: None) -> Iterator[None]:
-    """End the pool that pyiceberg keeps for as long as a process lives."""
+def no_manifests_are_kept() -> Iterator[None]:
+    """pyiceberg keeps what it has read for as long as a process lives."""
     yield
     clear_manifest_cache()
-    if ExecutorFactory._instance is not None:
-        ExecutorFactory._instance.shutdown()
-        ExecutorFactory._instance = None
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 
 from penstock.formats.expressions import (
+    MIRRORED,
+    NEGATED,
     Call,
     Column,
     Constant,
@@ -42,22 +44,6 @@ from penstock.tables.iceberg.filters.paths import ColumnFinder
 
 __all__ = ["Translated", "to_iceberg"]
 
-_MIRRORED = {
-    "equal": "equal",
-    "not_equal": "not_equal",
-    "less": "greater",
-    "less_equal": "greater_equal",
-    "greater": "less",
-    "greater_equal": "less_equal",
-}
-_NEGATED = {
-    "equal": "not_equal",
-    "not_equal": "equal",
-    "less": "greater_equal",
-    "less_equal": "greater",
-    "greater": "less_equal",
-    "greater_equal": "less",
-}
 _CONSTANT_CAST_FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 _MATCH_NULLS, _SKIP_NULLS = 0, 1
 
@@ -159,7 +145,7 @@ class _Translation:
         column, constant = self._column(one), _constant(other)
         if column is None or constant is None:
             column, constant = self._column(other), _constant(one)
-            function = _MIRRORED[function]
+            function = MIRRORED[function]
         if column is None or constant is None:
             return _NOTHING
         if not constant.is_valid:
@@ -238,7 +224,7 @@ def _compared(column: TableColumn, function: str, constant: pa.Scalar, wanted: b
     if isinstance(value, float) and math.isnan(value):
         always = (function == "not_equal") is wanted
         return _Said(column.valid() if always else AlwaysFalse())
-    comparison = function if wanted else _NEGATED[function]
+    comparison = function if wanted else NEGATED[function]
     rounded = pa.types.is_decimal(column.arrow_type) and pa.types.is_floating(constant.type)
     if rounded and not isinstance(value, float):
         return _Said(column.compared_as_double(comparison, value), False)

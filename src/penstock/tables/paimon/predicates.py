@@ -23,6 +23,8 @@ from pypaimon.common.predicate import Predicate
 from pypaimon.common.predicate_builder import PredicateBuilder
 
 from penstock.formats.expressions import (
+    MIRRORED,
+    NEGATED,
     Call,
     Column,
     Constant,
@@ -41,22 +43,6 @@ _METHODS = {
     "less_equal": "less_or_equal",
     "greater": "greater_than",
     "greater_equal": "greater_or_equal",
-}
-_MIRRORED = {
-    "equal": "equal",
-    "not_equal": "not_equal",
-    "less": "greater",
-    "less_equal": "greater_equal",
-    "greater": "less",
-    "greater_equal": "less_equal",
-}
-_NEGATED = {
-    "equal": "not_equal",
-    "not_equal": "equal",
-    "less": "greater_equal",
-    "less_equal": "greater",
-    "greater": "less_equal",
-    "greater_equal": "less",
 }
 _EPOCH = datetime(1970, 1, 1)
 _MOST_LISTED = 1000
@@ -108,14 +94,14 @@ class Translation:
 
     def _comparison(self, function: str, one: Node, other: Node, wanted: bool) -> Predicate | None:
         if isinstance(one, Constant):
-            one, other, function = other, one, _MIRRORED[function]
+            one, other, function = other, one, MIRRORED[function]
         match one, other:
             case Column((name,)), Constant(value) if name in self.types and value.is_valid:
                 pass
             case _:
                 return None
         type_ = self.types[name]
-        function = function if wanted else _NEGATED[function]
+        function = function if wanted else NEGATED[function]
         if pa.types.is_floating(type_) and (not wanted or function == "not_equal"):
             return None
         exact = compared_value(type_, value)
