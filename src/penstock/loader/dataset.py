@@ -90,6 +90,7 @@ class TabularDataset(IterableDataset[Any]):
             prefetch_bytes=settings.budget_bytes,
         )
         self._found, self._order, self._finish = found, order, settings.finish
+        self._known_fingerprint: Fingerprint | None = None
         self.planner, self.pipeline = planner, pipeline
         self.counters.stored(found.counts)
         if order.split_strategy is None:
@@ -267,8 +268,10 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What a state of this data set refers to."""
-        return _fingerprint(self._found, self._order)
+        """What a state of this data set refers to; of many files it is made once."""
+        if self._known_fingerprint is None:
+            self._known_fingerprint = _fingerprint(self._found, self._order)
+        return self._known_fingerprint
 
     @property
     def fork_safe(self) -> bool:
