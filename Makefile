@@ -57,11 +57,10 @@ $(VENV)/.ready-%: $(READY)
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
-# Random tests draw the same examples in every run. CI is taken out of the environment, because
-# pytest prints differences in full where it is set: hundreds of thousands of lines for two tables.
+# Random tests draw the same examples in every run.
 test: $(READY) $(PAIMON)/.ready
-	@env -u CI -u BUILD_NUMBER $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=ci
-	@env -u CI -u BUILD_NUMBER $(PAIMON)/bin/python -m pytest -n $(JOBS) --hypothesis-profile=ci \
+	@scripts/run-tests $(BIN)/python -n $(JOBS) --hypothesis-profile=ci
+	@scripts/run-tests $(PAIMON)/bin/python -n $(JOBS) --hypothesis-profile=ci \
 		tests/formats/test_parquet_format.py tests/loader/test_loader_contract.py tests/tables/paimon
 
 # Apart from test: to count lines takes a quarter of the time again.

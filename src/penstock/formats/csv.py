@@ -23,6 +23,7 @@ from penstock.formats.lines import (
     checked_options,
     compression_of,
     first_lines,
+    in_arrow_memory,
     lines_of_chunk,
     open_text,
     refuse_parts,
@@ -181,7 +182,7 @@ class CsvFormat:
             types = self._convert.column_types
             names = self._convert.include_columns or layout.names
             return pa.schema([(name, types.get(name, pa.null())) for name in names])
-        block = TextBlock(pa.py_buffer(body), layout.body_offset)
+        block = TextBlock(in_arrow_memory(body), layout.body_offset)
         schema = self._lines(store, file, layout.names, self._convert).table(block).schema
         undecoded = [f.name for f in schema if _undecoded(f, self._convert)]
         if undecoded:
@@ -236,7 +237,7 @@ def _newlines_in_quotes(lines: CsvLines, body: bytes, whole: bool) -> bool:
         rows = lines.count_rows(body)
         if rows == sum(1 for line in body.split(b"\n") if line.strip(b"\r")):
             return False
-        return not (whole and lines.ends_inside_quotes(TextBlock(pa.py_buffer(body), 0), rows))
+        return not (whole and lines.ends_inside_quotes(TextBlock(in_arrow_memory(body), 0), rows))
     except UNREADABLE:
         return False
 

@@ -12,6 +12,7 @@ from penstock.errors import ReadError, SchemaError
 from penstock.formats.lines import (
     BOM,
     TextBlock,
+    in_arrow_memory,
     line_number,
     parsed_in_pieces,
     shortest_failing_lines,
@@ -77,7 +78,7 @@ class CsvLines:
         if bytes(memoryview(data)[: len(BOM)]) == BOM:
             # Arrow takes one off the beginning of every text; here it belongs to the first value.
             data = BOM + bytes(data)
-        source = pa.BufferReader(data)
+        source = pa.BufferReader(data if isinstance(data, pa.Buffer) else in_arrow_memory(data))
         return pacsv.read_csv(source, read, self.parse, convert)
 
     def ends_inside_quotes(self, block: TextBlock, rows: int) -> bool:
@@ -153,4 +154,4 @@ def names_in(line: bytes, read: pacsv.ReadOptions, parse: pacsv.ParseOptions) ->
     header = pacsv.ReadOptions(
         encoding=read.encoding, autogenerate_column_names=read.autogenerate_column_names
     )
-    return list(pacsv.read_csv(pa.BufferReader(line), header, parse).column_names)
+    return list(pacsv.read_csv(pa.BufferReader(in_arrow_memory(line)), header, parse).column_names)

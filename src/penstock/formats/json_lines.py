@@ -13,6 +13,7 @@ import pyarrow.json as pajson
 from penstock.errors import ReadError, SchemaError
 from penstock.formats.lines import (
     TextBlock,
+    in_arrow_memory,
     line_number,
     parsed_in_pieces,
     shortest_failing_lines,
@@ -59,7 +60,8 @@ class JsonLines:
     def _rows(
         self, data: pa.Buffer | bytes, schema: pa.Schema, piece_bytes: int | None = None
     ) -> pa.Table:
-        _require_utf8(data)
+        text = data if isinstance(data, pa.Buffer) else in_arrow_memory(data)
+        _require_utf8(text)
         read = copy(self.read)
         read.block_size = piece_bytes or len(data) + 1
         parse = pajson.ParseOptions(
@@ -67,7 +69,7 @@ class JsonLines:
             newlines_in_values=False,
             unexpected_field_behavior=self.unknown,
         )
-        table = pajson.read_json(pa.BufferReader(data), read, parse)
+        table = pajson.read_json(pa.BufferReader(text), read, parse)
         if not len(schema):
             table = table.drop_columns(_NO_FIELD.names)
         return _in_types_of(table, schema)
@@ -148,8 +150,7 @@ def _in_types_of(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def _require_utf8(data: pa.Buffer | bytes) -> None:
+def _require_utf8(text: pa.Buffer) -> None:
     """Arrow's JSON parser lets any bytes through as text."""
-    buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
-    ends = pa.py_buffer(np.array([0, buffer.size], np.int64))
-    pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, buffer]).cast(pa.large_string())
+    ends = pa.py_buffer(np.array([0, text.size], np.int64))
+    pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, text]).cast(pa.large_string())

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import ReadError
-from penstock.formats.lines import TextBlock, read_fully
+from penstock.formats.lines import TextBlock, in_arrow_memory, read_fully
 
 __all__ = ["lines_of_array", "lines_of_objects"]
 
@@ -69,7 +69,7 @@ def lines_of_objects(
             yield _rewritten(data[:cut], offset, blanks=marks.inner_newlines)
         offset, pending = offset + cut, data[cut:]
     if pending.strip():
-        yield TextBlock(pa.py_buffer(pending), offset)
+        yield TextBlock(in_arrow_memory(pending), offset)
 
 
 def lines_of_array(
@@ -124,7 +124,7 @@ def _rewritten(
     values[blanks[blanks < len(values)]] = ord(" ")
     if breaks is not None:
         values[breaks] = ord("\n")
-    return TextBlock(pa.py_buffer(values), offset)
+    return TextBlock(in_arrow_memory(values), offset)
 
 
 def _refuse_trailer(path: str, rest: bytes, stream: pa.NativeFile, offset: int) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "checked_options",
     "compression_of",
     "first_lines",
+    "in_arrow_memory",
     "line_number",
     "lines_of_chunk",
     "lines_of_range",
@@ -57,6 +58,7 @@ class TextBlock:
     """Whole lines of a file; only the last of the file may lack its newline."""
 
     data: pa.Buffer
+    """never in Python's memory, see `in_arrow_memory`"""
     offset: int
     """of the first byte in the (decompressed) text"""
 
@@ -88,6 +90,17 @@ class TextBlock:
             if start or length >= self.data.size:
                 return tail[start:]
             length *= 2
+
+
+def in_arrow_memory(text: bytes | memoryview | pa.Buffer) -> pa.Buffer:
+    """A copy of a text that Arrow's threads may let go at any time.
+
+    They let go of it after the parser has returned; if that is while Python is ending, what lies
+    in Python's memory takes the process down ("terminate called without an active exception").
+    """
+    copied = pa.allocate_buffer(len(text))
+    pa.FixedSizeBufferWriter(copied).write(text)
+    return copied
 
 
 def compression_of(path: str) -> str | None:
@@ -182,13 +195,13 @@ def lines_of_stream(
         cut = piece.rfind(b"\n") + 1
         if cut:
             data = b"".join([*pending, piece[:cut]])
-            yield TextBlock(pa.py_buffer(data), offset)
+            yield TextBlock(in_arrow_memory(data), offset)
             offset += len(data)
             pending = []
         if cut < len(piece):
             pending.append(piece[cut:])
     if pending:
-        yield TextBlock(pa.py_buffer(b"".join(pending)), offset)
+        yield TextBlock(in_arrow_memory(b"".join(pending)), offset)
 
 
 def first_lines(text: pa.NativeFile, at_least: int) -> tuple[bytes, bool]:
@@ -297,8 +310,8 @@ def _lines_between(file: pa.NativeFile, start: int, stop: int, size: int) -> Tex
         data = file.read_buffer(min(stop + slack, size) - start)
         tail = bytes(memoryview(data)[stop - 1 - start :])
         newline = tail.find(b"\n")
-        if newline >= 0:
-            return TextBlock(data.slice(0, stop - start + newline), start)
-        if stop + slack >= size:
-            return TextBlock(data, start)
+        if newline >= 0 or stop + slack >= size:
+            lines = data.slice(0, stop - start + newline) if newline >= 0 else data
+            in_python = isinstance(file, pa.PythonFile)
+            return TextBlock(in_arrow_memory(lines) if in_python else lines, start)
         slack = max(2 * slack, data.size)
