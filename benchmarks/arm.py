@@ -66,7 +66,8 @@ def _measure(arm: Arm, data: Data) -> dict[str, float]:
     for piece in arm.run(data):
         if piece is Mark.CLOCK_STARTS:
             before = _traffic()
-            cpu_s, start = -_cpu_s(resource.RUSAGE_SELF), time.perf_counter()
+            children_s = _cpu_s(resource.RUSAGE_CHILDREN) + living_descendants_cpu_s()
+            cpu_s, start = -_cpu_s(resource.RUSAGE_SELF) - children_s, time.perf_counter()
             continue
         if first_s is None:
             first_s = time.perf_counter() - start

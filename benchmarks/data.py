@@ -60,8 +60,8 @@ class Data:
         return FOLDER / f"scale-{self.scale:g}" / kind
 
     def files(self, kind: str) -> list[Path]:
-        """The files in order."""
-        return sorted(self.folder(kind).iterdir())
+        """The files in order, of folders within too."""
+        return sorted(path for path in self.folder(kind).rglob("*") if path.is_file())
 
     def filter_range(self) -> tuple[int, int]:
         """First and last value of ``row`` to keep: two neighbouring row groups of forty."""

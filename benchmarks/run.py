@@ -22,6 +22,7 @@ from pathlib import Path
 
 import report
 import sections
+from access_rows import ACCESS_MODULES, ACCESS_STOPS_EARLY
 from comparison import Comparison, Passes, Verdict, judge
 from data import Data, make
 from peers import PEERS, Peer, peer_of, share_of, strength_share_of
@@ -35,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STAYS_IN_THE_RUN = 2.0
 """a setting that is slower than the best one by more than this factor is run once only"""
 _PASS_TIMEOUT_S = 900
-_STOPS_EARLY = ("paimon.to-torch",)
+_STOPS_EARLY = ("paimon.to-torch", *ACCESS_STOPS_EARLY)
 """arms whose rate is the same throughout, and so low that the rest is not waited for"""
 
 
@@ -104,6 +105,10 @@ def _do_beforehand(comparisons: list[Comparison], data: Data) -> None:
         if network_of(name) is None and prepared:
             print("_", end="", flush=True)
             _call(name, Data(data.scale * share_of(name)), "--beforehand")
+    shared = next((name for name in names if name.partition(".")[0] in ACCESS_MODULES), None)
+    if shared is not None:  # one arm makes the data of all of them
+        print("_", end="", flush=True)
+        _call(shared, data, "--beforehand")
 
 
 def _measure_strengths(verdicts: list[Verdict], data: Data) -> sections.Strengths:

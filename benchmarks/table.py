@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from access_rows import ACCESS
 from comparison import Comparison
 from iceberg_rows import ICEBERG
 from order_rows import ADAPTIVE, RESUMES, SHUFFLE_BUFFER, SHUFFLES
@@ -89,6 +90,7 @@ COMPARISONS = (
     *REMOTE,
     *ICEBERG,
     *PAIMON,
+    *ACCESS,
     Comparison(
         "first-batch",
         "time to first batch, after imports",

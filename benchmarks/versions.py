@@ -14,6 +14,8 @@ __all__ = ["versions"]
 
 _GROUND = ("torch", "pyarrow", "numpy", "pandas")
 """what both sides have in common; pyarrow imports pandas where it is installed"""
+_BESIDE = ("array_record", "pylance", "pillow")
+"""what the library reads with where it is installed, and what it is then compared with"""
 _ASK = (
     "import json, sys; from importlib.metadata import distributions;"
     "print(json.dumps({d.name: d.version for d in distributions() if d.name in sys.argv[1:]}))"
@@ -23,7 +25,8 @@ _ASK = (
 def versions(peers: Iterable[Peer]) -> dict[str, str]:
     """Of both sides; it is an error if they do not stand on the same ground."""
     ours = {one.name: one.version for one in distributions() if one.name in _GROUND}
-    found = {"Python": platform.python_version(), **ours}
+    beside = {one.name: one.version for one in distributions() if one.name in _BESIDE}
+    found = {"Python": platform.python_version(), **ours, **beside}
     for peer in peers:
         asked = subprocess.run(
             [str(peer.python), "-c", _ASK, peer.distribution, *peer.stores, *_GROUND],

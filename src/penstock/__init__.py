@@ -19,18 +19,23 @@ from penstock.errors import (
     PlanError,
     ReadError,
     SchemaError,
+    SkippedDataWarning,
     StateMismatchError,
     WorkerError,
     WriteError,
 )
 from penstock.loader import (
+    ArrayRecordDataset,
+    ArrowDataset,
     IcebergDataset,
+    LanceDataset,
     PaimonDataset,
-    SkippedDataWarning,
     StatefulLoader,
     StructuredDataset,
+    VideoFramesDataset,
     merge_states,
 )
+from penstock.loader import open_dataset as open
 from penstock.model import (
     ByteRange,
     DataFileInfo,
@@ -50,6 +55,8 @@ from penstock.write import shuffle_into
 
 __all__ = [
     "AccessDeniedError",
+    "ArrayRecordDataset",
+    "ArrowDataset",
     "ByteRange",
     "ConversionError",
     "DataFileInfo",
@@ -58,6 +65,7 @@ __all__ = [
     "FileSplit",
     "IcebergDataFileInfo",
     "IcebergDataset",
+    "LanceDataset",
     "MissingExtraError",
     "NothingFoundError",
     "OptionError",
@@ -76,9 +84,11 @@ __all__ = [
     "StatefulLoader",
     "StructuredDataset",
     "TargetSizeSplitStrategy",
+    "VideoFramesDataset",
     "WorkerError",
     "WriteError",
     "merge_states",
+    "open",
     "shuffle_into",
 ]
 

@@ -14,6 +14,8 @@
     ├── WorkerError (RuntimeError)          a worker process died
     └── MissingExtraError (ImportError)     an optional dependency is not installed
 
+and one warning, SkippedDataWarning, for what is left out because that was asked for.
+
 A message says what happened, where, and what to do. Every error carries its
 message as its only positional argument, so that it crosses process borders.
 """
@@ -31,6 +33,7 @@ __all__ = [
     "PlanError",
     "ReadError",
     "SchemaError",
+    "SkippedDataWarning",
     "StateMismatchError",
     "WorkerError",
     "WriteError",
@@ -92,3 +95,7 @@ class MissingExtraError(PenstockError, ImportError):
     def for_extra(cls, extra: str, module: str) -> MissingExtraError:
         """The error for ``module``, which the extra ``extra`` installs."""
         return cls(f'{module} is not installed; run: pip install "penstock[{extra}]"')
+
+
+class SkippedDataWarning(UserWarning):
+    """A file, chunk or row could not be read and was left out (``on_error="skip"``)."""

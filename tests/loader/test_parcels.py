@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from penstock.loader.parcels import Batch, pack, pack_dicts, unpack
+from penstock.convert.packing import Batch, pack, unpack
+from penstock.loader.parcels import pack_dicts
 
 
 def tensors(rows: int, start: int = 0) -> dict[str, Any]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from typing import Any, TextIO
+from typing import TextIO
 
 from penstock.cli.command import Command
-from penstock.errors import OptionError
-from penstock.loader import IcebergDataset, PaimonDataset
+from penstock.cli.sources import TABLES, chosen_columns, chosen_source, chosen_storage, json_options
 from penstock.write import ROW_GROUP_ROWS, shuffle_into
 
 __all__ = ["SHUFFLE_INTO", "Bar"]
 
-_TABLES = ("iceberg", "paimon")
 _WIDTH = 30
 _SECONDS_BETWEEN = {True: 0.1, False: 10.0}
 """between two updates, on a terminal or not"""
@@ -94,9 +91,9 @@ def _run(arguments: Namespace) -> int:
     bar = Bar(sys.stderr)
     try:
         report = shuffle_into(
-            _source(arguments),
+            chosen_source(arguments.source, arguments),
             arguments.target,
-            format=None if arguments.format in _TABLES else arguments.format,
+            format=None if arguments.format in TABLES else arguments.format,
             target_format=arguments.to,
             seed=arguments.seed,
             memory_bytes=arguments.memory,
@@ -104,10 +101,10 @@ def _run(arguments: Namespace) -> int:
             file_rows=arguments.file_rows,
             file_bytes=arguments.file_bytes,
             compression=arguments.compression,
-            columns=None if arguments.format in _TABLES else _columns(arguments),
+            columns=None if arguments.format in TABLES else chosen_columns(arguments),
             partitioning=arguments.partitioning,
-            storage_options=None if arguments.format in _TABLES else _storage(arguments),
-            target_options=_options("--target-options", arguments.target_options),
+            storage_options=None if arguments.format in TABLES else chosen_storage(arguments),
+            target_options=json_options("--target-options", arguments.target_options),
             work_dir=arguments.work_dir,
             overwrite=arguments.overwrite,
             progress=bar,
@@ -120,43 +117,6 @@ def _run(arguments: Namespace) -> int:
         f"{report.target}"
     )
     return 0
-
-
-def _source(arguments: Namespace) -> Any:
-    """What is copied: a location, or the dataset of a table."""
-    catalog = _options("--catalog", arguments.catalog)
-    if arguments.format not in _TABLES:
-        if catalog is not None:
-            raise OptionError("--catalog has no effect without --format iceberg or paimon")
-        return arguments.source
-    chosen: dict[str, Any] = {
-        "columns": _columns(arguments),
-        "storage_options": _storage(arguments),
-    }
-    if arguments.format == "iceberg":
-        return IcebergDataset(arguments.source, catalog, **chosen)
-    return PaimonDataset(arguments.source, catalog_options=catalog or {}, **chosen)
-
-
-def _columns(arguments: Namespace) -> list[str] | None:
-    return arguments.columns.split(",") if arguments.columns else None
-
-
-def _storage(arguments: Namespace) -> dict[str, Any] | None:
-    return _options("--storage-options", arguments.storage_options)
-
-
-def _options(name: str, text: str | None) -> dict[str, Any] | None:
-    """What stands in an argument of JSON; it is not shown, for it may be secret."""
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError(f'{name} must be JSON such as {{"endpoint_url": "https://host"}}')
-    return found
 
 
 SHUFFLE_INTO = Command(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.convert.shared import is_shared, shared_integers
 from penstock.loader.options import check_count
-from penstock.loader.shared import is_shared, shared_integers
 from penstock.loader.state import Position
 
 __all__ = ["Bookmark"]

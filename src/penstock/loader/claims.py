@@ -8,7 +8,7 @@ from multiprocessing.context import BaseContext
 
 import numpy as np
 
-from penstock.loader.shared import shared_integers
+from penstock.convert.shared import shared_integers
 from penstock.model import FileList, Int64Array
 from penstock.plan import Lane, Piece, Reading, window_pieces
 from penstock.stream import Cursor

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
+from penstock.access import Backend, RowDataset
 from penstock.convert import Converter
-from penstock.errors import OptionError, WorkerError
+from penstock.errors import OptionError, SkippedDataWarning, WorkerError
 from penstock.formats.discovered import Discovered
 from penstock.loader.board import Board
 from penstock.loader.bookmark import Bookmark
 from penstock.loader.claims import Claims
-from penstock.loader.epoch import SkippedDataWarning
 from penstock.loader.feed import Feed
 from penstock.loader.fingerprint import Fingerprint
 from penstock.loader.iterator import DatasetIterator, crew_here
@@ -30,6 +30,7 @@ from penstock.loader.passes import Passes
 from penstock.loader.pipeline import Pipeline
 from penstock.loader.planner import Planner
 from penstock.loader.ranks import Ranks
+from penstock.loader.row_access import backend_of, rows_of
 from penstock.loader.settings import Settings
 from penstock.loader.state import Position
 from penstock.loader.stats import Stats
@@ -179,6 +180,18 @@ class TabularDataset(IterableDataset[Any]):
         if self._found.listing is None:
             raise OptionError("a table has its own lists of files: there is no manifest to save")
         save_manifest(self._found.listing, path)
+
+    # --- rows by index
+
+    @property
+    def backend(self) -> Backend:
+        """What gives the rows by their index; an OptionError where nothing does."""
+        return backend_of(self._found, self._settings)
+
+    @property
+    def rows(self) -> RowDataset:
+        """The same rows as a map-style dataset, for samplers and ``rows[i]``."""
+        return rows_of(self._found, self._settings)
 
     # --- epochs
 

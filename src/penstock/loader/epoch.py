@@ -9,15 +9,12 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from penstock.convert import Block
+from penstock.errors import SkippedDataWarning
 from penstock.loader.claims import Loose
 from penstock.loader.stats import Stats
 from penstock.stream import Cursor, Run
 
-__all__ = ["BatchRun", "EpochPass", "LaneFeed", "LocalRun", "SkippedDataWarning"]
-
-
-class SkippedDataWarning(UserWarning):
-    """A file or chunk could not be read and was left out (``on_error="skip"``)."""
+__all__ = ["BatchRun", "EpochPass", "LaneFeed", "LocalRun"]
 
 
 class BatchRun(Protocol):

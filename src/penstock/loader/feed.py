@@ -14,12 +14,13 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.convert import Block
+from penstock.convert.packing import pack
+from penstock.convert.shared import shared_bytes
 from penstock.loader.board import Board
 from penstock.loader.claims import Claims, Takings
 from penstock.loader.options import Finish
-from penstock.loader.parcels import Parcel, pack, pack_blocks, pack_dicts
+from penstock.loader.parcels import Parcel, pack_blocks, pack_dicts
 from penstock.loader.pipeline import OpenLanes, Pipeline, Stream
-from penstock.loader.shared import shared_bytes
 from penstock.loader.stats import Stats
 from penstock.model import FileList
 from penstock.stream import Cursor, Run

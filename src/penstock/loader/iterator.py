@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from penstock.convert.packing import Batch
 from penstock.loader.bookmark import Bookmark
 from penstock.loader.fingerprint import Fingerprint
 from penstock.loader.itinerary import Crew
-from penstock.loader.parcels import Batch
 from penstock.loader.passes import Passes
 from penstock.loader.planner import Planner
 from penstock.loader.state import Position

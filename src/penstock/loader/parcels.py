@@ -5,21 +5,17 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import torch
 
 from penstock.convert import Block, Converter
-from penstock.loader.shared import shared_bytes
+from penstock.convert.packing import is_plain, places, unpack
+from penstock.convert.shared import shared_bytes
 from penstock.stream import Cursor
 
-__all__ = ["Batch", "Parcel", "ParcelRun", "pack", "pack_blocks", "pack_dicts", "unpack"]
-
-_ALIGNMENT = 64
+__all__ = ["Parcel", "ParcelRun", "pack_blocks", "pack_dicts"]
 
 
 @dataclass(slots=True)
@@ -66,18 +62,6 @@ class ParcelRun:
         return self._parcel.cursors[max(delivered - 1, 0)]
 
 
-class Batch(dict[str, Any]):
-    """A batch that crosses to another process in one shared buffer, and arrives as a dict."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return unpack, pack(dict(self))
-
-    def __copy__(self) -> Batch:
-        return Batch(self)
-
-
 def pack_blocks(blocks: Sequence[Block]) -> tuple[torch.Tensor, bytes] | None:
     """The rows of consecutive blocks as one set of columns; None if some are not arrays."""
     parts = [block.arrays() for block in blocks]
@@ -85,7 +69,7 @@ def pack_blocks(blocks: Sequence[Block]) -> tuple[torch.Tensor, bytes] | None:
         return None
     first = parts[0] or []
     rows = sum(block.num_rows for block in blocks)
-    offsets, size = _places([array.nbytes // len(array) * rows for array in first])
+    offsets, size = places([array.nbytes // len(array) * rows for array in first])
     buffer = shared_bytes(size)
     memory = buffer.numpy()
     layout = []
@@ -112,7 +96,7 @@ def pack_dicts(batches: Sequence[Any]) -> tuple[torch.Tensor, bytes] | None:
         return None
     arrays = [[part.numpy() for part in column] for column in columns]
     rows = [[len(part) for part in column] for column in arrays]
-    offsets, size = _places([sum(part.nbytes for part in column) for column in arrays])
+    offsets, size = places([sum(part.nbytes for part in column) for column in arrays])
     buffer = shared_bytes(size)
     memory = buffer.numpy()
     layout = []
@@ -130,7 +114,7 @@ def _alike(column: Sequence[Any]) -> bool:
         return False
     return all(
         type(part) is torch.Tensor
-        and _plain(part)
+        and is_plain(part)
         and part.dtype == first.dtype
         and part.shape[1:] == first.shape[1:]
         for part in column
@@ -148,73 +132,3 @@ def _dicts(
         for column, lengths in zip(columns, rows, strict=True)
     ]
     return [dict(zip(keys, leaves, strict=True)) for leaves in zip(*parts, strict=True)]
-
-
-def pack(value: Any) -> tuple[torch.Tensor, bytes]:
-    """Any picklable value, with all arrays and tensors in it moved to one shared buffer."""
-    found: list[pickle.PickleBuffer] = []
-    stream = BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=found.append).dump(value)
-    views = [buffer.raw() for buffer in found]
-    offsets, size = _places([view.nbytes for view in views])
-    shared = shared_bytes(size)
-    memory = shared.numpy()
-    for offset, view in zip(offsets, views, strict=True):
-        if view.nbytes:
-            memory[offset : offset + view.nbytes] = np.frombuffer(view, np.uint8)
-    places = [(offset, view.nbytes) for offset, view in zip(offsets, views, strict=True)]
-    return shared, pickle.dumps((_values, (places, stream.getvalue())))
-
-
-def _values(buffer: torch.Tensor, layout: tuple[list[tuple[int, int]], bytes]) -> Any:
-    places, pickled = layout
-    values: Any = buffer.numpy()
-    memory = memoryview(values)
-    return pickle.loads(pickled, buffers=[memory[o : o + n] for o, n in places])
-
-
-def unpack(buffer: torch.Tensor, layout: bytes) -> Any:
-    """What was packed; arrays and tensors are views of the buffer."""
-    make, how = pickle.loads(layout)
-    return make(buffer, how)
-
-
-def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Aligned offsets for values of these sizes, and the size of all."""
-    offsets, end = [], 0
-    for size in sizes:
-        offsets.append(end)
-        end += -(-size // _ALIGNMENT) * _ALIGNMENT
-    return offsets, end
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles tensors as arrays, which go out of band, and Arrow slices without their surplus."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if type(value) is torch.Tensor and _plain(value):
-            flat = value.contiguous().reshape(-1).view(torch.uint8).numpy()
-            return _tensor, (flat, value.dtype, tuple(value.shape))
-        if isinstance(value, pa.RecordBatch):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, value.schema) as writer:
-                writer.write_batch(value)
-            return _record_batch, (np.frombuffer(sink.getvalue(), np.uint8),)
-        return NotImplemented
-
-
-def _plain(value: torch.Tensor) -> bool:
-    return (
-        value.layout == torch.strided
-        and value.device.type == "cpu"
-        and not (value.is_quantized or value.requires_grad or value.is_conj() or value.is_neg())
-    )
-
-
-def _tensor(array: npt.NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.from_numpy(array).view(dtype).reshape(shape)
-
-
-def _record_batch(stream: npt.NDArray[np.uint8]) -> pa.RecordBatch:
-    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-        return reader.read_next_batch()

@@ -78,7 +78,8 @@ class TableDataset(TabularDataset):
         if ranks.members is None or not is_initialised():
             logger.warning(
                 "ranks cannot tell each other which snapshot they read, for torch.distributed is "
-                "not initialised: it is %d here; give snapshot_id= if the table may change",
+                "not initialised: it is %d here; give snapshot_id= (of Lance: version=) if the "
+                "table may change",
                 version[0],
             )
             return version

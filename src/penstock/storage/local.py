@@ -28,7 +28,8 @@ _NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 class LocalStore:
     """The file system of this machine."""
 
-    fork_safe: bool = field(default=True, init=False)
+    fork_safe: bool = True
+    """False: what is read beside the files must not be used after a fork"""
     local: bool = field(default=True, init=False)
     identity: str = field(default="", init=False)
 

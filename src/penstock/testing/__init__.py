@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.testing.auditing import AuditReport, audit
 
 if TYPE_CHECKING:
+    from penstock.testing.backend_contract import BackendContract
     from penstock.testing.chunks import assert_same_rows
     from penstock.testing.format_contract import FormatContract
     from penstock.testing.loader_contract import LoaderContract, frozen, ids_of
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AuditReport",
+    "BackendContract",
     "FormatContract",
     "LoaderContract",
     "ResumeContract",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _CONTRACTS = {
+    "BackendContract": "penstock.testing.backend_contract",
     "FormatContract": "penstock.testing.format_contract",
     "LoaderContract": "penstock.testing.loader_contract",
     "ResumeContract": "penstock.testing.resume_contract",

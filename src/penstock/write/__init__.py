@@ -1,10 +1,12 @@
-"""Copies of data sets that are cheap to read in random order ever after."""
+"""Copies of data sets: in random order, as ArrayRecord files, as frames of videos."""
 
+from penstock.write.array_record import ArrayRecordReport, write_array_record
 from penstock.write.shuffle import ROW_GROUP_ROWS, Progress, ShuffleReport, shuffle_into
 from penstock.write.target import Receipt, TargetOptions, TargetWriter, register_target
 
 __all__ = [
     "ROW_GROUP_ROWS",
+    "ArrayRecordReport",
     "Progress",
     "Receipt",
     "ShuffleReport",
@@ -12,4 +14,5 @@ __all__ = [
     "TargetWriter",
     "register_target",
     "shuffle_into",
+    "write_array_record",
 ]

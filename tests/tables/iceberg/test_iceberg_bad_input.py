@@ -36,8 +36,8 @@ from penstock.errors import (
     PenstockError,
     ReadError,
     SchemaError,
+    SkippedDataWarning,
 )
-from penstock.loader.epoch import SkippedDataWarning
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,0 +1,261 @@
+"""``ArrayRecordBackend``: rows of ArrayRecord files by their number."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.access.backend import Backend
+from penstock.archives.array_record import (
+    ReaderOptions,
+    Readers,
+    read_at_once,
+    read_records,
+    read_run,
+)
+from penstock.archives.reading_process import RecordServer
+from penstock.archives.record_codecs import Decode, codec_for
+from penstock.archives.record_files import Paths, Shard, find_shards
+from penstock.errors import OptionError
+from penstock.model import Int64Array
+from penstock.plan import parse_bytes
+from penstock.storage import Access, DiskCache, Options
+
+__all__ = ["ArrayRecordBackend"]
+
+logger = logging.getLogger(__name__)
+
+_BATCH_ROWS = 1024
+_UNIT_BYTES = 1 << 18
+_FIRST_BYTES = 1 << 14
+"""about of a record, where that is not known"""
+
+
+class ArrayRecordBackend(Backend):
+    """Records of ArrayRecord files, which are rows of columns.
+
+    ``paths`` are files, directories, globs or URLs; ``path[start:stop]`` is a part of a file.
+    Which columns there are is told by ``decode``, or by the records if this library packed them;
+    else there is one, ``record``. Files elsewhere are copied as a whole into ``cache_dir`` when
+    they are first read from.
+
+    Records are read one by one in the thread that asks, which is fastest; see
+    ``penstock.archives.reading_process`` for what happens after a fork.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        decode: Decode | None = None,
+        reader_options: ReaderOptions | None = None,
+        high_memory: bool = False,
+        storage_options: Options | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
+        access: Access | None = None,
+    ) -> None:
+        """``high_memory``: streams read a range at once, and need as much memory as it has.
+
+        ``access``: all that is to be said of stores and the cache, in place of the three before.
+        """
+        if access is None:
+            access = _access(storage_options, cache_dir, cache_bytes)
+        self._high_memory = high_memory
+        self._warned: set[str] = set()
+        readers = Readers(reader_options)
+        with RecordServer() as server:
+            self._files, self._shards = find_shards(paths, access, readers, server)
+            first = partial(self._files.first_record, self._shards, server)
+            self._codec = codec_for(decode, first)
+        self._schema = self._codec.schema
+
+    @property
+    def fork_safe(self) -> bool:  # type: ignore[override]
+        """Whether a forked child can read: not of a store that cannot."""
+        return self._files.fork_safe
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @cached_property
+    def shard_rows(self) -> Int64Array:
+        return np.array([shard.rows for shard in self._shards], np.int64)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return [shard.name for shard in self._shards]
+
+    @property
+    def shard_bytes(self) -> Sequence[int | None]:
+        return [_bytes_of(shard) for shard in self._shards]
+
+    @property
+    def shard_etags(self) -> Sequence[str | None]:
+        return [shard.file.etag for shard in self._shards]
+
+    def unit_rows(self, shard: int) -> int | None:
+        """Rows of which chunks are made: whole groups, for one is decoded as a whole."""
+        group = self._shards[shard].group_size
+        size = max(1, (_bytes_of(self._shards[shard]) or 0) // max(1, self._shards[shard].rows))
+        return group * max(1, _UNIT_BYTES // (size * group))
+
+    def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """One row as Python values, read and decoded without a table."""
+        schema = self.projected(columns)
+        row, count = operator.index(idx), self._starts[-1]
+        if not -count <= row < count:
+            raise IndexError(f"there is no row {row}: there are {count}")
+        row %= count
+        place = bisect_right(self._starts, row) - 1
+        shard = self._shards[place]
+        number = row - self._starts[place] + shard.start
+        if shard.group_size > 1:
+            self._warn_of_groups(shard)
+        record = self._files.record(shard.file, number)
+        return self._codec.row(record, schema, lambda _: _named(shard, number))
+
+    def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        if not len(schema):
+            return _without_columns(len(rows))
+        if self.num_shards == 1:
+            records = self._records(0, rows)
+        else:
+            records = [b""] * len(rows)
+            for place, at, within in self.located(rows):
+                for index, record in zip(at.tolist(), self._records(place, within), strict=True):
+                    records[index] = record
+        return self._codec.table(records, schema, lambda place: self._name(int(rows[place])))
+
+    def _records(self, place: int, rows: Int64Array) -> list[bytes]:
+        """Records of a shard, read in the order in which they lie, each once."""
+        shard = self._shards[place]
+        if shard.group_size > 1 and len(rows) < shard.rows:
+            self._warn_of_groups(shard)
+        numbers = rows + shard.start
+        if len(numbers) == 1:
+            return [self._files.record(shard.file, int(numbers[0]))]
+        distinct, which = np.unique(numbers, return_inverse=True)
+        with self._files.reader(shard.file) as reader:
+            found = read_records(reader, distinct.tolist(), shard.file.path)
+        return [found[index] for index in which.tolist()]
+
+    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
+        if not len(schema):
+            return _without_columns(length)
+        records: list[bytes] = []
+        for shard, first, count in self._runs(start, length):
+            with self._files.reader(shard.file) as reader:
+                records += read_run(reader, first, count, shard.file.path)
+        return self._codec.table(records, schema, lambda place: self._name(start + place))
+
+    def _blocks(self, shard: int) -> list[tuple[int, int]]:
+        """Runs that end where groups do, as far as they are not too long."""
+        found = self._shards[shard]
+        first, group = int(self.shard_starts[shard]) - found.start, found.group_size
+        step = max(1, _BATCH_ROWS // group) * group if group <= _BATCH_ROWS else _BATCH_ROWS
+        cuts = [found.start, *range((found.start // step + 1) * step, found.stop, step), found.stop]
+        return [(first + begin, end - begin) for begin, end in pairwise(cuts) if end > begin]
+
+    def stream(
+        self, start: int, length: int, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Rows that follow each other, by one reader that decodes each group once."""
+        if not len(schema):
+            yield _without_columns(length)
+            return
+        for shard, first, count in self._runs(start, length):
+            with self._files.reader(shard.file) as reader:
+                for begin, records in self._read_on(reader, shard, first, count, block_bytes):
+                    yield self._codec.table(records, schema, partial(_named_from, shard, begin))
+
+    def _read_on(
+        self, reader: Any, shard: Shard, first: int, count: int, block_bytes: int
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        if self._high_memory:
+            yield first, read_at_once(reader, first, count, shard.file.path)
+            return
+        stop, size = first + count, _FIRST_BYTES
+        while first < stop:
+            rows = min(max(1, block_bytes // size), stop - first)
+            records = read_run(reader, first, rows, shard.file.path)
+            yield first, records
+            first += rows
+            size = max(1, sum(map(len, records)) // rows)
+
+    def _runs(self, start: int, length: int) -> Iterator[tuple[Shard, int, int]]:
+        """The parts of shards that rows lie in: of which, from which of its records, how many."""
+        stop = start + length
+        place = bisect_right(self._starts, start) - 1
+        while start < stop:
+            shard, begins = self._shards[place], self._starts[place]
+            count = min(stop, begins + shard.rows) - start
+            if count > 0:
+                yield shard, start - begins + shard.start, count
+                start += count
+            place += 1
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        starts: list[int] = self.shard_starts.tolist()
+        return starts
+
+    def _name(self, row: int) -> str:
+        place = bisect_right(self._starts, row) - 1
+        shard = self._shards[place]
+        return _named(shard, row - self._starts[place] + shard.start)
+
+    def _warn_of_groups(self, shard: Shard) -> None:
+        if shard.group_size == 1 or shard.file.path in self._warned:
+            return
+        self._warned.add(shard.file.path)
+        logger.warning(
+            "%s was written in groups of %d records: each row that is read at random decodes up to "
+            "%d of them. Stream it, or write it with group_size=1",
+            shard.file.path,
+            shard.group_size,
+            shard.group_size,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_warned": set()}
+
+
+def _access(
+    storage_options: Options | None,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_bytes: int | str | None,
+) -> Access:
+    if cache_dir is None and cache_bytes is not None:
+        raise OptionError("cache_bytes has no effect without cache_dir")
+    limit = None if cache_bytes is None else parse_bytes("cache_bytes", cache_bytes)
+    cache = None if cache_dir is None else DiskCache.at(cache_dir, limit)
+    return Access(storage_options={} if storage_options is None else storage_options, cache=cache)
+
+
+def _bytes_of(shard: Shard) -> int | None:
+    if shard.file.file_size is None or not shard.file.record_count:
+        return shard.file.file_size
+    return shard.file.file_size * shard.rows // shard.file.record_count
+
+
+def _named(shard: Shard, number: int) -> str:
+    return f"{shard.file.path}: record {number}"
+
+
+def _named_from(shard: Shard, first: int, place: int) -> str:
+    return _named(shard, first + place)
+
+
+def _without_columns(rows: int) -> pa.Table:
+    return pa.table({"rows": pa.nulls(rows)}).select([])

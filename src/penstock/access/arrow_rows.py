@@ -1,0 +1,190 @@
+"""Rows of many record batches by their number, in some columns, taken as if they were of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.access.arrow_directory import Directory
+from penstock.access.arrow_left import in_order, take_from
+from penstock.access.arrow_open import OpenShards
+from penstock.access.gather import DamagedRowError, gather_for
+from penstock.errors import ReadError
+from penstock.formats.blocks import rows_only
+from penstock.formats.cache import BoundedCache
+from penstock.model import Int64Array
+
+__all__ = ["RowTaker"]
+
+_DECODED_BYTES = 256 << 20
+"""of record batches that had to be fetched or decompressed, kept for the next rows of them"""
+_MOST_DECODED = 32
+"""such batches that are held at once, whatever they take"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decoded:
+    batch: pa.RecordBatch
+    places: Int64Array
+
+
+_decoded: BoundedCache[_Decoded] = BoundedCache(lambda made: made.batch.get_total_buffer_size())
+
+
+class RowTaker:
+    """Takes rows in some columns: gathered where they can be, else left to Arrow."""
+
+    def __init__(self, schema: pa.Schema, shards: OpenShards) -> None:
+        self._schema, self._shards = schema, shards
+        self._key = tuple(schema.names)
+        self._gathers = [gather_for(field.type) for field in schema]
+        self._left: set[int] = {n for n, gather in enumerate(self._gathers) if gather is None}
+        """columns that are left to Arrow"""
+
+    def take(self, rows: Int64Array) -> pa.Table:
+        """These rows, at least one, all of them there."""
+        if not self._key:
+            return rows_only(len(rows))
+        with self._shards.lock:
+            directory = self._covering(rows)
+            if directory is None:
+                return self._in_parts(rows, self._shards.find(rows), self._shards.limit)
+            batches = directory.find(rows)
+            known = directory.known[batches]
+            if not known.all():
+                self._look_at(directory, batches)
+                known = directory.known[batches]
+        passing = batches[:0] if known.all() else np.unique(batches[~known])
+        if len(passing) > _MOST_DECODED:
+            return self._in_parts(rows, batches, _MOST_DECODED)
+        return self._taken(directory, rows, batches, self._decode(directory, passing.tolist()))
+
+    # --- where rows are
+
+    def _covering(self, rows: Int64Array) -> Directory | None:
+        """A directory of the shards of some rows; None if these are too many to be open."""
+        before: Directory | None = self._shards.derived.get(self._key)
+        if before is not None and before.whole:
+            return before
+        of_rows = self._shards.find(rows)
+        if before is not None and before.covered[of_rows].all():
+            return before
+        wanted = np.unique(of_rows).tolist()
+        if len(wanted) > self._shards.limit:
+            return None
+        shards = self._shards.some(wanted)
+        places = sum(gather.count for gather in self._gathers if gather is not None)
+        directory = Directory.of(shards, self._shards.first_rows, places)
+        if before is not None:
+            directory.learn(before)
+        self._shards.derived[self._key] = directory
+        return directory
+
+    def _look_at(self, directory: Directory, batches: Int64Array) -> None:
+        """Fill in the places of batches that are wanted for the first time."""
+        unknown = batches[~directory.known[batches] & directory.stays[batches]]
+        for number in np.unique(unknown).tolist():
+            batch = directory.batch(number, self._key)
+            shard = int(directory.shard[number])
+            if directory.shards[shard].stays:
+                directory.places[:, number] = self._places(batch)
+                directory.known[number] = True
+            else:
+                directory.stays[directory.shard == shard] = False
+
+    def _places(self, batch: pa.RecordBatch) -> Int64Array:
+        """A column of which one batch cannot be gathered is left to Arrow from then on."""
+        found: list[int] = []
+        for number, gather in enumerate(self._gathers):
+            if gather is not None:
+                of_column = gather.places(batch.column(self._key[number]))
+                if of_column is None:
+                    self._left.add(number)
+                found += of_column or [0] * gather.count
+        return np.array(found, np.int64)
+
+    def _decode(self, directory: Directory, numbers: list[int]) -> dict[int, _Decoded]:
+        """Batches that are not in memory, from the cache or made anew."""
+        made: dict[int, _Decoded] = {}
+        missing: dict[int, list[int]] = {}
+        for number in numbers:
+            found = _decoded.get(self._cached_as(directory, number))
+            if found is None:
+                missing.setdefault(int(directory.shard[number]), []).append(number)
+            else:
+                made[number] = found
+        for shard, lacking in missing.items():
+            inside = directory.number[lacking].tolist()
+            batches = directory.shards[shard].batches(inside, self._key)
+            for number, batch in zip(lacking, batches, strict=True):
+                made[number] = _Decoded(batch, self._places(batch))
+                key = self._cached_as(directory, number)
+                _decoded.add(key, made[number], limit_bytes=_DECODED_BYTES)
+        return made
+
+    def _cached_as(self, directory: Directory, number: int) -> tuple[Any, ...]:
+        shard = int(directory.shard[number])
+        return self._shards.identities[shard], int(directory.number[number]), self._key
+
+    # --- the rows
+
+    def _taken(
+        self,
+        directory: Directory,
+        rows: Int64Array,
+        batches: Int64Array,
+        decoded: dict[int, _Decoded],
+    ) -> pa.Table:
+        places = directory.places.take(batches, axis=1)
+        for number, made in decoded.items():
+            places[:, batches == number] = made.places[:, None]
+        within = rows - directory.starts[batches]
+        try:
+            columns = self._gathered(places, within)
+        except DamagedRowError as error:
+            raise self._damaged(int(rows[error.args[0]])) from error
+        except OverflowError:
+            half = len(rows) // 2
+            return pa.concat_tables([self.take(rows[:half]), self.take(rows[half:])])
+        if self._left:
+            held = {
+                number: decoded[number].batch
+                if number in decoded
+                else directory.batch(number, self._key)
+                for number in np.unique(batches).tolist()
+            }
+            for column in sorted(self._left):
+                name = self._key[column]
+                arrays = {number: batch.column(name) for number, batch in held.items()}
+                columns[column] = take_from(arrays, batches, within)
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+    def _gathered(self, places: Int64Array, within: Int64Array) -> list[pa.Array | None]:
+        """The columns, with None for those that are left to Arrow."""
+        columns: list[pa.Array | None] = []
+        first = 0
+        for number, gather in enumerate(self._gathers):
+            if gather is None:
+                columns.append(None)
+                continue
+            of_column = places[first : first + gather.count]
+            columns.append(None if number in self._left else gather.rows(of_column, within))
+            first += gather.count
+        return columns
+
+    def _damaged(self, row: int) -> ReadError:
+        [shard] = self._shards.find(np.array([row])).tolist()
+        return ReadError(
+            f"{self._shards.names[shard]}, row {row - self._shards.first_rows[shard]}: its offsets "
+            "point to where no data is; the file is damaged, write it again"
+        )
+
+    def _in_parts(self, rows: Int64Array, keys: Int64Array, most: int) -> pa.Table:
+        """Rows that have too many different keys to be taken at once."""
+        order = np.argsort(keys, kind="stable")
+        _, begins = np.unique(keys[order], return_index=True)
+        parts = np.split(order, begins[most::most])
+        return in_order(pa.concat_tables([self.take(rows[part]) for part in parts]), order)

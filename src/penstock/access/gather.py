@@ -1,0 +1,341 @@
+"""Rows gathered from wherever their buffers are in memory, with one copy a column.
+
+What of an array has to be known to find its rows is a few numbers, its *places*: addresses of its
+buffers, with the offset of the array already added. Rows of many arrays are found by arithmetic on
+the places of the array that each of them is in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from penstock.model import Int64Array
+
+__all__ = ["DamagedRowError", "Gather", "gather_for"]
+
+_NO_BITMAP = 0
+_FIRST_ADDRESS, _ADDRESSES = 1, 2**48
+_MEMORY = memoryview((ctypes.c_char * _ADDRESSES).from_address(_FIRST_ADDRESS)).cast("B")
+_LARGEST_ARRAY = 2**63 - 1
+"""bytes that an array may seem to hold"""
+_WIDEST = _LARGEST_ARRAY // _ADDRESSES
+_LONG = 1024
+_FIXED = (pt.is_primitive, pt.is_decimal, pt.is_fixed_size_binary)
+
+
+class DamagedRowError(Exception):
+    """What a row points at is not there; the only argument is its number among those gathered."""
+
+
+class Gather(ABC):
+    """How the rows of one type are gathered."""
+
+    count: int
+    """of the places of an array"""
+
+    @abstractmethod
+    def places(self, array: pa.Array) -> list[int] | None:
+        """Where the rows of an array are; None where they cannot be had by copying them."""
+
+    @abstractmethod
+    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
+        """Rows, each of an array of its own: ``places`` has a column for each of them.
+
+        OverflowError if they are too many bytes for one array.
+        """
+
+
+def gather_for(type_: pa.DataType) -> Gather | None:
+    """How rows of a type are gathered; None where that is left to Arrow."""
+    if isinstance(type_, pa.BaseExtensionType):
+        inner = gather_for(type_.storage_type)
+        return None if inner is None else _Extension(type_, inner)
+    if pt.is_boolean(type_):
+        return _Bits(type_)
+    if (width := _width(type_)) is not None:
+        return _Fixed(type_, width)
+    if pt.is_string(type_) or pt.is_binary(type_):
+        return _Spans(type_, np.dtype(np.int32), 1)
+    if pt.is_large_string(type_) or pt.is_large_binary(type_):
+        return _Spans(type_, np.dtype(np.int64), 1)
+    if pt.is_list(type_) or pt.is_large_list(type_):
+        width = _width(type_.value_type)
+        offset = np.dtype(np.int32 if pt.is_list(type_) else np.int64)
+        return None if width is None else _Spans(type_, offset, width)
+    if pt.is_struct(type_):
+        inside = [gather_for(field.type) for field in type_]
+        fields = tuple(each for each in inside if each is not None)
+        return _Struct(type_, fields) if len(fields) == len(inside) else None
+    return None
+
+
+def _width(type_: pa.DataType) -> int | None:
+    """Bytes of a value, where all values have as many and these are all that there is to them."""
+    if pt.is_fixed_size_list(type_):
+        inner = _width(type_.value_type)
+        return inner * type_.list_size if inner and type_.list_size else None
+    if pt.is_boolean(type_) or not any(is_fixed(type_) for is_fixed in _FIXED):
+        return None
+    return type_.byte_width or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed(Gather):
+    """Numbers, times, decimals, bytes of one length, and lists of one length of these."""
+
+    type_: pa.DataType
+    width: int
+    count = 2
+
+    def places(self, array: pa.Array) -> list[int] | None:
+        values = _values(array)
+        return None if values is None else [_bitmap(array), values]
+
+    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
+        values = _records(places[1] + rows * self.width, self.width)
+        validity, nulls = _validity(places[0], rows)
+        return _filled(self.type_, len(rows), validity, nulls, pa.py_buffer(values))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bits(Gather):
+    """Booleans, eight of them to a byte."""
+
+    type_: pa.DataType
+    count = 2
+
+    def places(self, array: pa.Array) -> list[int]:
+        return [_bitmap(array), _bits(array.buffers()[1], array.offset)]
+
+    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
+        values = np.packbits(_bits_at(places[1] + rows), bitorder="little")
+        validity, nulls = _validity(places[0], rows)
+        buffers = [validity, pa.py_buffer(values)]
+        return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans(Gather):
+    """Strings, bytes, and lists of values of one width: as long as two offsets say."""
+
+    type_: pa.DataType
+    offset: np.dtype[Any]
+    width: int
+    """bytes that an offset counts as one"""
+    count = 4
+
+    def places(self, array: pa.Array) -> list[int] | None:
+        _, offsets, *data = array.buffers()
+        if pt.is_list(self.type_) or pt.is_large_list(self.type_):
+            start, held = _values(array.values), len(array.values)
+            if array.values.null_count:
+                return None
+        else:
+            start, held = _address(data[0]), 0 if data[0] is None else data[0].size
+        if start is None:
+            return None
+        first = _address(offsets) + array.offset * self.offset.itemsize
+        return [_bitmap(array), first, start, held]
+
+    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
+        size = self.offset.itemsize
+        bounds = _records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
+        starts, stops = bounds[:, 0], bounds[:, 1]
+        lengths = stops - starts
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        if shortest < 0 or (starts | (places[3] - stops)).min() < 0:
+            wrong = (lengths < 0) | (starts < 0) | (stops > places[3])
+            raise DamagedRowError(int(wrong.argmax()))
+        if longest * len(rows) > np.iinfo(self.offset).max < int(lengths.sum(dtype=np.int64)):
+            raise OverflowError
+        ends = np.zeros(len(rows) + 1, self.offset)
+        lengths.cumsum(out=ends[1:], dtype=self.offset)
+        values = _joined(places[2], starts, lengths, self.width, shortest == longest)
+        validity, nulls = _validity(places[0], rows)
+        return self._array(len(rows), validity, nulls, pa.py_buffer(ends), pa.py_buffer(values))
+
+    def _array(
+        self, rows: int, validity: pa.Buffer | None, nulls: int, ends: pa.Buffer, data: pa.Buffer
+    ) -> pa.Array:
+        if not (pt.is_list(self.type_) or pt.is_large_list(self.type_)):
+            return pa.Array.from_buffers(self.type_, rows, [validity, ends, data], nulls)
+        values = _filled(self.type_.value_type, data.size // self.width, None, 0, data)
+        buffers = [validity, ends]
+        return pa.Array.from_buffers(self.type_, rows, buffers, nulls, children=[values])
+
+
+@dataclass(frozen=True, slots=True)
+class _Struct(Gather):
+    type_: pa.DataType
+    fields: tuple[Gather, ...]
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        return 1 + sum(field.count for field in self.fields)
+
+    def places(self, array: pa.Array) -> list[int] | None:
+        places = [_bitmap(array)]
+        for number, field in enumerate(self.fields):
+            inside = field.places(array.field(number))
+            if inside is None:
+                return None
+            places += inside
+        return places
+
+    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
+        children, first = [], 1
+        for field in self.fields:
+            children.append(field.rows(places[first : first + field.count], rows))
+            first += field.count
+        validity, nulls = _validity(places[0], rows)
+        return pa.Array.from_buffers(self.type_, len(rows), [validity], nulls, children=children)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extension(Gather):
+    type_: pa.DataType
+    storage: Gather
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        return self.storage.count
+
+    def places(self, array: pa.Array) -> list[int] | None:
+        return self.storage.places(array.storage)
+
+    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
+        return pa.ExtensionArray.from_storage(self.type_, self.storage.rows(places, rows))
+
+
+# --- where things are
+
+
+def _values(array: pa.Array) -> int | None:
+    """The address of the first value below fixed-size lists; None if some of these are null."""
+    buffer, first, below = array.buffers()[-1], array.offset, array
+    while pt.is_fixed_size_list(below.type):
+        size, below = below.type.list_size, below.values
+        if below.null_count:
+            return None
+        first = first * size + below.offset
+    return int(_address(buffer) + first * below.type.byte_width)
+
+
+def _address(buffer: pa.Buffer | None) -> int:
+    """Counted from the first address that there is for numpy, which takes 0 for none."""
+    return 0 if buffer is None else int(buffer.address) - _FIRST_ADDRESS
+
+
+def _bitmap(array: pa.Array) -> int:
+    return _bits(array.buffers()[0], array.offset) if array.null_count else _NO_BITMAP
+
+
+def _bits(buffer: pa.Buffer | None, offset: int) -> int:
+    """The address of a bit, counted in bits."""
+    return 8 * _address(buffer) + offset
+
+
+# --- what is there
+
+
+class _Memory:
+    """All records of one width, one beginning at each byte from an address on."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, address: int, count: int, width: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (count,),
+            "strides": (1,),
+            "typestr": f"|V{width}",
+            "data": (address, True),
+        }
+
+
+@lru_cache(256)
+def _all_records(width: int) -> npt.NDArray[Any]:
+    """The records that begin at any address that there is."""
+    return np.asarray(_Memory(_FIRST_ADDRESS, _ADDRESSES, width))
+
+
+def _records(addresses: Int64Array, width: int) -> npt.NDArray[Any]:
+    """The bytes at each of some addresses, so many of each."""
+    if width >= _LONG:
+        _touch(addresses, addresses + (width - 1))
+    records: npt.NDArray[Any]
+    if width <= _WIDEST:
+        records = _all_records(width)[addresses]
+        return records
+    first = int(addresses.min())
+    reach = int(addresses.max()) - first + 1
+    if reach * width > _LARGEST_ARRAY:
+        return np.frombuffer(_concatenated(addresses, addresses + width), f"|V{width}")
+    records = np.asarray(_Memory(first + _FIRST_ADDRESS, reach, width))[addresses - first]
+    return records
+
+
+def _joined(
+    addresses: Int64Array, starts: Any, lengths: Any, width: int, are_equal: bool
+) -> npt.NDArray[Any] | bytearray:
+    """The bytes of some spans, one behind the other. Nothing may be nowhere."""
+    first = addresses + starts * np.int64(width)
+    if are_equal:
+        size = int(lengths[0]) * width
+        return _records(first, size) if size else bytearray()
+    last = first + lengths * np.int64(width)
+    if int(lengths.sum(dtype=np.int64)) * width >= _LONG * len(first):
+        there = lengths > 0
+        _touch(first[there], last[there] - 1)
+    return _concatenated(first, last)
+
+
+def _concatenated(starts: Int64Array, stops: Int64Array) -> bytearray:
+    spans = zip(starts.tolist(), stops.tolist(), strict=True)
+    return bytearray().join([_MEMORY[start:stop] for start, stop in spans])
+
+
+def _touch(first: Int64Array, last: Int64Array) -> None:
+    """Look at both ends of what is copied next, all at once.
+
+    The processor finds their pages side by side, and while it copies would do so one by one: a
+    third of the time that copying takes.
+    """
+    everything = _all_records(1)
+    everything[first]
+    everything[last]
+
+
+def _bits_at(bits: Int64Array) -> npt.NDArray[np.uint8]:
+    holding = _records(bits >> 3, 1).view(np.uint8)
+    return (holding >> (bits & 7).astype(np.uint8)) & np.uint8(1)
+
+
+def _validity(bitmaps: Int64Array, rows: Int64Array) -> tuple[pa.Buffer | None, int]:
+    """The bitmap of some rows, each of which has a place in another or in none; and its nulls."""
+    if not bitmaps.any():
+        return None, 0
+    held = bitmaps != _NO_BITMAP
+    valid = np.ones(len(rows), np.uint8)
+    valid[held] = _bits_at(bitmaps[held] + rows[held])
+    nulls = len(rows) - int(valid.sum())
+    return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
+
+
+def _filled(
+    type_: pa.DataType, length: int, validity: pa.Buffer | None, nulls: int, values: pa.Buffer
+) -> pa.Array:
+    """An array of values of one width that lie in a buffer, in lists of one length or not."""
+    if not pt.is_fixed_size_list(type_):
+        return pa.Array.from_buffers(type_, length, [validity, values], nulls)
+    inside = _filled(type_.value_type, length * type_.list_size, None, 0, values)
+    return pa.Array.from_buffers(type_, length, [validity], nulls, children=[inside])

@@ -1,0 +1,192 @@
+"""A batch of rows that a DataLoader collates for nothing, and that is a list of dicts otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+from penstock.convert.blocks import ArrowBlock, Block, ColumnBlock
+from penstock.convert.columns import ArrayColumn, Column, StructColumn, TensorColumn, object_array
+from penstock.convert.packing import Batch
+from penstock.convert.ragged import RaggedColumn
+
+__all__ = ["Row", "RowBatch"]
+
+
+class Row(dict[str, Any]):
+    """A row of a batch. torch's default collate knows it, and asks its batch for the columns."""
+
+    __slots__ = ()
+
+
+class RowBatch(Sequence[Any]):
+    """Rows that were read and converted together: columns at once, rows only when looked at."""
+
+    __slots__ = ("_block", "_decoded", "_rows", "output_format")
+
+    def __init__(self, block: Block, decoded: Mapping[str, list[Any]], output_format: str) -> None:
+        self._block = block
+        self._decoded = decoded
+        self._rows: list[Any] | None = None
+        self.output_format = output_format
+
+    @property
+    def columns(self) -> Any:
+        """The batch as its format has it: a dict of columns, or a record batch."""
+        if self.output_format == "arrow":
+            return _record_batch(self._block)
+        batch = _columns(self._block)
+        for name, values in self._decoded.items():
+            batch[name] = _together(values, self.output_format)
+        return batch
+
+    def row(self, place: int) -> Any:
+        """One row, without those beside it."""
+        block = self._block if len(self) == 1 else self._block.slice(place, 1)
+        if self.output_format == "arrow":
+            return _record_batch(block)
+        if isinstance(block, ColumnBlock):
+            row = Row(zip(block.fields.names, map(_first, block.columns), strict=True))
+        else:
+            row = Row((name, values[0]) for name, values in _columns(block).items())
+        for name, values in self._decoded.items():
+            row[name] = values[place]
+        return row
+
+    def __len__(self) -> int:
+        for values in self._decoded.values():  # without other columns a block has no rows
+            return len(values)
+        return self._block.num_rows
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Any]: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if self._rows is None and place == 0 and len(self):
+            return self.row(0)  # all that collating looks at
+        return self._all_rows()[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._all_rows())
+
+    def __repr__(self) -> str:
+        return f"<RowBatch: {len(self)} rows>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent as it is to another process, it arrives as a list."""
+        return list, (self._all_rows(),)
+
+    def _all_rows(self) -> list[Any]:
+        if self._rows is None:
+            self._rows = self._split()
+        return self._rows
+
+    def _split(self) -> list[Any]:
+        if self.output_format == "arrow":
+            return [self.row(place) for place in range(len(self))]
+        if not len(self):
+            return []
+        block = self._block
+        if isinstance(block, ColumnBlock):
+            parts = dict(zip(block.fields.names, map(_split, block.columns), strict=True))
+        else:
+            parts = _columns(block)
+        parts.update(self._decoded)
+        return [
+            Row(zip(parts, leaves, strict=True)) for leaves in zip(*parts.values(), strict=True)
+        ]
+
+
+def _columns(block: Block) -> dict[str, Any]:
+    """The batch of all rows, where it is a dict."""
+    if isinstance(block, ColumnBlock):
+        columns = map(_whole, block.columns)
+        return dict(zip(block.fields.names, columns, strict=True))
+    assert isinstance(block, ArrowBlock)
+    for batch in block.batches(max(block.num_rows, 1)):
+        return dict(batch)
+    return {name: [] for name in block.table.schema.names}
+
+
+def _record_batch(block: Block) -> pa.RecordBatch:
+    assert isinstance(block, ArrowBlock)
+    for batch in block.batches(max(block.num_rows, 1)):
+        return batch
+    schema = block.table.schema
+    return pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
+
+
+def _whole(column: Column) -> Any:
+    """What a batch of all rows holds."""
+    if isinstance(column, TensorColumn | ArrayColumn):
+        return column.values
+    if isinstance(column, StructColumn):
+        return dict(zip(column.names, map(_whole, column.columns), strict=True))
+    rows = len(column.starts) if isinstance(column, RaggedColumn) else len(column.values)  # type: ignore[attr-defined]
+    return next(iter(column.split(max(rows, 1))), [])
+
+
+def _split(column: Column) -> list[Any]:
+    """The values of each row; there is one at least."""
+    if isinstance(column, TensorColumn):
+        return list(column.values.unbind(0))
+    if isinstance(column, ArrayColumn):
+        return list(column.values)
+    if isinstance(column, StructColumn):
+        leaves = zip(*map(_split, column.columns), strict=True)
+        if not column.columns:
+            return [{} for _ in range(column.num_rows)]
+        return [dict(zip(column.names, values, strict=True)) for values in leaves]
+    if isinstance(column, RaggedColumn):
+        column = replace(column, form="list")
+    return list(_whole(column))
+
+
+def _first(column: Column) -> Any:
+    """The value of the first row."""
+    if isinstance(column, TensorColumn | ArrayColumn):
+        return column.values[0]
+    return _split(column)[0]
+
+
+def _together(values: list[Any], output_format: str) -> Any:
+    """Decoded values as one array, if they are arrays of one shape and type."""
+    if output_format == "dict" or not values:
+        return values
+    first = values[0]
+    kind = torch.Tensor if output_format == "torch" else np.ndarray
+    if all(
+        isinstance(value, kind) and value.shape == first.shape and value.dtype == first.dtype
+        for value in values
+    ):
+        return torch.stack(values) if output_format == "torch" else np.stack(values)
+    return values if output_format == "torch" else object_array(values)
+
+
+def _collate_rows(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """Columns that are there already; in a worker such that they leave it in one buffer."""
+    if not isinstance(batch, RowBatch):
+        values = {key: [row[key] for row in batch] for key in batch[0]}
+        return {key: collate(value, collate_fn_map=collate_fn_map) for key, value in values.items()}
+    columns = batch.columns
+    if get_worker_info() is not None and type(columns) is dict:
+        return Batch(columns)
+    return columns
+
+
+def _collate_record_batches(batch: Any, *, collate_fn_map: Any = None) -> pa.RecordBatch:
+    if isinstance(batch, RowBatch):
+        return batch.columns
+    return pa.Table.from_batches(batch).combine_chunks().to_batches()[0]
+
+
+default_collate_fn_map[Row] = _collate_rows
+default_collate_fn_map[pa.RecordBatch] = _collate_record_batches

@@ -1,0 +1,92 @@
+"""Reads the rows of a batch: one take, what is decoded decoded, one conversion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.access.backend import Backend, StorageBackend
+from penstock.access.row_batch import RowBatch
+from penstock.access.row_decoding import make_decoders
+from penstock.access.row_form import RowForm
+from penstock.convert import Converter
+from penstock.errors import ReadError
+from penstock.formats.failures import may_be_skipped
+from penstock.model import Int64Array
+
+__all__ = ["RowReader"]
+
+
+class RowReader:
+    """A backend and a form, checked against each other once."""
+
+    def __init__(self, backend: StorageBackend, form: RowForm) -> None:
+        self.backend, self.form = backend, form
+        self.columns = None if form.columns is None else list(form.columns)
+        self.schema = _projected(backend, self.columns)
+        self._decoders = make_decoders(form.decode, self.schema, form.output_format)
+        decoded = {decoder.column for decoder in self._decoders}
+        plain = [field for field in self.schema if field.name not in decoded]
+        self._plain = [field.name for field in plain]
+        self._converter = Converter(
+            pa.schema(plain), form.output_format, nulls=form.nulls, ragged=form.ragged
+        )
+
+    def read(self, rows: Int64Array, *, skip: bool) -> tuple[RowBatch, list[str]]:
+        """These rows, and which of them were left out and why."""
+        table, unread = self._taken(rows, skip)
+        if unread:
+            rows = np.delete(rows, list(unread))
+        decoded, broken = self._decoded(table, rows, skip)
+        if broken:
+            left = np.delete(np.arange(len(rows)), list(broken))
+            table = table.take(pa.array(left))
+            decoded = {name: [values[i] for i in left] for name, values in decoded.items()}
+        block = self._converter.convert(table.select(self._plain) if decoded else table)
+        reasons = [*unread.values(), *broken.values()]
+        return RowBatch(block, decoded, self.form.output_format), reasons
+
+    def _taken(self, rows: Int64Array, skip: bool) -> tuple[pa.Table, dict[int, str]]:
+        """The rows that can be read, and why others cannot: found by reading halves."""
+        try:
+            return self.backend.take(rows, columns=self.columns), {}
+        except ReadError as error:
+            if not (skip and may_be_skipped(error)):
+                raise
+            if len(rows) == 1:
+                return self.schema.empty_table(), {0: f"{self._named(int(rows[0]))}: {error}"}
+        half = len(rows) // 2
+        first, broken = self._taken(rows[:half], skip)
+        second, more = self._taken(rows[half:], skip)
+        broken.update((half + place, reason) for place, reason in more.items())
+        return pa.concat_tables([first, second]), broken
+
+    def _decoded(
+        self, table: pa.Table, rows: Int64Array, skip: bool
+    ) -> tuple[dict[str, list[Any]], dict[int, str]]:
+        """What is decoded of these rows, by column, and which of them do not decode."""
+        decoded: dict[str, list[Any]] = {}
+        broken: dict[int, str] = {}
+        for decoder in self._decoders:
+            decoded[decoder.column], failed = decoder.decoded(table.column(decoder.column))
+            for place, why in failed.items():
+                reason = f"{self._named(int(rows[place]))}, column {decoder.column!r}: {why}"
+                if not skip:
+                    raise ReadError(reason) from why
+                broken.setdefault(place, reason)
+        return decoded, broken
+
+    def _named(self, row: int) -> str:
+        """A row of the backend, and where it lies."""
+        if isinstance(self.backend, Backend):
+            for shard, _, within in self.backend.located(np.array([row])):
+                return f"row {row} (row {within[0]} of {self.backend.shard_names[shard]})"
+        return f"row {row}"
+
+
+def _projected(backend: StorageBackend, columns: list[str] | None) -> pa.Schema:
+    if columns is None:
+        return backend.schema
+    return backend.take([], columns=columns).schema

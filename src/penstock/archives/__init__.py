@@ -1,0 +1,1 @@
+"""Archives of records: ArrayRecord files, and how rows are packed into records."""

@@ -1,0 +1,153 @@
+"""Which process reads records: this one, or one that is started for it.
+
+The array-record package keeps threads, and what they wait for lies on their stacks. A forked child
+has no such threads, and soon others where their stacks were: reading then hangs, or crashes. So
+
+* nothing is read in a process in order to look at files: it may want to fork later;
+* a child that was forked by a process with such threads has its records read by a process of its
+  own, which was not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from penstock.archives import record_server
+from penstock.archives.record_server import LENGTH, exchange
+from penstock.errors import MissingExtraError, OptionError, ReadError
+
+__all__ = ["RecordServer", "forked_with_threads", "own_server"]
+
+_MODULE = "array_record.python.array_record_module"
+_THREADS_OF_THE_PACKAGE = 64
+"""which it starts with the first file that is opened"""
+
+
+class RecordServer:
+    """A process that reads records. It ends with the block, or with the process that started it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", record_server.__file__, _library()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def __enter__(self) -> RecordServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def look(self, paths: Sequence[str], options: str, buffer_bytes: int) -> list[Any]:
+        """Of each file the number of records, the writer's options, and why it cannot be read."""
+        found = self._ask("look", list(paths), options, buffer_bytes)[0]
+        if isinstance(found, str):
+            raise OptionError(f"reader_options: {found}")
+        looked: list[Any] = found
+        return looked
+
+    def read(
+        self, path: str, options: str, buffer_bytes: int, numbers: Sequence[int]
+    ) -> tuple[list[bytes] | None, int, str]:
+        """Records; or None, the place of the one that cannot be read, and why."""
+        (lengths, place, reason), records = self._ask(
+            "read", path, options, buffer_bytes, list(numbers)
+        )
+        return (None if lengths is None else records), place, reason
+
+    def _ask(self, *request: Any) -> tuple[Any, list[bytes]]:
+        replies = self._process.stdout
+        requests = self._process.stdin
+        assert replies is not None
+        assert requests is not None
+        with self._lock:
+            try:
+                exchange(requests, request)
+                answer = pickle.loads(_exactly(replies, LENGTH.unpack(_exactly(replies, 8))[0]))
+                lengths = answer[0] if request[0] == "read" else None
+                return answer, [_exactly(replies, length) for length in lengths or ()]
+            except (BrokenPipeError, EOFError):
+                code = self._process.wait()
+                raise ReadError(
+                    f"the process that reads records ended (exit code {code})"
+                ) from None
+
+
+def _exactly(stream: Any, count: int) -> bytes:
+    data: bytes = stream.read(count)
+    if len(data) < count:
+        raise EOFError
+    return data
+
+
+def _library() -> str:
+    """Where the package's library is; looking for it does not load it."""
+    try:
+        found = importlib.util.find_spec(_MODULE)
+    except ModuleNotFoundError:
+        found = None
+    if found is None or found.origin is None:
+        raise MissingExtraError.for_extra("array-record", "array-record")
+    return found.origin
+
+
+# --- what a fork leaves behind
+
+_forked_with_threads = False
+_servers: dict[int, RecordServer] = {}
+_servers_lock = threading.Lock()
+
+
+def forked_with_threads() -> bool:
+    """Whether this process must not read by itself."""
+    return _forked_with_threads
+
+
+def own_server() -> RecordServer:
+    """The process that reads for this one, as long as it lives."""
+    with _servers_lock:
+        process = os.getpid()
+        if process not in _servers:
+            _servers[process] = RecordServer()
+        return _servers[process]
+
+
+def _may_have_threads() -> bool:
+    """Whether the package has started its threads; with fewer than they are it has not."""
+    if _MODULE not in sys.modules:
+        return False
+    try:
+        return len(os.listdir("/proc/self/task")) >= _THREADS_OF_THE_PACKAGE
+    except OSError:
+        return True
+
+
+def _before_fork() -> None:
+    global _about_to_fork_with_threads
+    _about_to_fork_with_threads = _may_have_threads()
+
+
+def _in_child() -> None:
+    global _forked_with_threads, _servers_lock
+    _forked_with_threads = _forked_with_threads or _about_to_fork_with_threads
+    _servers_lock = threading.Lock()
+
+
+_about_to_fork_with_threads = False
+os.register_at_fork(before=_before_fork, after_in_child=_in_child)

@@ -1,0 +1,56 @@
+"""Encoded images to arrays of pixels."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import MissingExtraError, ReadError
+
+__all__ = ["Encoded", "decode_image"]
+
+Encoded = bytes | bytearray | memoryview
+Pixels = npt.NDArray[np.uint8]
+
+
+def decode_image(data: Encoded, *, channels_first: bool = True) -> Pixels:
+    """JPEG, PNG, WebP or whatever else Pillow reads, as RGB: uint8 [3, H, W], or [H, W, 3].
+
+    Grey images have three equal channels, transparency is left out, of 16 bits the upper 8 stay,
+    and of several frames the first. Orientation tags of cameras are not applied. A ReadError says
+    why bytes do not decode; where they lie the caller has to add. Any thread may call this.
+    """
+    pixels = _rgb(data)
+    return np.array(pixels.transpose(2, 0, 1) if channels_first else pixels, order="C")
+
+
+def _rgb(data: Encoded) -> Pixels:
+    """Pixels in memory that may not be written to."""
+    pillow = _pillow()
+    try:
+        with pillow.open(BytesIO(data)) as image:
+            if image.mode.startswith("I;16"):
+                return _grey(np.asarray(image))
+            return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+    except MemoryError:
+        raise
+    except pillow.UnidentifiedImageError:
+        why = "they are in no format that Pillow knows"
+    except Exception as error:  # the readers of formats raise what they like
+        why = str(error) or type(error).__name__
+    raise ReadError(f"{memoryview(data).nbytes} bytes do not decode as an image: {why}")
+
+
+def _grey(values: npt.NDArray[np.uint16]) -> Pixels:
+    return np.repeat((values >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError.for_extra("images", "Pillow") from error
+    return Image

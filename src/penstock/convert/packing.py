@@ -1,0 +1,106 @@
+"""Values on their way to another process: whatever they hold, in one shared buffer."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from penstock.convert.shared import shared_bytes
+
+__all__ = ["Batch", "is_plain", "pack", "places", "unpack"]
+
+_ALIGNMENT = 64
+
+
+class Batch(dict[str, Any]):
+    """A batch that crosses to another process in one shared buffer, and arrives as a dict."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unpack, pack(dict(self))
+
+    def __copy__(self) -> Batch:
+        return Batch(self)
+
+
+def pack(value: Any) -> tuple[torch.Tensor, bytes]:
+    """Any picklable value, with all arrays and tensors in it moved to one shared buffer.
+
+    What is pickled beside them lies there, too: strings and bytes would take far longer through
+    a pipe.
+    """
+    found: list[pickle.PickleBuffer] = []
+    stream = BytesIO()
+    _Pickler(stream, protocol=5, buffer_callback=found.append).dump(value)
+    views = [stream.getbuffer(), *(buffer.raw() for buffer in found)]
+    offsets, size = places([view.nbytes for view in views])
+    shared = shared_bytes(size)
+    memory = shared.numpy()
+    for offset, view in zip(offsets, views, strict=True):
+        if view.nbytes:
+            memory[offset : offset + view.nbytes] = np.frombuffer(view, np.uint8)
+    layout = [(offset, view.nbytes) for offset, view in zip(offsets, views, strict=True)]
+    return shared, pickle.dumps((_values, layout))
+
+
+def _values(buffer: torch.Tensor, layout: list[tuple[int, int]]) -> Any:
+    values: Any = buffer.numpy()
+    memory = memoryview(values)
+    pickled, *arrays = [memory[offset : offset + size] for offset, size in layout]
+    return pickle.loads(pickled, buffers=arrays)
+
+
+def unpack(buffer: torch.Tensor, layout: bytes) -> Any:
+    """What was packed; arrays and tensors are views of the buffer."""
+    make, how = pickle.loads(layout)
+    return make(buffer, how)
+
+
+def places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Aligned offsets for values of these sizes, and the size of all."""
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return offsets, end
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors as arrays, which go out of band, and Arrow slices without their surplus."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is torch.Tensor and is_plain(value):
+            flat = value.contiguous().reshape(-1).view(torch.uint8).numpy()
+            return _tensor, (flat, value.dtype, tuple(value.shape))
+        if isinstance(value, pa.RecordBatch):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, value.schema) as writer:
+                writer.write_batch(value)
+            return _record_batch, (np.frombuffer(sink.getvalue(), np.uint8),)
+        return NotImplemented
+
+
+def is_plain(value: torch.Tensor) -> bool:
+    """Whether a tensor is nothing but numbers in memory."""
+    return (
+        value.layout == torch.strided
+        and value.device.type == "cpu"
+        and not (value.is_quantized or value.requires_grad or value.is_conj() or value.is_neg())
+    )
+
+
+def _tensor(array: npt.NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.from_numpy(array).view(dtype).reshape(shape)
+
+
+def _record_batch(stream: npt.NDArray[np.uint8]) -> pa.RecordBatch:
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+        return reader.read_next_batch()

@@ -1,0 +1,65 @@
+"""``ArrayRecordDataset``: the records of ArrayRecord files, streamed by ranges of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Unpack
+
+from penstock.access.array_record import ArrayRecordBackend
+from penstock.archives.array_record import ReaderOptions
+from penstock.archives.record_codecs import Decode
+from penstock.loader.backend_dataset import BackendDataset
+from penstock.loader.creating import LoaderOptions, create_loader
+from penstock.loader.dataloader import StatefulLoader
+from penstock.loader.options import check_flag
+from penstock.loader.settings import DatasetOptions, PathLike, Settings
+
+__all__ = ["ArrayRecordDataset", "ArrayRecordOptions"]
+
+
+class ArrayRecordOptions(DatasetOptions, LoaderOptions, total=False):
+    """Keywords of ``ArrayRecordDataset.create_dataloader``."""
+
+    decode: Decode | None
+    reader_options: ReaderOptions | None
+    high_memory: bool
+
+
+class ArrayRecordDataset(BackendDataset):
+    """Rows of ArrayRecord files, which workers share by ranges of records, and not by files.
+
+    What a record holds is told by ``decode`` (the name of a codec, a function from bytes to a
+    dict, or such a function and a schema), or by records that this library packed. ``high_memory``
+    reads a range at once.
+    """
+
+    def __init__(
+        self,
+        paths: PathLike | Sequence[PathLike],
+        *,
+        decode: Decode | None = None,
+        reader_options: ReaderOptions | None = None,
+        high_memory: bool = False,
+        **options: Unpack[DatasetOptions],
+    ) -> None:
+        settings = Settings(**options)
+        check_flag("high_memory", high_memory)
+        backend = ArrayRecordBackend(
+            paths,
+            decode=decode,
+            reader_options=reader_options,
+            high_memory=high_memory,
+            access=settings.access(),
+        )
+        super().__init__(backend, "array_record", settings)
+
+    @classmethod
+    def create_dataloader(
+        cls, paths: PathLike | Sequence[PathLike], **options: Unpack[ArrayRecordOptions]
+    ) -> tuple[StatefulLoader, ArrayRecordDataset]:
+        """A DataLoader over the records, and the dataset behind it.
+
+        See ``StructuredDataset.create_dataloader`` for workers and ranks.
+        """
+        return create_loader(partial(cls, paths), options)

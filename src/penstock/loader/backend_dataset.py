@@ -1,0 +1,25 @@
+"""Datasets over backends that give rows by index: streamed by the loader like any files."""
+
+from __future__ import annotations
+
+from penstock.access import Backend
+from penstock.access.streaming import discovered
+from penstock.loader.dataset import TabularDataset
+from penstock.loader.settings import Settings
+
+__all__ = ["BackendDataset"]
+
+
+class BackendDataset(TabularDataset):
+    """Batches of the rows of a backend; ``rows`` gives the same rows by index."""
+
+    def __init__(self, backend: Backend, name: str, settings: Settings) -> None:
+        """``name``: what users call the kind of data."""
+        found = discovered(
+            backend,
+            name,
+            columns=settings.columns,
+            filters=settings.filters,
+            split_rows=settings.split_rows,
+        )
+        super().__init__(found, settings)

@@ -1,0 +1,70 @@
+"""``penstock.open``: the dataset that fits a location."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from penstock.loader.array_record import ArrayRecordDataset
+from penstock.loader.dataset import TabularDataset
+from penstock.loader.iceberg import IcebergDataset
+from penstock.loader.lance import LanceDataset
+from penstock.loader.paimon import PaimonDataset
+from penstock.loader.settings import PathLike
+from penstock.loader.structured import StructuredDataset
+from penstock.loader.video_frames import VideoFramesDataset
+
+__all__ = ["open_dataset"]
+
+_ARRAY_RECORD = (".array_record", ".arrayrecord")
+_OF_OPTION: dict[str, type[TabularDataset]] = {
+    "catalog_config": IcebergDataset,
+    "catalog_options": PaimonDataset,
+    "window_length": VideoFramesDataset,
+    "frame_skip": VideoFramesDataset,
+    "hop_size": VideoFramesDataset,
+}
+_ENTRIES_LOOKED_AT = 100
+
+
+def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> TabularDataset:
+    """The dataset for what lies at a location, with the keywords of that dataset.
+
+    Lance tables and ArrayRecord files are known by their names or by what is in their directory.
+    ``catalog_config`` makes it an Iceberg table, ``catalog_options`` a Paimon table, and windows
+    (``window_length``, ``hop_size``, ``frame_skip``) make it video frames. All else are tabular
+    files, whose format is that of their extensions.
+    """
+    for option, dataset in _OF_OPTION.items():
+        if option in options:
+            return dataset(location, **options)  # type: ignore[arg-type]
+    first = location if isinstance(location, str | os.PathLike) else next(iter(location), "")
+    path = os.fspath(first)
+    if _is_lance(path):
+        return LanceDataset(path, **options)
+    if _is_array_record(path):
+        return ArrayRecordDataset(location, **options)
+    return StructuredDataset(location, **{"format": None, **options})
+
+
+def _is_lance(path: str) -> bool:
+    return path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(path, "_versions"))
+
+
+def _is_array_record(path: str) -> bool:
+    name = path.partition("[")[0] if path.endswith("]") else path
+    if os.path.isdir(name):
+        with os.scandir(name) as entries:
+            names = [entry.name for entry in islice(entries, _ENTRIES_LOOKED_AT)]
+        return any(_named_array_record(one) for one in names)
+    return _named_array_record(name)
+
+
+def _named_array_record(name: str) -> bool:
+    """Also ``train.array_record-00001-of-00010`` and ``train.array_record*``."""
+    base = os.path.basename(name)
+    return any(
+        base.endswith(end) or f"{end}-" in base or f"{end}*" in base for end in _ARRAY_RECORD
+    )

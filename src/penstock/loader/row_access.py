@@ -1,0 +1,46 @@
+"""Datasets by index: the backend that fits what was found, and map-style rows over it."""
+
+from __future__ import annotations
+
+from penstock.access import ArrowBackend, Backend, ParquetBackend, RowDataset
+from penstock.access.streaming import BackendRows
+from penstock.errors import OptionError
+from penstock.formats.discovered import Discovered
+from penstock.formats.reader import FormatRows
+from penstock.loader.settings import Settings
+
+__all__ = ["backend_of", "rows_of"]
+
+
+def backend_of(found: Discovered, settings: Settings) -> Backend:
+    """What gives the rows that were found by their index, where that can be."""
+    rows = found.reader.rows
+    if isinstance(rows, BackendRows):
+        return rows.backend
+    if found.filter is None and isinstance(rows, FormatRows):
+        if rows.name == "parquet":
+            return ParquetBackend.of(found)
+        if rows.name == "arrow" and not len(rows.path_columns.schema):
+            counts = found.files.counts.tolist()
+            return ArrowBackend(
+                found.files.paths, shard_row_counts=counts, access=settings.access()
+            )
+    raise OptionError(
+        f"{rows.name} has no rows by index here: they can be had of Parquet and Arrow files "
+        "(without filters and columns in paths), Lance tables, ArrayRecord files and video frames; "
+        "penstock shuffle-into writes a copy of anything else"
+    )
+
+
+def rows_of(found: Discovered, settings: Settings) -> RowDataset:
+    """The columns that the dataset streams, by index and in the same form."""
+    if settings.filters is not None:
+        raise OptionError("filters are for streams; rows by index are all that there are")
+    return RowDataset(
+        backend_of(found, settings),
+        columns=settings.columns,
+        output_format=settings.output_format,
+        nulls=settings.nulls,
+        ragged=settings.ragged,
+        on_error=settings.on_error,
+    )

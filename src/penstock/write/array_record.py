@@ -1,0 +1,205 @@
+"""Rows as records of ArrayRecord files, which appear under their names when they are whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.archives.array_record import native
+from penstock.archives.record_codecs import WritingCodec, writing_codec
+from penstock.errors import OptionError, WriteError
+from penstock.storage import Options
+from penstock.write.durable import flush_directory
+from penstock.write.incoming import Incoming
+from penstock.write.shuffle import Progress
+
+__all__ = ["ArrayRecordReport", "write_array_record"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRecordReport:
+    """What was written."""
+
+    target: str
+    rows: int
+    files: tuple[str, ...]
+
+
+def write_array_record(
+    source: Any,
+    path: str | os.PathLike[str],
+    *,
+    codec: str = "columns",
+    group_size: int = 1,
+    compression: str = "zstd:3",
+    shard_records: int | None = None,
+    writer_options: Mapping[str, Any] | None = None,
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Options | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> ArrayRecordReport:
+    """Write rows as ArrayRecord files, in order.
+
+    ``source`` is a table, tables or record batches one after the other, a backend or a dataset of
+    this library, or paths of files (``format`` and ``storage_options`` are for these). ``path`` is
+    the file; with ``shard_records`` a directory, of files of so many records. ``group_size``
+    records are compressed together: 1 if they are to be read at random, hundreds to stream them.
+    ``compression`` is zstd, brotli (both with a level: ``zstd:3``), snappy or none;
+    ``writer_options`` go to ``ArrayRecordWriter`` beside it.
+    """
+    options = _options(group_size, compression, shard_records, writer_options)
+    target = _local(path)
+    if target.exists() and not overwrite:
+        raise OptionError(f"{target} exists; give overwrite=True to replace it")
+    rows = Incoming.of(
+        source, format=format, columns=columns, storage_options=storage_options, progress=progress
+    )
+    rows.refuse_within(str(target))
+    writer = _Writer(writing_codec(codec, rows.schema), options)
+    with _appearing(target) as aside:
+        if shard_records is None:
+            count, names = writer.write(rows.tables, aside), None
+        else:
+            count, names = writer.write_shards(rows.tables, aside, shard_records)
+    if progress is not None:
+        progress("writing", 1.0)
+    files = [target] if names is None else [target / name for name in names]
+    return ArrayRecordReport(str(target), count, tuple(map(str, files)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes files of records."""
+
+    codec: WritingCodec
+    options: str
+
+    def write(self, tables: Iterable[pa.Table], path: Path) -> int:
+        """A file of all rows, of which the number is returned."""
+        writer = self._opened(path)
+        rows = 0
+        for table in tables:
+            for record in self.codec.records(table):
+                with _told(path):
+                    writer.write(record)
+            rows += table.num_rows
+        with _told(path):
+            writer.close()
+            with open(path, "rb+") as file:
+                os.fsync(file.fileno())
+        return rows
+
+    def _opened(self, path: Path) -> Any:
+        module = native()
+        try:
+            return module.ArrayRecordWriter(str(path), self.options)
+        except ValueError as error:
+            raise OptionError(f"compression or writer_options: {error}") from error
+
+    def write_shards(
+        self, tables: Iterable[pa.Table], folder: Path, shard_records: int
+    ) -> tuple[int, list[str]]:
+        """Files of so many rows each, in a new folder; at least one."""
+        folder.mkdir()
+        rows, names = 0, []
+        for shard, parts in groupby(_numbered(tables, shard_records), key=itemgetter(0)):
+            names.append(f"part-{shard:05d}.array_record")
+            rows += self.write((table for _, table in parts), folder / names[-1])
+        if not names:
+            names = ["part-00000.array_record"]
+            self.write((), folder / names[0])
+        flush_directory(folder)
+        return rows, names
+
+
+def _numbered(tables: Iterable[pa.Table], shard_records: int) -> Iterator[tuple[int, pa.Table]]:
+    """The tables, cut where shards end, each with the number of its shard."""
+    written = 0
+    for table in tables:
+        start = 0
+        while start < table.num_rows:
+            shard, held = divmod(written, shard_records)
+            part = table.slice(start, shard_records - held)
+            yield shard, part
+            start += part.num_rows
+            written += part.num_rows
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A hidden name for a file or folder; what is there after the block takes the target's place.
+
+    An error leaves nothing; a kill leaves what has the hidden name, which the next run replaces.
+    """
+    aside = target.with_name(f".{target.name}.partial")
+    replaced = target.with_name(f".{target.name}.replaced")
+    with _told(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove(aside)
+    try:
+        yield aside
+        with _told(target):
+            _remove(replaced)
+            if target.is_dir():  # which no rename would replace
+                target.rename(replaced)
+            aside.replace(target)
+            _remove(replaced)
+            flush_directory(target.parent)
+    finally:
+        _remove(aside)
+
+
+@contextmanager
+def _told(place: Path) -> Iterator[None]:
+    """Raise what the system or the package say as a WriteError of ``place``."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise WriteError(f"{place} cannot be written: {error}") from error
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _options(
+    group_size: int,
+    compression: str,
+    shard_records: int | None,
+    more: Mapping[str, Any] | None,
+) -> str:
+    """What the package's writer takes, as the text that it takes."""
+    for name, value in (("group_size", group_size), ("shard_records", shard_records)):
+        if name == "shard_records" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise OptionError(f"{name} must be an int of at least 1, not {value!r}")
+    if not isinstance(compression, str):
+        raise OptionError(f'compression must be a str such as "zstd:3", not {compression!r}')
+    packing = "uncompressed" if compression == "none" else compression
+    others = [f"{name}:{value}" for name, value in (more or {}).items()]
+    return ",".join([f"group_size:{group_size}", packing, *others])
+
+
+def _local(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if "://" in text and not text.startswith("file://"):
+        raise OptionError(
+            f"{text} is not on this machine, where records are written; copy the files there "
+            "when they are whole"
+        )
+    return Path(text.removeprefix("file://")).expanduser().absolute()

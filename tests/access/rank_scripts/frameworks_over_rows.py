@@ -1,0 +1,69 @@
+"""The order of a sampler under Accelerate and under Lightning, printed as JSON."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import lightning
+import pyarrow as pa
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset
+
+ROWS, SEED, EPOCHS, SKIPPED = 100, 3, 3, 32
+
+rows = RowDataset(ArrowBackend(table=pa.table({"id": range(ROWS), "x": [1.0] * ROWS})))
+
+
+def loader() -> Any:
+    return DataLoader(rows, batch_size=16, sampler=GlobalShuffleSampler(ROWS, SEED))
+
+
+def ids(batches: Any) -> list[int]:
+    return [row for batch in batches for row in batch["id"].tolist()]
+
+
+class Model(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.seen: list[list[int]] = [[] for _ in range(EPOCHS)]
+
+    def training_step(self, batch: Any, number: int) -> Any:
+        self.seen[self.current_epoch] += batch["id"].tolist()
+        return (self.weight * batch["x"]).mean()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def under_accelerate() -> dict[str, Any]:
+    prepared = Accelerator(cpu=True).prepare(loader())
+    epochs = [ids(prepared) for _ in range(EPOCHS)]
+    prepared.set_epoch(0)
+    prepared.iteration = 0
+    prepared.batch_sampler.sampler.seek(SKIPPED, epoch=0)
+    return {"epochs": epochs, "rest": ids(prepared)}
+
+
+def under_lightning() -> list[list[int]]:
+    model = Model()
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(model, loader())
+    return model.seen
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(json.dumps({"accelerate": under_accelerate(), "lightning": under_lightning()}))

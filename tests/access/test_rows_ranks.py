@@ -1,0 +1,64 @@
+"""Training over rows: two ranks in step that stop in mid-epoch, Accelerate and Lightning."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rows_made import ROWS, made_table, write_shards
+
+from penstock.access import GlobalShuffleSampler
+
+SCRIPTS = Path(__file__).parent / "rank_scripts"
+SOURCES = Path(__file__).parents[2] / "src"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"}
+PATIENCE_S = 300
+
+
+def test_two_ranks_train_and_resume(tmp_path: Path) -> None:
+    write_shards(tmp_path, made_table())
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPTS / "training_over_rows.py"), str(tmp_path), str(rank)],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [job.communicate(timeout=PATIENCE_S)[0] for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+    assert [job.returncode for job in jobs] == [0, 0], "\n".join(outputs)[-6000:]
+    first, second = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+    assert sorted(first["torch"] + second["torch"]) == list(range(ROWS))
+    assert first["state"] == second["state"]
+    for epoch, parts in enumerate((("begun", "rest"), ("next",))):
+        seen = [[row for part in parts for row in rank[part]] for rank in (first, second)]
+        together = [row for pair in zip(*seen, strict=True) for row in pair]
+        assert together == GlobalShuffleSampler(ROWS, 7).indices(0, ROWS, epoch=epoch).tolist()
+
+
+def test_accelerate_and_lightning_go_through_epochs() -> None:
+    script = SCRIPTS / "frameworks_over_rows.py"
+    ran = subprocess.run(
+        [sys.executable, str(script)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ran.returncode == 0, ran.stderr[-6000:]
+    seen = json.loads(ran.stdout.splitlines()[-1])
+    sampler = GlobalShuffleSampler(100, 3)
+    expected = [sampler.indices(0, 100, epoch=epoch).tolist() for epoch in range(3)]
+    assert seen["accelerate"] == {"epochs": expected, "rest": expected[0][32:]}
+    assert seen["lightning"] == expected

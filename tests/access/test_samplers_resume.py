@@ -1,0 +1,186 @@
+"""Going on in the middle of an epoch: one number, whoever reads ahead."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
+from penstock.errors import OptionError, StateMismatchError
+
+SHARDS = [300, 5, 420, 286]
+ROWS = sum(SHARDS)
+BATCH = 16
+
+Sampler = GlobalShuffleSampler | ShardShuffleSampler
+
+
+def make(kind: str, **options: Any) -> Sampler:
+    if kind == "global":
+        return GlobalShuffleSampler(ROWS, 5, **options)
+    return ShardShuffleSampler(SHARDS, 5, **options)
+
+
+@pytest.fixture(scope="module")
+def rows() -> RowDataset:
+    return RowDataset(ArrowBackend(table=pa.table({"id": range(ROWS)})))
+
+
+def batches(loader: Any) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in loader]
+
+
+kinds = pytest.mark.parametrize("kind", ["global", "shards"])
+
+
+@kinds
+@pytest.mark.parametrize("even", ["drop", "pad", False])
+def test_a_state_says_where_iterating_is(kind: str, even: str | bool) -> None:
+    options = {"rank": 1, "world_size": 3, "even": even}
+    whole = [list(make(kind, epoch=epoch, **options)) for epoch in range(2)]
+    for taken in (0, 1, 100, len(whole[0]) - 1, len(whole[0])):
+        sampler = make(kind, **options)
+        running = iter(sampler)
+        assert list(islice(running, taken)) == whole[0][:taken]
+        state = json.loads(json.dumps(sampler.state_dict()))
+        resumed = make(kind, **options)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict()["position"] == (0 if taken == len(whole[0]) else 3 * taken)
+        rest = list(resumed)
+        assert rest == (whole[0][taken:] or whole[1])
+        assert list(running) == whole[0][taken:]
+        assert list(sampler) == whole[1]
+        following = 1 if taken < len(whole[0]) else 2
+        assert list(resumed) == list(make(kind, epoch=following, **options))
+
+
+@kinds
+@pytest.mark.parametrize("workers", [0, 2])
+def test_behind_a_loader_that_reads_ahead(kind: str, workers: int, rows: RowDataset) -> None:
+    def loader(sampler: Sampler) -> Any:
+        return DataLoader(
+            rows,
+            batch_size=BATCH,
+            sampler=sampler,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+        )
+
+    expected = [batches(loader(make(kind, epoch=epoch))) for epoch in range(3)]
+    sampler = make(kind)
+    running = iter(loader(sampler))
+    steps = len(expected[0]) - 2  # the sampler has come to its end by then
+    for _ in range(steps):
+        next(running)
+    state = sampler.state_dict(samples=steps * BATCH)
+    del running
+    assert state["epoch"] == 0
+
+    resumed = make(kind)
+    resumed.load_state_dict(state)
+    again = loader(resumed)
+    assert batches(again) == expected[0][steps:]
+    assert batches(again) == expected[1]
+
+    sought = make(kind)
+    sought.seek(3 * BATCH, epoch=2)
+    assert batches(loader(sought)) == expected[2][3:]
+
+
+@kinds
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
+def test_stateful_dataloader(kind: str, workers: int, rows: RowDataset) -> None:
+    def loader() -> Any:
+        return StatefulDataLoader(
+            rows,
+            batch_size=BATCH,
+            sampler=make(kind),
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+        )
+
+    whole = loader()
+    expected = [batches(whole), batches(whole)]
+    assert expected[0] != expected[1]
+    stopped = loader()
+    running = iter(stopped)
+    first = [next(running)["id"].tolist() for _ in range(9)]
+    state = stopped.state_dict()
+    del running
+    assert first == expected[0][:9]
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert batches(resumed) == expected[0][9:]
+    assert batches(resumed) == expected[1]
+
+
+def test_another_number_of_ranks_goes_on() -> None:
+    before = [GlobalShuffleSampler(ROWS, 5, rank, 2, even=False) for rank in range(2)]
+    taken = [row for sampler in before for row in islice(sampler, 100)]
+    state = before[0].state_dict(samples=100)
+    assert state == before[1].state_dict(samples=100)
+    after = [GlobalShuffleSampler(ROWS, 5, rank, 3, even=False) for rank in range(3)]
+    for sampler in after:
+        sampler.load_state_dict(state)
+    rest = [list(sampler) for sampler in after]
+    assert sorted([*taken, *chain(*rest)]) == list(range(ROWS))
+    assert max(map(len, rest)) - min(map(len, rest)) <= 1
+    assert len(list(after[0])) == len(after[0])  # the next epoch is whole
+
+    padded = [GlobalShuffleSampler(ROWS, 5, rank, 4, even="pad") for rank in range(4)]
+    for sampler in padded:
+        sampler.load_state_dict(state)
+    parts = [list(sampler) for sampler in padded]
+    assert len(set(map(len, parts))) == 1
+    assert set(taken) | set(chain(*parts)) == set(range(ROWS))
+
+
+@kinds
+def test_setting_the_epoch_that_it_is_keeps_the_place(kind: str) -> None:
+    sampler = make(kind)
+    whole = list(make(kind, epoch=4))
+    sampler.seek(50, epoch=4)
+    sampler.set_epoch(4)
+    assert list(sampler) == whole[50:]
+    sampler.seek(50, epoch=4)
+    sampler.set_epoch(6)
+    assert list(sampler) == list(make(kind, epoch=6))
+
+
+@kinds
+def test_leaving_an_epoch_begins_it_again(kind: str) -> None:
+    sampler = make(kind)
+    whole = list(make(kind))
+    assert list(islice(sampler, 10)) == whole[:10]
+    assert sampler.epoch == 0
+    assert list(sampler) == whole
+    assert sampler.epoch == 1
+    sampler.set_epoch(0)
+    assert list(sampler) == whole
+
+
+@kinds
+def test_states_of_other_samplers(kind: str) -> None:
+    state = make(kind).state_dict()
+    sampler = make(kind)
+    with pytest.raises(StateMismatchError, match="seed 6, and this 5"):
+        sampler.load_state_dict({**state, "seed": 6})
+    with pytest.raises(StateMismatchError, match="rows 7, and this 1011"):
+        sampler.load_state_dict({**state, "rows": 7})
+    with pytest.raises(StateMismatchError, match=r"not a state of a sampler: .*\['epoch'\]"):
+        sampler.load_state_dict({"epoch": 1})
+    with pytest.raises(OptionError, match="samples must be an int of at least 0"):
+        sampler.seek(-1)
+
+
+def test_runs_of_shards_stay_with_their_ranks() -> None:
+    state = make("shards", rank=1, world_size=2).state_dict(samples=10)
+    with pytest.raises(StateMismatchError, match=r"of 2 ranks, .* 3 here"):
+        make("shards", rank=1, world_size=3).load_state_dict(state)

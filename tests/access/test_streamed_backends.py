@@ -1,0 +1,140 @@
+"""Backends as sources of the loader: every row once, in order, resumed, shared and filtered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather as feather
+import pytest
+
+import penstock
+from penstock import ArrayRecordDataset, ArrowDataset, OptionError, StructuredDataset
+from penstock.loader import TabularDataset
+from penstock.testing import ids_of
+from penstock.write import write_array_record
+
+ROWS = 5_000
+
+
+def table() -> pa.Table:
+    return pa.table({"id": range(ROWS), "word": [f"w{i}" * (i % 5) for i in range(ROWS)]})
+
+
+def arrow_files(directory: Path) -> Any:
+    for number, start in enumerate(range(0, ROWS, 3_000)):
+        feather.write_feather(table().slice(start, 3_000), directory / f"{number}.arrow")
+    return directory
+
+
+def arrow_table(directory: Path) -> Any:
+    return table()
+
+
+def one_array_record(directory: Path) -> Any:
+    write_array_record(table(), directory / "rows.array_record", group_size=50)
+    return directory / "rows.array_record"
+
+
+SOURCES: dict[str, tuple[type[TabularDataset], Callable[[Path], Any]]] = {
+    "arrow files": (ArrowDataset, arrow_files),
+    "table": (ArrowDataset, arrow_table),
+    "array_record": (ArrayRecordDataset, one_array_record),
+}
+
+
+@pytest.fixture(params=list(SOURCES))
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    """``create_dataloader`` of a dataset, over its data."""
+    dataset, write = SOURCES[request.param]
+    source = write(tmp_path)
+    return lambda **options: dataset.create_dataloader(source, **{"batch_size": 64, **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 0},
+        {"num_workers": 0, "shuffle": True, "mix": 3, "split_rows": 100},
+        {"num_workers": 2, "lanes": 4, "shuffle": True},
+    ],
+    ids=["plain", "mixed", "workers"],
+)
+def test_every_row_once_and_resumed_in_the_middle(
+    make: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    loader, _ = make(**options)
+    whole = list(map(ids_of, loader))
+    seen = [i for batch in whole for i in batch]
+    assert sorted(seen) == list(range(ROWS))
+    if "shuffle" not in options:
+        assert seen == list(range(ROWS))
+    loader.set_epoch(0)
+    running = iter(loader)
+    for _ in range(20):
+        next(running)
+    state = loader.state_dict()
+    again, _ = make(**options)
+    again.load_state_dict(state)
+    assert list(map(ids_of, again)) == whole[20:]
+
+
+def test_one_large_shard_is_shared_by_ranks(make: Callable[..., Any]) -> None:
+    seen = []
+    for rank in range(3):
+        loader, dataset = make(rank=rank, world_size=3, even=False, num_workers=0)
+        mine = [i for batch in loader for i in ids_of(batch)]
+        assert abs(len(mine) - ROWS / 3) < 3 * 64
+        seen += mine
+    assert sorted(seen) == list(range(ROWS))
+    assert len(dataset.files) <= 2
+
+
+def test_filters_and_columns(make: Callable[..., Any]) -> None:
+    loader, dataset = make(filters=[("id", ">=", 4_900)], columns=["word"], num_workers=0)
+    words = [word for batch in loader for word in batch["word"]]
+    assert words == [f"w{i}" * (i % 5) for i in range(4_900, ROWS)]
+    with pytest.raises(OptionError, match="filters are for streams"):
+        dataset.rows  # noqa: B018
+
+
+def test_the_same_rows_by_index(make: Callable[..., Any]) -> None:
+    _, dataset = make()
+    rows = dataset.rows
+    assert len(rows) == ROWS
+    assert rows[-1] == {"id": 4_999, "word": "w4999" * 4}
+    assert rows[[9, 9, 4_000]]["id"].tolist() == [9, 9, 4_000]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("rows.array_record", ArrayRecordDataset),
+        ("rows.array_record-00000-of-00001", ArrayRecordDataset),
+        ("", ArrayRecordDataset),
+    ],
+)
+def test_array_records_are_known_by_their_names(tmp_path: Path, name: str, kind: type) -> None:
+    write_array_record(table().slice(0, 10), tmp_path / (name or "a.arrayrecord"))
+    dataset = penstock.open(tmp_path / name)
+    assert isinstance(dataset, kind)
+    assert dataset.rows[3]["id"] == 3
+
+
+def test_tabular_files_are_known_by_their_extensions(tmp_path: Path) -> None:
+    arrow_files(tmp_path)
+    for dataset in (
+        penstock.open(tmp_path),
+        penstock.open([tmp_path / "0.arrow", tmp_path / "1.arrow"], batch_size=7),
+    ):
+        assert isinstance(dataset, StructuredDataset)
+        assert len(dataset.rows) == ROWS
+        assert dataset.rows[3_001]["word"] == "w3001"
+
+
+def test_text_has_no_rows_by_index(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n2\n")
+    with pytest.raises(OptionError, match="csv has no rows by index"):
+        penstock.open(tmp_path / "a.csv").rows  # noqa: B018

@@ -1,0 +1,23 @@
+"""Windows of frames in Lance data sets, in a process of their own.
+
+Lance must not run in a process off which others are forked later, as those of other tests are.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_windows_of_frames_in_lance() -> None:
+    there = Path(__file__).with_name("video_frames_in_lance.py")
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(there)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

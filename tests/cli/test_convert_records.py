@@ -1,0 +1,76 @@
+"""``penstock convert --to array-record``: what it prints, and the exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.access.array_record import ArrayRecordBackend
+from penstock.cli import main
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    table = pa.table({"id": range(500), "data": [b"x" * (i % 9) for i in range(500)]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+def test_a_file(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "out" / "rows.array_record"
+    arguments = [str(source), str(target), "--to", "array-record", "--group-size", "20"]
+    assert main(["convert", *arguments, "--compression", "brotli:3"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"500 rows in 1 file: {target}\n"
+    assert told.err.splitlines() == ["writing 0%", "writing 100%"]
+    assert ArrayRecordBackend(target).table.equals(pq.read_table(source))
+
+
+def test_shards_of_several_sources(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "more.parquet"
+    pq.write_table(pq.read_table(source), other)
+    target = tmp_path / "out"
+    arguments = ["convert", str(source), str(other), str(target), "--to", "array-record"]
+    assert main([*arguments, "--shard-records", "400", "--codec", "label-payload"]) == 0
+    assert capsys.readouterr().out == f"1,000 rows in 3 files: {target}\n"
+    backend = ArrayRecordBackend(target, decode="label-payload")
+    assert backend.shard_rows.tolist() == [400, 400, 200]
+    assert main([*arguments, "--columns", "id"]) == 2
+    assert "exists; give overwrite=True" in capsys.readouterr().err
+    assert main([*arguments, "--columns", "id", "--overwrite"]) == 0
+    assert ArrayRecordBackend(target).schema.names == ["id"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--group-size", "0"], "group_size must be an int of at least 1"),
+        (["--codec", "raw"], "one column of bytes or text"),
+        (["--compression", "zip"], "Unknown option zip"),
+        (["--catalog", "{}"], "--catalog has no effect"),
+        (["--storage-options", "nonsense"], "--storage-options must be JSON"),
+        (["--columns", "nope"], "nope"),
+    ],
+)
+def test_what_is_wrong(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    said: str,
+) -> None:
+    target = tmp_path / "x.array_record"
+    assert main(["convert", str(source), str(target), "--to", "array-record", *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_a_form_has_to_be_named(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["convert", str(source), "x"])
+    assert "--to" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""Images of every kind to pixels, and bytes that are none to errors."""
+
+from __future__ import annotations
+
+import sys
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from penstock.convert.images import decode_image
+from penstock.errors import MissingExtraError, ReadError
+
+RAMP = np.add.outer(np.arange(20) * 4, np.arange(30) * 4).astype(np.uint8)
+PIXELS = np.stack([RAMP, 255 - RAMP, np.full_like(RAMP, 77)], axis=2)
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    stream = BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("PNG", {}), ("WEBP", {"lossless": True}), ("BMP", {})],
+    ids=["png", "webp", "bmp"],
+)
+def test_pixels_come_back_as_they_were(kind: str, options: dict[str, object]) -> None:
+    data = encoded(Image.fromarray(PIXELS), kind, **options)
+    assert np.array_equal(decode_image(data, channels_first=False), PIXELS)
+    first = decode_image(data)
+    assert first.shape == (3, 20, 30)
+    assert first.dtype == np.uint8
+    assert first.flags.c_contiguous
+    assert first.flags.writeable
+    assert np.array_equal(first, PIXELS.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_lossy_pixels_come_close(kind: str) -> None:
+    data = encoded(Image.fromarray(PIXELS), kind, quality=95)
+    off = decode_image(memoryview(data), channels_first=False).astype(int) - PIXELS
+    assert np.abs(off).mean() < 4
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1"])
+def test_all_modes_become_rgb(mode: str) -> None:
+    data = encoded(Image.fromarray(PIXELS).convert("L").convert(mode), "PNG")
+    pixels = decode_image(data)
+    assert pixels.shape == (3, 20, 30)
+    assert np.array_equal(pixels[0], pixels[1])
+    if mode in ("L", "LA", "RGBA"):
+        assert np.array_equal(pixels[0], np.asarray(Image.fromarray(PIXELS).convert("L")))
+
+
+def test_of_16_bits_the_upper_8_stay() -> None:
+    wide = (np.arange(600, dtype=np.uint16) * 100).reshape(20, 30)
+    pixels = decode_image(encoded(Image.fromarray(wide), "PNG"))
+    assert np.array_equal(pixels, np.stack([wide >> 8] * 3))
+
+
+def test_orientation_is_not_applied() -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    data = encoded(Image.fromarray(PIXELS), "JPEG", exif=turned)
+    assert decode_image(data).shape == (3, 20, 30)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not an image",
+        encoded(Image.fromarray(PIXELS), "JPEG")[:400],
+        encoded(Image.fromarray(PIXELS), "PNG")[:60],
+        encoded(Image.fromarray(PIXELS), "PNG").replace(b"IDAT", b"IDxT"),
+        encoded(Image.fromarray(PIXELS), "WEBP")[:60],
+    ],
+    ids=["empty", "text", "short jpeg", "short png", "broken png", "short webp"],
+)
+def test_bytes_that_are_no_image(data: bytes) -> None:
+    with pytest.raises(ReadError, match=rf"{len(data)} bytes do not decode as an image"):
+        decode_image(data)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_damaged_bytes_decode_or_say_that_they_do_not(kind: str) -> None:
+    whole = encoded(Image.fromarray(PIXELS), kind)
+    random = np.random.default_rng(7)
+    refused = 0
+    for _ in range(600):
+        damaged = bytearray(whole)
+        for place in random.integers(0, len(whole), 3):
+            damaged[place] = random.integers(256)
+        try:
+            decode_image(damaged[: random.integers(1, len(whole) + 1)])
+        except ReadError:
+            refused += 1
+    assert 0 < refused <= 600
+
+
+def test_a_header_that_promises_too_much() -> None:
+    """Of what Pillow raises most are OSErrors, and this is none."""
+    data = bytearray(encoded(Image.fromarray(PIXELS), "BMP"))
+    data[18:26] = (100_000).to_bytes(4, "little") * 2
+    with pytest.raises(ReadError, match="exceeds limit"):
+        decode_image(data)
+
+
+def test_without_pillow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "penstock\[images\]"'):
+        decode_image(b"")

@@ -1,0 +1,246 @@
+"""Writing ArrayRecord files: from what, in which form, and that they are whole or not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader
+
+from penstock.access.array_record import ArrayRecordBackend
+from penstock.errors import OptionError, SchemaError, WriteError
+from penstock.loader import StructuredDataset
+from penstock.write.array_record import write_array_record
+
+TABLE = pa.table({"id": range(1000), "text": [f"row {i}" for i in range(1000)]})
+
+
+def read(path: Path, **options: Any) -> pa.Table:
+    return ArrayRecordBackend(path, **options).table
+
+
+def options_of(path: Path) -> str:
+    return str(ArrayRecordReader(str(path)).writer_options_string())
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def sources(tmp_path: Path) -> dict[str, Any]:
+    pq.write_table(TABLE.slice(0, 600), tmp_path / "a.parquet", row_group_size=100)
+    pq.write_table(TABLE.slice(600), tmp_path / "b.parquet")
+    write_array_record(TABLE, tmp_path / "before.array_record")
+    return {
+        "a table": TABLE,
+        "a batch": TABLE.combine_chunks().to_batches()[0],
+        "batches": TABLE.to_batches(max_chunksize=77),
+        "tables that come": (TABLE.slice(i, 300) for i in range(0, 1000, 300)),
+        "a reader": TABLE.to_reader(max_chunksize=90),
+        "a glob": str(tmp_path / "*.parquet"),
+        "paths": [tmp_path / "b.parquet", str(tmp_path / "a.parquet")],
+        "a dataset": StructuredDataset(tmp_path / "*.parquet"),
+        "a backend": ArrayRecordBackend(tmp_path / "before.array_record"),
+    }
+
+
+KINDS = (
+    *("a table", "a batch", "batches", "tables that come", "a reader"),
+    *("a glob", "paths", "a dataset", "a backend"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sources(tmp_path: Path, kind: str) -> None:
+    found = sources(tmp_path)
+    assert set(found) == set(KINDS)
+    target = tmp_path / "out" / "x.array_record"
+    report = write_array_record(found[kind], target)
+    assert (report.rows, report.files) == (1000, (str(target),))
+    assert read(target).equals(TABLE)
+    assert names(target.parent) == ["x.array_record"]
+
+
+def test_columns(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    for source in (TABLE, tmp_path / "a.parquet"):
+        target = tmp_path / "x.array_record"
+        write_array_record(source, target, columns=["text"], overwrite=True)
+        assert read(target).equals(TABLE.select(["text"]))
+    with pytest.raises(OptionError, match="no column 'nope'"):
+        write_array_record(TABLE, tmp_path / "y.array_record", columns=["nope"])
+
+
+def test_groups_and_compression(tmp_path: Path) -> None:
+    path = tmp_path / "x.array_record"
+    write_array_record(TABLE, path)
+    assert options_of(path).startswith("group_size:1,")
+    assert "zstd:3" in options_of(path)
+    for compression, said in [("brotli:6", "brotli:6"), ("snappy", "snappy"), ("none", "uncomp")]:
+        write_array_record(
+            TABLE,
+            path,
+            group_size=50,
+            compression=compression,
+            writer_options={"pad_to_block_boundary": "true"},
+            overwrite=True,
+        )
+        assert options_of(path).startswith(
+            "group_size:50,transpose:false,pad_to_block_boundary:true"
+        )
+        assert said in options_of(path)
+        assert read(path).equals(TABLE)
+
+
+def test_shards(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    report = write_array_record(TABLE.to_batches(max_chunksize=77), target, shard_records=300)
+    assert names(target) == [f"part-{n:05d}.array_record" for n in range(4)]
+    assert list(report.files) == [str(target / name) for name in names(target)]
+    backend = ArrayRecordBackend(target)
+    assert backend.shard_rows.tolist() == [300, 300, 300, 100]
+    assert backend.table.equals(TABLE)
+    assert names(tmp_path) == ["out"]
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    write_array_record(TABLE.slice(0, 0), tmp_path / "x.array_record")
+    assert ArrayRecordBackend(tmp_path / "x.array_record").num_rows == 0
+    write_array_record(TABLE.slice(0, 0), tmp_path / "out", shard_records=5)
+    assert ArrayRecordBackend(tmp_path / "out").num_rows == 0
+
+
+def test_labels_and_payloads(tmp_path: Path) -> None:
+    table = pa.table({"picture": [b"a", b"", b"ccc"], "class": pa.array([1, 2**32 - 1, 0])})
+    path = tmp_path / "x.array_record"
+    write_array_record(table, path, codec="label-payload")
+    raw = read(path)["record"].to_pylist()
+    assert raw[0] == b"\1\0\0\0\1\0\0\0a"
+    found = read(path, decode="label-payload")
+    assert found["label"].to_pylist() == table["class"].to_pylist()
+    assert found["payload"].to_pylist() == table["picture"].to_pylist()
+
+
+def test_raw_records(tmp_path: Path) -> None:
+    path = tmp_path / "x.array_record"
+    write_array_record(pa.table({"t": ["ä", "", "b"]}), path, codec="raw")
+    assert read(path)["record"].to_pylist() == ["ä".encode(), b"", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("codec", "table", "said"),
+    [
+        ("label-payload", TABLE.select(["id"]), "a column of integers and one of bytes"),
+        ("label-payload", pa.table({"l": [-1], "p": [b""]}), "-1 in column 'l' is no uint32"),
+        ("label-payload", pa.table({"l": [None, 1], "p": [b"", b""]}), "'l' has nulls"),
+        ("label-payload", pa.table({"l": [1, 2], "p": [b"", None]}), "'p' has nulls"),
+        ("raw", TABLE, "one column of bytes or text"),
+        ("raw", pa.table({"p": [b"", None]}), "'p' has nulls"),
+    ],
+)
+def test_columns_that_a_codec_cannot_pack(
+    tmp_path: Path, codec: str, table: pa.Table, said: str
+) -> None:
+    with pytest.raises(SchemaError, match=said):
+        write_array_record(table, tmp_path / "x.array_record", codec=codec)
+    assert names(tmp_path) == []
+
+
+def test_tables_of_other_columns(tmp_path: Path) -> None:
+    tables = [TABLE, pa.table({"id": ["a"], "text": ["b"]})]
+    with pytest.raises(SchemaError, match="column 'id' is string and not int64"):
+        write_array_record(tables, tmp_path / "x.array_record")
+    with pytest.raises(SchemaError, match="'id'"):
+        write_array_record([TABLE, pa.table({"text": ["b"]})], tmp_path / "x.array_record")
+
+
+def test_an_error_leaves_nothing_and_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.array_record"
+    write_array_record(TABLE.slice(0, 5), path)
+
+    def broken() -> Iterator[pa.Table]:
+        yield TABLE
+        raise RuntimeError("the source broke")
+
+    for shards in (None, 100):
+        with pytest.raises(RuntimeError, match="the source broke"):
+            write_array_record(broken(), path, overwrite=True, shard_records=shards)
+        assert names(tmp_path) == ["x.array_record"]
+        assert read(path).num_rows == 5
+
+
+def test_what_is_there_is_replaced_only_if_that_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    write_array_record(TABLE.slice(0, 5), path, shard_records=2)
+    with pytest.raises(OptionError, match="exists; give overwrite=True"):
+        write_array_record(TABLE, path)
+    write_array_record(TABLE.slice(0, 7), path, shard_records=5, overwrite=True)
+    assert read(path).num_rows == 7
+    write_array_record(TABLE.slice(0, 9), path, overwrite=True)
+    assert path.is_file()
+    assert read(path).num_rows == 9
+    assert names(tmp_path) == ["x"]
+
+
+def test_what_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / ".x.array_record.partial").write_bytes(b"half")
+    write_array_record(TABLE, tmp_path / "x.array_record")
+    assert names(tmp_path) == ["x.array_record"]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(WriteError, match="cannot be written"):
+        write_array_record(TABLE, tmp_path / "file" / "x.array_record")
+    with pytest.raises(OptionError, match=r"s3://b/x is not on this machine"):
+        write_array_record(TABLE, "s3://b/x")
+
+
+def test_a_target_inside_of_the_source(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    with pytest.raises(OptionError, match="inside the"):
+        write_array_record(tmp_path, tmp_path / "x.array_record", format="parquet")
+    with pytest.raises(OptionError, match="inside the"):
+        write_array_record(tmp_path / "a.parquet", tmp_path / "a.parquet", overwrite=True)
+    assert pq.read_table(tmp_path / "a.parquet").equals(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"group_size": 0}, "group_size must be an int of at least 1"),
+        ({"group_size": None}, "group_size must be an int"),
+        ({"shard_records": True}, "shard_records must be an int"),
+        ({"codec": "json"}, "codec must be one of columns, label-payload, raw"),
+        ({"compression": "zip:3"}, "Unknown option zip"),
+        ({"compression": 3}, "compression must be a str"),
+        ({"writer_options": {"nope": 1}}, "Unknown option nope"),
+        ({"storage_options": {}}, "options of paths"),
+    ],
+)
+def test_options_that_are_none(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        write_array_record(TABLE, tmp_path / "x.array_record", **options)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("source", [5, [], [5], {"a": 1}, iter(["a"])], ids=lambda s: repr(s)[:10])
+def test_sources_that_are_none(tmp_path: Path, source: Any) -> None:
+    with pytest.raises(OptionError):
+        write_array_record(source, tmp_path / "x.array_record")
+
+
+def test_progress(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    told: list[tuple[str, float]] = []
+    target = tmp_path / "x.array_record"
+    write_array_record(
+        tmp_path / "a.parquet", target, progress=lambda stage, share: told.append((stage, share))
+    )
+    assert told[0] == ("writing", 0.0)
+    assert told[-1] == ("writing", 1.0)
+    assert [share for _, share in told] == sorted(share for _, share in told)

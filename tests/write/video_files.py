@@ -1,0 +1,65 @@
+"""Small videos whose frames tell which they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import av
+import numpy as np
+import numpy.typing as npt
+
+WIDTH, HEIGHT, FPS = 32, 24, 10
+STEP = 5
+"""by which the green of a frame is above that of the one before"""
+
+
+def picture(
+    frame: int, *, red: int = 0, height: int = HEIGHT, width: int = WIDTH
+) -> npt.NDArray[np.uint8]:
+    made = np.zeros((height, width, 3), np.uint8)
+    made[..., 0] = red
+    made[..., 1] = frame * STEP % 256
+    made[:, : width // 2, 2] = 200
+    return made
+
+
+def make_video(
+    path: Path,
+    frames: int = 40,
+    *,
+    red: int = 0,
+    height: int = HEIGHT,
+    width: int = WIDTH,
+    codec: str = "mpeg4",
+    noise: int = 0,
+) -> Path:
+    """``noise``: how far pixels are from the picture, so that frames take room."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=FPS)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for number in range(frames):
+            image = picture(number, red=red, height=height, width=width)
+            if noise:
+                image = image + random.integers(0, noise, image.shape, np.uint8)
+            for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    return path
+
+
+def damage(path: Path, start: float, stop: float) -> Path:
+    """Zeros from one place of a file to another, both as shares of it."""
+    data = bytearray(path.read_bytes())
+    first, last = int(len(data) * start), int(len(data) * stop)
+    data[first:last] = bytes(last - first)
+    path.write_bytes(data)
+    return path
+
+
+def cut_off(path: Path, share: float) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    return path
