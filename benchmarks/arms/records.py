@@ -101,7 +101,10 @@ def _order(data: Data) -> Pieces:
     from penstock import ArrayRecordDataset
 
     loader, dataset = ArrayRecordDataset.create_dataloader(
-        records_path(data, "order"), batch_size=BATCH_RECORDS, num_workers=WORKERS
+        records_path(data, "order"),
+        batch_size=BATCH_RECORDS,
+        num_workers=WORKERS,
+        persistent_workers=True,
     )
     (column,) = dataset.backend.schema.names
     yield from _in_epochs(lambda: (batch[column] for batch in loader))

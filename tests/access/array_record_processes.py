@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.access.array_record import ArrayRecordBackend
-from penstock.archives.reading_process import forked_with_threads
+from penstock.archives.reading_process import must_not_read
 from penstock.errors import ReadError
 
 
@@ -54,7 +54,7 @@ def forked_before_reading(path: str) -> None:
     assert "array_record.python.array_record_module" not in sys.modules
 
     def child() -> None:
-        assert not forked_with_threads()
+        assert not must_not_read()
         assert len(backend.get_row(5)["record"]) > 0
         assert "array_record.python.array_record_module" in sys.modules
         _in_child(lambda: _reads_elsewhere(backend))
@@ -63,7 +63,7 @@ def forked_before_reading(path: str) -> None:
 
 
 def _reads_elsewhere(backend: ArrayRecordBackend) -> None:
-    assert forked_with_threads()
+    assert must_not_read()
     assert len(backend.get_row(5)["record"]) > 0
 
 
@@ -100,7 +100,7 @@ def a_record_that_cannot_be_read(path: str) -> None:
     said = _message(backend, bad[0])
 
     def child() -> None:
-        assert forked_with_threads()
+        assert must_not_read()
         assert _message(backend, bad[0]) == said
         assert [row for row in range(len(backend)) if _message(backend, row)] == bad
 

@@ -193,12 +193,15 @@ def test_a_warning_of_large_groups_once_a_file(
         list(backend.iter_batches())
         assert not caplog.records
         for row in (4, 40):
-            backend.get_row(row)
             backend.take([row, row + 20])
+            backend.get_row(row)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
     assert str(path) in said[0]
     assert "in groups of 10 records: each row that is read at random decodes up to 10" in said[0]
+    caplog.clear()
+    ArrayRecordBackend(path).get_row(3)
+    assert len(caplog.records) == 1
     caplog.clear()
     ArrayRecordBackend(folder / "0.array_record").take([5, 3])
     assert not caplog.records

@@ -135,8 +135,7 @@ def test_a_truncated_stream(tmp_path: Path) -> None:
 
 def test_a_shard_that_was_written_again(shards: list[Path]) -> None:
     backend = ArrowBackend(shards)
-    write(shards[1], numbered(500, 40))
-    os.utime(shards[1], ns=(1, 1))
+    os.utime(shards[1], ns=(1, 1))  # of the same size, and yet not the same
     assert backend.take([0])["id"].to_pylist() == [0]
     with pytest.raises(FileChangedError, match=r"1\.arrow"):
         backend.take([41])
@@ -163,11 +162,16 @@ def test_offsets_that_point_nowhere(tmp_path: Path) -> None:
 def test_a_batch_whose_buffers_are_too_short(tmp_path: Path) -> None:
     """The header of the last batch claims more rows than its buffers hold."""
     path = write(tmp_path / "a.arrow", pa.table({"id": range(25)}), batch_rows=13)
-    data = path.read_bytes()
-    claimed = data.rindex(np.array([12, 0], np.int64).tobytes())  # its field: rows, nulls
-    path.write_bytes(data[:claimed] + np.int64(10**6).tobytes() + data[claimed + 8 :])
+    data = bytearray(path.read_bytes())
+    twelve, million = np.int64(12).tobytes(), np.int64(10**6).tobytes()
+    for _ in range(2):  # the length of the batch, and that of its column
+        last = data.rindex(twelve)
+        data[last : last + 8] = million
+    path.write_bytes(data)
     backend = ArrowBackend(path)
-    with pytest.raises(ReadError, match=r"a\.arrow"):
+    assert backend.num_rows == 13 + 10**6
+    assert backend.take([12])["id"].to_pylist() == [12]
+    with pytest.raises(ReadError, match=r"a\.arrow, record batch 1: .*[Bb]uffer"):
         backend.take([24])
 
 
@@ -249,6 +253,10 @@ def test_spans_of_any_length(tmp_path: Path) -> None:
     backend = ArrowBackend(path)
     for rows in ([7], [7, 20, 7], [3, 3, 3], list(range(60)), [20, 1, 59]):
         assert backend.take(rows)["blob"].to_pylist() == [blobs[row] for row in rows]
+    nothing = pa.array([b"", b""])
+    table = pa.table({"blob": pa.chunked_array([nothing, pa.array([bytes(9000)])])})
+    taken = ArrowBackend(table=table).take([1, 2, 0, 2])["blob"]
+    assert taken.to_pylist() == [b"", bytes(9000)] * 2
 
 
 def test_what_is_taken_may_be_written_to(shards: list[Path]) -> None:

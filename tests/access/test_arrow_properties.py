@@ -181,6 +181,8 @@ FORMS = ["file", "stream", "lz4 file", "lz4 stream", "table"]
     picks=st.lists(st.integers(0, 10_000), max_size=20),
 )
 @example("file", ["string"], [[0, 3, 0], [], [2]], 1, 0.0, [4, 3, 2, 1, 0, 4])
+@example("file", ["int64"], [[5, 5], [5, 9]], 1, 0.0, [4, 5, 18, 19, 20, 23])
+@example("file", ["int64"], [[5, 5], [5, 3]], 1, 0.0, [4, 5, 14, 15, 16, 17])
 @example("table", ["matrix"], [[1, 1]], 0, 0.1, [0, 1])
 @example("stream", ["codes"], [[5, 5, 5]], 1, 0.5, [14, 0, 7, 7])
 def test_rows_are_those_that_were_written(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -79,10 +81,21 @@ def test_a_table_goes_to_workers_with_its_rows() -> None:
 def test_a_forked_child_opens_its_own(files: Path) -> None:
     backend = ArrowBackend(files)
     backend.take([0, 400, 899])
-    opened = backend._opened()
-    opened.shards.lock.acquire()  # as another thread of the parent may, when it forks
+    lock, forked = backend._opened().shards.lock, threading.Event()
+    held = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            forked.wait()
+
+    other = threading.Thread(target=hold)  # of the parent, at work when it forks
+    other.start()
+    held.wait()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         os._exit(0 if backend.take([5, 450])["id"].to_pylist() == [5, 450] else 1)
-    opened.shards.lock.release()
+    forked.set()
+    other.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -165,6 +165,18 @@ def test_damaged_pages(tmp_path: Path, rows: Any) -> None:
         backend.take(rows)
 
 
+def test_rows_that_pyarrow_does_not_find(tmp_path: Path) -> None:
+    """Some versions take a first page without rows, which they write, for the end."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"flags": [[False, False, False]]})
+    pq.write_table(table, path, data_page_version="2.0", data_page_size=64, write_batch_size=1)
+    if pq.read_table(path).num_rows == 1:
+        assert ParquetBackend(path).take([0]).to_pylist() == table.to_pylist()
+    else:
+        with pytest.raises(ReadError, match=r"a\.parquet, rows 0-1: .*only 0 of"):
+            ParquetBackend(path).take([0])
+
+
 @pytest.mark.usefixtures("cheap_pages")
 def test_a_page_index_that_is_wrong_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -89,13 +89,13 @@ def test_frames_that_windows_share_are_taken_once_and_all_at_once() -> None:
     ]
 
 
-def test_many_frames_are_decoded_by_threads() -> None:
+def test_one_thread_and_several_decode_the_same() -> None:
     counts = [200]
     made = reader(frames(counts), counts=counts, length=8, hop=5)
-    table = made.read(np.arange(len(made.windows)), made.schema)
-    assert tensors(table)[:, :, 0, 0, 1].tolist() == [
-        [start + n for n in range(8)] for start in range(0, 193, 5)
-    ]
+    expected = [[start + n for n in range(8)] for start in range(0, 193, 5)]
+    for _ in range(4):  # in which both have their turn, if there are several cores
+        table = made.read(np.arange(len(made.windows)), made.schema)
+        assert tensors(table)[:, :, 0, 0, 1].tolist() == expected
 
 
 def test_without_pixels_no_frame_is_read() -> None:

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from penstock.convert import Converter
 from penstock.convert.packing import Batch, pack, unpack
-from penstock.loader.parcels import pack_dicts
+from penstock.loader.parcels import pack_blocks, pack_dicts
 
 
 def tensors(rows: int, start: int = 0) -> dict[str, Any]:
@@ -25,7 +26,11 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, np.ndarray):
+        if one.dtype == object:
+            return other.dtype == object and same(one.tolist(), other.tolist())
         return one.dtype == other.dtype and bool((one == other).all())
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
     return type(one) is type(other) and bool(one == other)
 
 
@@ -98,3 +103,38 @@ def test_a_batch_of_a_hand_made_loader_arrives_as_a_plain_dict() -> None:
     arrived = pickle.loads(sent)
     assert type(arrived) is dict
     assert same(arrived, tensors(3))
+
+
+def strings_and_lists(rows: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": range(rows),
+            "text": [None if i % 5 == 0 else "ä" * (i % 9) for i in range(rows)],
+            "data": [bytes([i % 256]) * (i % 7) for i in range(rows)],
+            "items": pa.array([list(range(i % 4)) for i in range(rows)], pa.list_(pa.int32())),
+            "inner": [{"name": f"n{i}", "size": i} for i in range(rows)],
+        }
+    )
+
+
+@pytest.mark.parametrize("output_format", ["torch", "numpy", "arrow", "dict"])
+def test_blocks_of_strings_and_lists_arrive_as_they_were(output_format: str) -> None:
+    table = strings_and_lists(1_000)
+    nulls = {"text": "?"} if output_format in ("torch", "numpy") else None
+    block = Converter(table.schema, output_format, nulls=nulls).convert(table)
+    cut = block.slice(333, 40)
+    packed = pack_blocks([cut, block.slice(0, 0), block.slice(990, 10)])
+    if output_format == "dict":
+        assert packed is None  # Python values are made by the worker
+        return
+    assert packed is not None
+    assert packed[0].nbytes < 20_000  # the rows, and not those beside them
+    arrived = [one for part in unpack(*packed) for one in part.batches(25)]
+    expected = [*cut.batches(25), *block.slice(990, 10).batches(25)]
+    assert len(arrived) == len(expected) == 3
+    assert all(same(one, other) for one, other in zip(arrived, expected, strict=True))
+
+
+def test_lists_of_strings_are_made_where_there_are_more_cores() -> None:
+    table = pa.table({"words": [["a", "b"], []]})
+    assert pack_blocks([Converter(table.schema).convert(table)]) is None

@@ -144,21 +144,18 @@ def test_a_kill_in_the_middle_of_a_video_costs_no_row(videos: Path, tmp_path: Pa
     assert parts[1]["part"]["fragments"][0]["files"][0]["path"] in kept
 
 
-def test_unfinished_work_is_not_gone_on_with_in_another_way(videos: Path, tmp_path: Path) -> None:
+def test_unfinished_work_is_gone_on_with_as_it_was_or_not_at_all(
+    videos: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "frames.lance"
     assert killed(videos, target, 4) == -signal.SIGKILL
     with pytest.raises(StateMismatchError, match="quality"):
         write(videos, target, quality=50)
-    make_video(videos / "a.mp4", 4)
-    with pytest.raises(StateMismatchError, match="sources"):
-        write(videos, target)
-
-
-def test_unfinished_work_that_is_gone_is_told_of(videos: Path, tmp_path: Path) -> None:
-    target = tmp_path / "frames.lance"
-    assert killed(videos, target, 4) == -signal.SIGKILL
     shutil.rmtree(target)
     with pytest.raises(WriteError, match=r"no longer holds.*penstock-work to start anew"):
+        write(videos, target)
+    make_video(videos / "a.mp4", 4)
+    with pytest.raises(StateMismatchError, match="sources"):
         write(videos, target)
 
 

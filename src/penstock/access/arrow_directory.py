@@ -27,7 +27,7 @@ class Directory:
     starts: Int64Array
     """the first row of each batch, of all rows"""
     even: int
-    """the rows of all batches but the last, if they are the same, or 0"""
+    """the rows of all batches, if these are as many (of the last at most), or 0"""
     shard: Int64Array
     """in which a batch is"""
     number: Int64Array
@@ -48,12 +48,14 @@ class Directory:
         covered[numbers] = True
         starts = np.concatenate([shards[n].starts[:-1] + first_rows[n] for n in numbers])
         step = int(starts[1]) if len(starts) > 1 else 0
+        past = int(first_rows[numbers[-1] + 1])
+        even = past <= step * len(starts) and np.array_equal(starts, step * np.arange(len(starts)))
         return cls(
             shards,
             covered,
             bool(covered.all()),
             starts,
-            step if np.array_equal(starts, step * np.arange(len(starts))) else 0,
+            step if even else 0,
             np.repeat(numbers, sizes),
             np.concatenate([np.arange(size) for size in sizes]),
             np.repeat([shards[number].stays for number in numbers], sizes),

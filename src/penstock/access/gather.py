@@ -7,28 +7,20 @@ the places of the array that each of them is in.
 
 from __future__ import annotations
 
-import ctypes
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.access.gather_memory import address_of, bits_at, joined, records
 from penstock.model import Int64Array
 
 __all__ = ["DamagedRowError", "Gather", "gather_for"]
 
 _NO_BITMAP = 0
-_FIRST_ADDRESS, _ADDRESSES = 1, 2**48
-_MEMORY = memoryview((ctypes.c_char * _ADDRESSES).from_address(_FIRST_ADDRESS)).cast("B")
-_LARGEST_ARRAY = 2**63 - 1
-"""bytes that an array may seem to hold"""
-_WIDEST = _LARGEST_ARRAY // _ADDRESSES
-_LONG = 1024
 _FIXED = (pt.is_primitive, pt.is_decimal, pt.is_fixed_size_binary)
 
 
@@ -101,7 +93,7 @@ class _Fixed(Gather):
         return None if values is None else [_bitmap(array), values]
 
     def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
-        values = _records(places[1] + rows * self.width, self.width)
+        values = records(places[1] + rows * self.width, self.width)
         validity, nulls = _validity(places[0], rows)
         return _filled(self.type_, len(rows), validity, nulls, pa.py_buffer(values))
 
@@ -117,7 +109,7 @@ class _Bits(Gather):
         return [_bitmap(array), _bits(array.buffers()[1], array.offset)]
 
     def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
-        values = np.packbits(_bits_at(places[1] + rows), bitorder="little")
+        values = np.packbits(bits_at(places[1] + rows), bitorder="little")
         validity, nulls = _validity(places[0], rows)
         buffers = [validity, pa.py_buffer(values)]
         return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls)
@@ -140,15 +132,15 @@ class _Spans(Gather):
             if array.values.null_count:
                 return None
         else:
-            start, held = _address(data[0]), 0 if data[0] is None else data[0].size
+            start, held = address_of(data[0]), 0 if data[0] is None else data[0].size
         if start is None:
             return None
-        first = _address(offsets) + array.offset * self.offset.itemsize
+        first = address_of(offsets) + array.offset * self.offset.itemsize
         return [_bitmap(array), first, start, held]
 
     def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
         size = self.offset.itemsize
-        bounds = _records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
+        bounds = records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
         starts, stops = bounds[:, 0], bounds[:, 1]
         lengths = stops - starts
         shortest, longest = int(lengths.min()), int(lengths.max())
@@ -159,7 +151,7 @@ class _Spans(Gather):
             raise OverflowError
         ends = np.zeros(len(rows) + 1, self.offset)
         lengths.cumsum(out=ends[1:], dtype=self.offset)
-        values = _joined(places[2], starts, lengths, self.width, shortest == longest)
+        values = joined(places[2], starts, lengths, self.width, shortest == longest)
         validity, nulls = _validity(places[0], rows)
         return self._array(len(rows), validity, nulls, pa.py_buffer(ends), pa.py_buffer(values))
 
@@ -227,12 +219,7 @@ def _values(array: pa.Array) -> int | None:
         if below.null_count:
             return None
         first = first * size + below.offset
-    return int(_address(buffer) + first * below.type.byte_width)
-
-
-def _address(buffer: pa.Buffer | None) -> int:
-    """Counted from the first address that there is for numpy, which takes 0 for none."""
-    return 0 if buffer is None else int(buffer.address) - _FIRST_ADDRESS
+    return int(address_of(buffer) + first * below.type.byte_width)
 
 
 def _bitmap(array: pa.Array) -> int:
@@ -241,83 +228,7 @@ def _bitmap(array: pa.Array) -> int:
 
 def _bits(buffer: pa.Buffer | None, offset: int) -> int:
     """The address of a bit, counted in bits."""
-    return 8 * _address(buffer) + offset
-
-
-# --- what is there
-
-
-class _Memory:
-    """All records of one width, one beginning at each byte from an address on."""
-
-    __slots__ = ("__array_interface__",)
-
-    def __init__(self, address: int, count: int, width: int) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (count,),
-            "strides": (1,),
-            "typestr": f"|V{width}",
-            "data": (address, True),
-        }
-
-
-@lru_cache(256)
-def _all_records(width: int) -> npt.NDArray[Any]:
-    """The records that begin at any address that there is."""
-    return np.asarray(_Memory(_FIRST_ADDRESS, _ADDRESSES, width))
-
-
-def _records(addresses: Int64Array, width: int) -> npt.NDArray[Any]:
-    """The bytes at each of some addresses, so many of each."""
-    if width >= _LONG:
-        _touch(addresses, addresses + (width - 1))
-    records: npt.NDArray[Any]
-    if width <= _WIDEST:
-        records = _all_records(width)[addresses]
-        return records
-    first = int(addresses.min())
-    reach = int(addresses.max()) - first + 1
-    if reach * width > _LARGEST_ARRAY:
-        return np.frombuffer(_concatenated(addresses, addresses + width), f"|V{width}")
-    records = np.asarray(_Memory(first + _FIRST_ADDRESS, reach, width))[addresses - first]
-    return records
-
-
-def _joined(
-    addresses: Int64Array, starts: Any, lengths: Any, width: int, are_equal: bool
-) -> npt.NDArray[Any] | bytearray:
-    """The bytes of some spans, one behind the other. Nothing may be nowhere."""
-    first = addresses + starts * np.int64(width)
-    if are_equal:
-        size = int(lengths[0]) * width
-        return _records(first, size) if size else bytearray()
-    last = first + lengths * np.int64(width)
-    if int(lengths.sum(dtype=np.int64)) * width >= _LONG * len(first):
-        there = lengths > 0
-        _touch(first[there], last[there] - 1)
-    return _concatenated(first, last)
-
-
-def _concatenated(starts: Int64Array, stops: Int64Array) -> bytearray:
-    spans = zip(starts.tolist(), stops.tolist(), strict=True)
-    return bytearray().join([_MEMORY[start:stop] for start, stop in spans])
-
-
-def _touch(first: Int64Array, last: Int64Array) -> None:
-    """Look at both ends of what is copied next, all at once.
-
-    The processor finds their pages side by side, and while it copies would do so one by one: a
-    third of the time that copying takes.
-    """
-    everything = _all_records(1)
-    everything[first]
-    everything[last]
-
-
-def _bits_at(bits: Int64Array) -> npt.NDArray[np.uint8]:
-    holding = _records(bits >> 3, 1).view(np.uint8)
-    return (holding >> (bits & 7).astype(np.uint8)) & np.uint8(1)
+    return 8 * address_of(buffer) + offset
 
 
 def _validity(bitmaps: Int64Array, rows: Int64Array) -> tuple[pa.Buffer | None, int]:
@@ -326,7 +237,7 @@ def _validity(bitmaps: Int64Array, rows: Int64Array) -> tuple[pa.Buffer | None, 
         return None, 0
     held = bitmaps != _NO_BITMAP
     valid = np.ones(len(rows), np.uint8)
-    valid[held] = _bits_at(bitmaps[held] + rows[held])
+    valid[held] = bits_at(bitmaps[held] + rows[held])
     nulls = len(rows) - int(valid.sum())
     return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
 

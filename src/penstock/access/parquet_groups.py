@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import ReadError
 from penstock.formats.cache import BoundedCache
 from penstock.formats.failures import naming
 from penstock.formats.parquet import ParquetFormat
@@ -144,7 +145,12 @@ class RowTaker:
         return pa.concat_tables(taken)
 
     def _decoded(self, one: GroupRows) -> Iterator[pa.Table]:
-        return self.read(FileSplit(one.file, one.within), _CACHE_BYTES // 4)
+        chunk, rows = FileSplit(one.file, one.within), 0
+        for table in self.read(chunk, _CACHE_BYTES // 4):
+            rows += table.num_rows
+            yield table
+        if rows != one.within.length:
+            raise ReadError(f"{chunk}: pyarrow finds only {rows} of these rows; write it again")
 
     # --- pages
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -13,8 +14,15 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from penstock.convert.blocks import ArrowBlock, Block, ColumnBlock
-from penstock.convert.columns import ArrayColumn, Column, StructColumn, TensorColumn, object_array
-from penstock.convert.packing import Batch
+from penstock.convert.columns import (
+    ArrayColumn,
+    Column,
+    ObjectColumn,
+    StructColumn,
+    TensorColumn,
+    object_array,
+)
+from penstock.convert.packing import Batch, pack, unpack
 from penstock.convert.ragged import RaggedColumn
 
 __all__ = ["Row", "RowBatch"]
@@ -80,6 +88,20 @@ class RowBatch(Sequence[Any]):
     def __repr__(self) -> str:
         return f"<RowBatch: {len(self)} rows>"
 
+    @property
+    def sent(self) -> Any:
+        """The columns as a worker hands them out: they leave it in one buffer."""
+        columns, block = self.columns, self._block
+        if type(columns) is not dict:
+            return columns
+        if (
+            not self._decoded
+            and isinstance(block, ColumnBlock)
+            and all(map(_is_own, block.columns))
+        ):
+            return SentBatch(columns, block)
+        return Batch(columns)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent as it is to another process, it arrives as a list."""
         return list, (self._all_rows(),)
@@ -103,6 +125,42 @@ class RowBatch(Sequence[Any]):
         return [
             Row(zip(parts, leaves, strict=True)) for leaves in zip(*parts.values(), strict=True)
         ]
+
+
+class SentBatch(Batch):
+    """What a worker hands out. Strings and bytes in it cross in Arrow, and are made on arrival.
+
+    Once somebody has put something else into it, it crosses as any batch does.
+    """
+
+    __slots__ = ("_block", "_made")
+
+    def __init__(self, columns: dict[str, Any], block: ColumnBlock) -> None:
+        super().__init__(columns)
+        self._block = block
+        self._made = {
+            key: list(value) if isinstance(value, list) else value for key, value in columns.items()
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        block = self._block.to_send() if self._is_untouched else None
+        return super().__reduce__() if block is None else (_arrived, pack(block))
+
+    @property
+    def _is_untouched(self) -> bool:
+        """Tensors may be written to: they are those of the block."""
+        made = self._made
+        return self.keys() == made.keys() and all(_is_same(self[key], made[key]) for key in made)
+
+
+def _is_same(value: Any, made: Any) -> bool:
+    if not isinstance(value, list) or not isinstance(made, list):
+        return value is made
+    return len(value) == len(made) and all(map(operator.is_, value, made))
+
+
+def _arrived(buffer: torch.Tensor, layout: bytes) -> dict[str, Any]:
+    return _columns(unpack(buffer, layout))
 
 
 def _columns(block: Block) -> dict[str, Any]:
@@ -132,6 +190,13 @@ def _whole(column: Column) -> Any:
         return dict(zip(column.names, map(_whole, column.columns), strict=True))
     rows = len(column.starts) if isinstance(column, RaggedColumn) else len(column.values)  # type: ignore[attr-defined]
     return next(iter(column.split(max(rows, 1))), [])
+
+
+def _is_own(column: Column) -> bool:
+    """Whether what a batch holds is the memory of the column, or a list that can be compared."""
+    if isinstance(column, ObjectColumn):
+        return not column.as_array
+    return isinstance(column, TensorColumn | ArrayColumn)
 
 
 def _split(column: Column) -> list[Any]:
@@ -176,10 +241,7 @@ def _collate_rows(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if not isinstance(batch, RowBatch):
         values = {key: [row[key] for row in batch] for key in batch[0]}
         return {key: collate(value, collate_fn_map=collate_fn_map) for key, value in values.items()}
-    columns = batch.columns
-    if get_worker_info() is not None and type(columns) is dict:
-        return Batch(columns)
-    return columns
+    return batch.columns if get_worker_info() is None else batch.sent
 
 
 def _collate_record_batches(batch: Any, *, collate_fn_map: Any = None) -> pa.RecordBatch:

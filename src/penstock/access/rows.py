@@ -140,9 +140,7 @@ class RowDataset(Dataset[Any]):
             yield from map(self._finished, self._read(places, skip=self._skipped is not None))
 
     def _some_of(self, indices: Indices) -> RowBatch:
-        """A batch of these rows, some of which may be left out but not all: torch has no place
-        for a batch of none.
-        """
+        """A batch of these rows but for some: not but for all, torch collates no batch of none."""
         batch = self._read(indices, skip=self._skipped is not None)
         if len(indices) and not len(batch):
             raise ReadError(

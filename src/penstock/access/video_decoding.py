@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.access.video_threads import Crew
 from penstock.convert.images import decode_image
 from penstock.errors import ReadError
 from penstock.model import Int64Array
@@ -20,8 +21,6 @@ __all__ = ["FrameForm", "Slots", "decode_into"]
 
 Pixels = npt.NDArray[np.uint8]
 
-_FRAMES_A_THREAD = 4
-"""with fewer the work of starting a thread is not worth it"""
 _TURNS = 4
 """pieces of work for each thread: frames do not all take equally long"""
 
@@ -57,7 +56,20 @@ def decode_into(
     pixels: Pixels, frames: Sequence[pa.Buffer | None], slots: Slots, form: FrameForm
 ) -> dict[int, str]:
     """Decode frames into their slots; which of them cannot be, and why."""
-    threads = min(_usable_cores(), max(1, len(frames) // _FRAMES_A_THREAD))
+    threads = _crew.size(len(frames))
+    began = time.perf_counter()
+    failed = _decode_in(threads, pixels, frames, slots, form)
+    _crew.note(threads, len(frames), time.perf_counter() - began)
+    return failed
+
+
+def _decode_in(
+    threads: int,
+    pixels: Pixels,
+    frames: Sequence[pa.Buffer | None],
+    slots: Slots,
+    form: FrameForm,
+) -> dict[int, str]:
     if threads == 1:
         return _decode(pixels, frames, slots, form, range(len(frames)))
     cuts = np.linspace(0, len(frames), _TURNS * threads + 1).astype(int).tolist()
@@ -109,7 +121,4 @@ def _resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     return np.asarray(scaled)
 
 
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+_crew = Crew()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from penstock.archives.reading_process import RecordServer, forked_with_threads, own_server
+from penstock.archives.reading_process import RecordServer, must_not_read, own_server
 from penstock.errors import MissingExtraError, OptionError, ReadError
 
 __all__ = [
@@ -55,7 +55,7 @@ def open_reader(path: str, shown: str, options: str) -> Any:
 
     A file that is missing or damaged opens like any other: the reader has to be asked.
     """
-    if forked_with_threads():
+    if must_not_read():
         return ServedReader(path, options)
     try:
         reader = native().ArrayRecordReader(path, options, file_reader_buffer_size=_BUFFER_BYTES)

@@ -1,11 +1,12 @@
 """Which process reads records: this one, or one that is started for it.
 
-The array-record package keeps threads, and what they wait for lies on their stacks. A forked child
-has no such threads, and soon others where their stacks were: reading then hangs, or crashes. So
+The array-record package starts threads when it reads or writes, and what they wait for lies on
+their stacks. A forked child has no such threads, and soon others where their stacks were: reading
+then hangs, or crashes. So
 
-* nothing is read in a process in order to look at files: it may want to fork later;
-* a child that was forked by a process with such threads has its records read by a process of its
-  own, which was not.
+* to look at files, another process reads: this one may want to fork later;
+* a child that was forked by a process that had loaded the package has its records read by a
+  process of its own, which was not forked.
 """
 
 from __future__ import annotations
@@ -24,11 +25,9 @@ from penstock.archives import record_server
 from penstock.archives.record_server import LENGTH, exchange
 from penstock.errors import MissingExtraError, OptionError, ReadError
 
-__all__ = ["RecordServer", "forked_with_threads", "own_server"]
+__all__ = ["RecordServer", "must_not_read", "own_server"]
 
 _MODULE = "array_record.python.array_record_module"
-_THREADS_OF_THE_PACKAGE = 64
-"""which it starts with the first file that is opened"""
 
 
 class RecordServer:
@@ -109,14 +108,14 @@ def _library() -> str:
 
 # --- what a fork leaves behind
 
-_forked_with_threads = False
+_forked_with_it = False
 _servers: dict[int, RecordServer] = {}
 _servers_lock = threading.Lock()
 
 
-def forked_with_threads() -> bool:
-    """Whether this process must not read by itself."""
-    return _forked_with_threads
+def must_not_read() -> bool:
+    """Whether the process that forked this one had loaded the package, and so may have used it."""
+    return _forked_with_it
 
 
 def own_server() -> RecordServer:
@@ -128,26 +127,10 @@ def own_server() -> RecordServer:
         return _servers[process]
 
 
-def _may_have_threads() -> bool:
-    """Whether the package has started its threads; with fewer than they are it has not."""
-    if _MODULE not in sys.modules:
-        return False
-    try:
-        return len(os.listdir("/proc/self/task")) >= _THREADS_OF_THE_PACKAGE
-    except OSError:
-        return True
-
-
-def _before_fork() -> None:
-    global _about_to_fork_with_threads
-    _about_to_fork_with_threads = _may_have_threads()
-
-
 def _in_child() -> None:
-    global _forked_with_threads, _servers_lock
-    _forked_with_threads = _forked_with_threads or _about_to_fork_with_threads
+    global _forked_with_it, _servers_lock
+    _forked_with_it = _forked_with_it or _MODULE in sys.modules
     _servers_lock = threading.Lock()
 
 
-_about_to_fork_with_threads = False
-os.register_at_fork(before=_before_fork, after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)

@@ -54,6 +54,10 @@ class Block(ABC):
         """
 
     @abstractmethod
+    def to_send(self) -> Self | None:
+        """The same in memory of its own, if batches are cheaper to cut in another process."""
+
+    @abstractmethod
     def pin(self) -> Self:
         """The same with its tensors in pinned memory."""
 
@@ -115,6 +119,10 @@ class ColumnBlock(Block):
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return self.fields.arrays()
 
+    def to_send(self) -> ColumnBlock | None:
+        fields = self.fields.to_send()
+        return None if fields is None else ColumnBlock(fields)
+
     def pin(self) -> ColumnBlock:
         return ColumnBlock(self.fields.pin())
 
@@ -168,6 +176,9 @@ class ArrowBlock(Block):
 
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return None
+
+    def to_send(self) -> ArrowBlock | None:
+        return None if self.as_python else self
 
     def pin(self) -> ArrowBlock:
         return self

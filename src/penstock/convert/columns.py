@@ -43,6 +43,10 @@ class Column(Protocol):
         """The column as arrays whose first dimension is the rows, where it is nothing else."""
         ...
 
+    def to_send(self) -> Self | None:
+        """The same rows in memory of their own, if batches are cheaper to cut where they arrive."""
+        ...
+
     def pin(self) -> Self:
         """The same with its tensors in pinned memory."""
         ...
@@ -80,6 +84,9 @@ class TensorColumn:
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return [self.values.numpy()]
 
+    def to_send(self) -> TensorColumn | None:
+        return self
+
     def pin(self) -> TensorColumn:
         return TensorColumn(self.values.pin_memory())
 
@@ -110,6 +117,9 @@ class ArrayColumn:
 
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return [self.values]
+
+    def to_send(self) -> ArrayColumn | None:
+        return self
 
     def pin(self) -> ArrayColumn:
         return self
@@ -153,6 +163,11 @@ class StructColumn:
             return None
         return [array for part in parts for array in part or ()]
 
+    def to_send(self) -> StructColumn | None:
+        columns = [column.to_send() for column in self.columns]
+        kept = tuple(column for column in columns if column is not None)
+        return StructColumn(self.names, kept, self.num_rows) if len(kept) == len(columns) else None
+
     def pin(self) -> StructColumn:
         return StructColumn(self.names, tuple(c.pin() for c in self.columns), self.num_rows)
 
@@ -189,7 +204,7 @@ class ObjectColumn:
             yield object_array(objects) if self.as_array else objects
 
     def _objects(self, values: pa.Array) -> list[Any]:
-        if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
+        if _is_large(values.type):
             objects = values.to_numpy(zero_copy_only=False).tolist()  # 10 x faster than to_pylist
         else:
             objects = values.to_pylist()
@@ -199,6 +214,10 @@ class ObjectColumn:
 
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return None
+
+    def to_send(self) -> ObjectColumn | None:
+        """Strings and bytes are made as fast from Arrow as from a pickle; anything else is not."""
+        return self if _is_large(self.values.type) else None
 
     def pin(self) -> ObjectColumn:
         return self
@@ -225,6 +244,10 @@ def taken(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
     """Rows of an array. Whether there are such rows is not asked: that takes a third longer."""
     out = np.empty((len(rows), *values.shape[1:]), values.dtype)
     return np.take(values, rows, axis=0, out=out, mode="clip") if len(values) else out
+
+
+def _is_large(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(type_) or pa.types.is_large_binary(type_))
 
 
 def _is_bytes(type_: pa.DataType) -> bool:

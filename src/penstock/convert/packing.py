@@ -78,13 +78,16 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is torch.Tensor and is_plain(value):
+            if not value.numel():  # torch does not view what has no strides
+                return _empty, (value.dtype, tuple(value.shape))
             flat = value.contiguous().reshape(-1).view(torch.uint8).numpy()
             return _tensor, (flat, value.dtype, tuple(value.shape))
+        if isinstance(value, pa.LargeBinaryArray | pa.LargeStringArray):
+            return _large, _large_parts(value)
         if isinstance(value, pa.RecordBatch):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, value.schema) as writer:
-                writer.write_batch(value)
-            return _record_batch, (np.frombuffer(sink.getvalue(), np.uint8),)
+            return _record_batch, (_stream(value.schema, [value]),)
+        if isinstance(value, pa.Table):
+            return _table, (_stream(value.schema, value.to_batches()),)
         return NotImplemented
 
 
@@ -99,6 +102,50 @@ def is_plain(value: torch.Tensor) -> bool:
 
 def _tensor(array: npt.NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.from_numpy(array).view(dtype).reshape(shape)
+
+
+def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+def _large_parts(
+    array: pa.Array,
+) -> tuple[pa.DataType, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None]:
+    """Type, lengths and values of strings or bytes, and which of them are there if not all."""
+    if not len(array):
+        return array.type, np.empty(0, np.int64), np.empty(0, np.uint8), None
+    _, offsets, data = array.buffers()
+    edges = np.frombuffer(offsets, np.int64, len(array) + 1, 8 * array.offset)
+    first, size = int(edges[0]), int(edges[-1] - edges[0])
+    values = np.frombuffer(data, np.uint8, size, first) if size else np.empty(0, np.uint8)
+    there = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+    return array.type, edges - first, values, there
+
+
+def _large(
+    type_: pa.DataType,
+    edges: npt.NDArray[np.int64],
+    values: npt.NDArray[np.uint8],
+    there: npt.NDArray[np.bool_] | None,
+) -> pa.Array:
+    if not len(edges):
+        return pa.array([], type_)
+    valid = None if there is None else pa.array(there).buffers()[1]
+    buffers = [valid, pa.py_buffer(edges), pa.py_buffer(values)]
+    return pa.Array.from_buffers(type_, len(edges) - 1, buffers)
+
+
+def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> npt.NDArray[np.uint8]:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def _table(stream: npt.NDArray[np.uint8]) -> pa.Table:
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+        return reader.read_all()
 
 
 def _record_batch(stream: npt.NDArray[np.uint8]) -> pa.RecordBatch:

@@ -57,6 +57,9 @@ class RaggedColumn:
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return None
 
+    def to_send(self) -> RaggedColumn | None:
+        return self.concat([self])
+
     def pin(self) -> RaggedColumn:
         return replace(self, values=self.values.pin())
 

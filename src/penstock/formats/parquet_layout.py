@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.formats.thrift import I32, Struct, parse_struct
+from penstock.formats.cache import BoundedCache
+from penstock.formats.thrift import I32, Struct, parse_struct, write_struct
 from penstock.model import Int64Array
 
 __all__ = ["Branch", "ChunkPages", "Layout", "StoredChunk", "parse_layout", "parse_pages"]
 
 _REPEATED = 2
+_BRANCHES_BYTES = 16 << 20
 _KEPT = (1, 2, 3, 4)
 """of a column chunk's metadata: type, encodings, path and codec, which its pages do not tell"""
 
@@ -67,15 +69,32 @@ class ChunkPages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """What a footer says of where things are; without branches if pages cannot be read apart."""
+    """What a footer says of where things are; without branches if pages cannot be read apart.
+
+    There may be many files with many row groups: chunks are kept as numbers.
+    """
 
     footer: Struct
     """without its schema and row groups"""
     root: Struct
     branches: Sequence[Branch]
     group_rows: Sequence[int]
-    chunks: Sequence[Sequence[StoredChunk | None]]
-    """by row group and leaf; None for what is encrypted or lies in another file"""
+    chunks: Int64Array
+    """by row group and leaf, the numbers of a StoredChunk, its metadata being one of ``kinds``"""
+    kinds: Sequence[Struct]
+
+    def chunk(self, group: int, leaf: int) -> StoredChunk | None:
+        """None for what is encrypted or lies in another file."""
+        kind, start, size, decoded_size, values, first, stop = self.chunks[group, leaf].tolist()
+        index = (first, stop) if stop else None
+        if kind < 0:
+            return None
+        return StoredChunk(self.kinds[kind], start, size, decoded_size, values, index)
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory, without what it shares with others."""
+        return 2000 + int(self.chunks.nbytes) + 40 * len(self.group_rows) + 1000 * len(self.kinds)
 
 
 def parse_layout(footer: bytes, schema: pa.Schema) -> Layout:
@@ -84,14 +103,16 @@ def parse_layout(footer: bytes, schema: pa.Schema) -> Layout:
     ValueError if the footer is none.
     """
     fields, _ = parse_struct(footer)
-    elements: list[Struct] = fields[2][1][1]
     groups: list[Struct] = fields[4][1][1]
+    kinds: dict[bytes, tuple[int, Struct]] = {}
+    chunks = [[_numbers(chunk, kinds) for chunk in group[1][1][1]] for group in groups]
     return Layout(
         footer={number: fields[number] for number in (1, 6) if number in fields},
-        root=elements[0],
-        branches=list(_branches(elements, schema)),
+        root=fields[2][1][1][0],
+        branches=_shared_branches(fields[2], schema),
         group_rows=[group[3][1] for group in groups],
-        chunks=[[_stored(chunk) for chunk in group[1][1][1]] for group in groups],
+        chunks=np.array(chunks, np.int64),
+        kinds=[kind for _, kind in kinds.values()],
     )
 
 
@@ -110,21 +131,24 @@ def parse_pages(index: bytes) -> ChunkPages:
     return found
 
 
-def _stored(chunk: Struct) -> StoredChunk | None:
+def _numbers(chunk: Struct, kinds: dict[bytes, tuple[int, Struct]]) -> tuple[int, ...]:
     if 3 not in chunk or chunk.keys() & {1, 8, 9}:
-        return None
+        return -1, 0, 0, 0, 0, 0, 0
     metadata: Struct = chunk[3][1]
     start = metadata[9][1]
     if 11 in metadata and 0 < metadata[11][1] < start:  # the dictionary
         start = metadata[11][1]
-    index = (chunk[4][1], chunk[4][1] + chunk[5][1]) if {4, 5} <= chunk.keys() else None
-    return StoredChunk(
-        metadata={number: metadata[number] for number in _KEPT},
-        start=start,
-        size=metadata[7][1],
-        decoded_size=metadata[6][1],
-        values=metadata[5][1],
-        index=index,
+    first, length = (chunk[4][1], chunk[5][1]) if {4, 5} <= chunk.keys() else (0, 0)
+    kind = {number: metadata[number] for number in _KEPT}
+    place, _ = kinds.setdefault(write_struct(kind), (len(kinds), kind))
+    return place, start, metadata[7][1], metadata[6][1], metadata[5][1], first, first + length
+
+
+def _shared_branches(described: tuple[int, Any], schema: pa.Schema) -> Sequence[Branch]:
+    """Of many files with the same columns, the same."""
+    key = write_struct({2: described}), schema.serialize().to_pybytes()
+    return _known_branches.get_or_make(
+        key, lambda: list(_branches(described[1][1], schema)), limit_bytes=_BRANCHES_BYTES
     )
 
 
@@ -166,3 +190,6 @@ def _end(elements: Sequence[Struct], at: int) -> int:
     for _ in range(inside[1]):
         at = _end(elements, at)
     return at
+
+
+_known_branches: BoundedCache[list[Branch]] = BoundedCache(lambda branches: 4000 * len(branches))

@@ -42,11 +42,9 @@ from penstock.storage import will_read
 
 __all__ = ["PageReader", "Selection"]
 
-_CACHE_BYTES = 32 << 20
-_LAYOUT_IN_MEMORY = 20
-"""bytes that a layout takes for each byte of a footer, as measured"""
-_LARGEST_FOOTER_BYTES = 4 << 20
-"""to be parsed here, in Python"""
+_CACHE_BYTES = 64 << 20
+_LARGEST_FOOTER_BYTES = 1 << 20
+"""to be parsed here, in Python, which takes half a second"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,25 +139,25 @@ class PageReader:
     # --- what there is
 
     def _layout(self) -> Layout:
-        return _layouts.get_or_make(self.key, self._parsed, limit_bytes=_CACHE_BYTES)[0]
+        return _layouts.get_or_make(self.key, self._parsed, limit_bytes=_CACHE_BYTES)
 
-    def _parsed(self) -> tuple[Layout, int]:
+    def _parsed(self) -> Layout:
         footer = footer_alone(self.source)
         size = footer.size()
         if size > _LARGEST_FOOTER_BYTES or footer.read_at(4, size - 4) != MAGIC:
-            return Layout({}, {}, [], [], []), 0
+            return Layout({}, {}, [], [], np.empty((0, 0, 0), np.int64), [])
         schema = pq.ParquetFile(footer, **self.options).schema_arrow
-        return parse_layout(footer.read_at(size - 8, 0), schema), size
+        return parse_layout(footer.read_at(size - 8, 0), schema)
 
     def _can_find(self, layout: Layout, group: int, leaves: Sequence[int]) -> bool:
-        chunks = [layout.chunks[group][leaf] for leaf in leaves]
+        chunks = [layout.chunk(group, leaf) for leaf in leaves]
         return all(chunk and (self.walks or chunk.index is not None) for chunk in chunks)
 
     def _announce_indices(
         self, layout: Layout, groups: Sequence[int], leaves: Sequence[int]
     ) -> None:
         chunks = [
-            layout.chunks[group][leaf]
+            layout.chunk(group, leaf)
             for group in groups
             for leaf in leaves
             if _indices.get((*self.key, group, leaf)) is None
@@ -182,7 +180,7 @@ class PageReader:
         self, layout: Layout, branch: Branch, group: int, rows: Int64Array
     ) -> BranchPages:
         """Spans of rows that begin and end with pages of all leaves, and hold these rows."""
-        chunks = [chunk for i in branch.leaves if (chunk := layout.chunks[group][i]) is not None]
+        chunks = [chunk for i in branch.leaves if (chunk := layout.chunk(group, i)) is not None]
         indices = [
             self._pages(chunk, group, leaf, branch.repeated)
             for chunk, leaf in zip(chunks, branch.leaves, strict=True)
@@ -268,7 +266,5 @@ def _places(index: ChunkPages, chosen: Int64Array) -> Iterator[tuple[int, int]]:
     return zip(starts.tolist(), (starts + index.sizes[chosen]).tolist(), strict=True)
 
 
-_layouts: BoundedCache[tuple[Layout, int]] = BoundedCache(
-    lambda known: 1000 + _LAYOUT_IN_MEMORY * known[1]
-)
+_layouts: BoundedCache[Layout] = BoundedCache(lambda layout: layout.nbytes)
 _indices: BoundedCache[ChunkPages] = BoundedCache(lambda pages: 400 + 24 * len(pages.offsets))

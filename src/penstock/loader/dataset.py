@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -290,6 +291,15 @@ class TabularDataset(IterableDataset[Any]):
     def fork_safe(self) -> bool:
         """Whether workers may be forked off a process that has used the store."""
         return self._found.reader.store.fork_safe
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Rows of the files, as far as they are counted, and the bytes that these take there."""
+        files = self._found.files
+        counted = files.counts > 0
+        if len(files.groups):
+            return int(files.groups.rows.sum()), int(files.groups.size_bytes.sum())
+        return int(files.counts[counted].sum()), int(np.maximum(files.sizes[counted], 0).sum())
 
     def feed(self, board: Board, parcel_batches: int, workers: int, claims: Claims | None) -> Feed:
         """What worker processes run."""

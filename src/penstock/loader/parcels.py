@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
 from penstock.convert import Block, Converter
-from penstock.convert.packing import is_plain, places, unpack
+from penstock.convert.packing import is_plain, pack, places, unpack
 from penstock.convert.shared import shared_bytes
 from penstock.stream import Cursor
 
@@ -55,7 +56,8 @@ class ParcelRun:
         buffer = self._parcel.buffer.pin_memory() if self._pin else self._parcel.buffer
         content = unpack(buffer, self._parcel.layout)
         if self._parcel.whole:
-            return self._converter.block(content).batches(self._batch_size)
+            blocks = content if isinstance(content[0], Block) else [self._converter.block(content)]
+            return chain.from_iterable(block.batches(self._batch_size) for block in blocks)
         return iter(content)
 
     def cursor(self, delivered: int) -> Cursor:
@@ -63,10 +65,14 @@ class ParcelRun:
 
 
 def pack_blocks(blocks: Sequence[Block]) -> tuple[torch.Tensor, bytes] | None:
-    """The rows of consecutive blocks as one set of columns; None if some are not arrays."""
+    """The rows of consecutive blocks, as one set of columns if all are arrays.
+
+    None if batches had better be cut before they are sent.
+    """
     parts = [block.arrays() for block in blocks]
     if not parts or any(not part for part in parts):
-        return None
+        whole = [block.to_send() for block in blocks]
+        return pack(whole) if all(block is not None for block in whole) else None
     first = parts[0] or []
     rows = sum(block.num_rows for block in blocks)
     offsets, size = places([array.nbytes // len(array) * rows for array in first])

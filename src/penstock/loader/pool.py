@@ -105,7 +105,8 @@ class WorkerPool:
 
     def _parcel_batches(self) -> int:
         """Batches to a parcel: enough to share its cost, few enough to wait for."""
-        cost = self._dataset.pipeline.row_cost
-        batch_bytes = max(cost.fixed_bytes, 1) * self._dataset.batch_size
+        rows, stored_bytes = self._dataset.stored
+        size_bytes = self._dataset.pipeline.row_cost.of(rows, stored_bytes)
+        batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
         most = _PARCEL_BATCHES_AS_THEY_COME if self._dataset.planner.adaptive else _PARCEL_BATCHES
         return max(1, min(most, _PARCEL_BYTES // batch_bytes))

@@ -18,6 +18,7 @@ INDEX_ORDER = 4
 """purpose of these words, beside those of ``order`` and of shuffled copies"""
 
 _ROUNDS = 6
+"""with 4 the low bits of neighbours still have something in common"""
 _TABLE_COUNT = 1 << 12
 """up to so many a permutation is drawn and kept: a network of few bits mixes too little"""
 _BLOCK = 1 << 15
