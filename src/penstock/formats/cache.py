@@ -36,8 +36,10 @@ class BoundedCache(Generic[T]):
             return None if found is None else found[0]
 
     def add(self, key: Hashable, value: T, *, limit_bytes: int) -> None:
-        """Keep a value, and drop the oldest ones beyond the limit."""
+        """Keep a value, and drop the oldest beyond the limit; one that is larger is not kept."""
         size = self._size_of(value)
+        if size > limit_bytes:
+            return
         with self._lock:
             replaced = self._entries.pop(key, None)
             self._size += size - (0 if replaced is None else replaced[1])

@@ -55,9 +55,10 @@ class WorkerOptions:
             context = multiprocessing.get_context(given) if isinstance(given, str) else given
             if context.get_start_method() == "fork" and not fork_safe:
                 raise OptionError(
-                    "multiprocessing_context='fork' does not go with data that is read over a "
-                    "network: its clients have threads, which a forked process has not got, so "
-                    "that it would hang; use 'forkserver' (the default here) or 'spawn'"
+                    "multiprocessing_context='fork' does not go with this data: what reads it "
+                    "(a client of a store, Lance, ArrayRecord) has threads, which a forked process "
+                    "has not got, so that it would hang; use 'forkserver' (the default here) or "
+                    "'spawn'"
                 )
             return context
         default = multiprocessing.get_start_method()
