@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1024
 _UNIT_BYTES = 1 << 18
+_BLOCK_BYTES = 4 << 20
+"""of a table of a stream, at most: the memory of larger ones would be fresh each time"""
 _FIRST_BYTES = 1 << 14
 """about of a record, where that is not known"""
 
@@ -187,7 +189,7 @@ class ArrayRecordBackend(Backend):
             return
         stop, size = first + count, _FIRST_BYTES
         while first < stop:
-            rows = min(max(1, block_bytes // size), stop - first)
+            rows = min(max(1, min(block_bytes, _BLOCK_BYTES) // size), stop - first)
             records = read_run(reader, first, rows, shard.file.path)
             yield first, records
             first += rows

@@ -147,7 +147,8 @@ class _Spans(Gather):
         if shortest < 0 or (starts | (places[3] - stops)).min() < 0:
             wrong = (lengths < 0) | (starts < 0) | (stops > places[3])
             raise DamagedRowError(int(wrong.argmax()))
-        if longest * len(rows) > np.iinfo(self.offset).max < int(lengths.sum(dtype=np.int64)):
+        last = (1 << (8 * size - 1)) - 1
+        if longest * len(rows) > last and int(lengths.sum(dtype=np.int64)) > last:
             raise OverflowError
         ends = np.zeros(len(rows) + 1, self.offset)
         lengths.cumsum(out=ends[1:], dtype=self.offset)

@@ -3,6 +3,7 @@
 from penstock.write.array_record import ArrayRecordReport, write_array_record
 from penstock.write.shuffle import ROW_GROUP_ROWS, Progress, ShuffleReport, shuffle_into
 from penstock.write.target import Receipt, TargetOptions, TargetWriter, register_target
+from penstock.write.video_frames import VideoFramesReport, write_video_frames
 
 __all__ = [
     "ROW_GROUP_ROWS",
@@ -12,7 +13,9 @@ __all__ = [
     "ShuffleReport",
     "TargetOptions",
     "TargetWriter",
+    "VideoFramesReport",
     "register_target",
     "shuffle_into",
     "write_array_record",
+    "write_video_frames",
 ]

@@ -19,7 +19,9 @@ from penstock.write.target import Receipt, TargetOptions
 __all__ = ["LanceTable"]
 
 _RUN = b"penstock.run"
-_UNBOUNDED = 1 << 50
+_MOST_ROWS = 1 << 30
+"""of a file; told of more, Lance makes a file of every batch"""
+_MOST_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ class LanceTable:
                 pa.RecordBatchReader.from_batches(schema, batches),
                 self.options.location,
                 mode="create" if self._existing() is None else "overwrite",
-                max_rows_per_file=_UNBOUNDED,
-                max_bytes_per_file=_UNBOUNDED,
+                max_rows_per_file=_MOST_ROWS,
+                max_bytes_per_file=_MOST_BYTES,
                 storage_options=self._storage_options,
             )
         rows = sum(fragment.physical_rows for fragment in fragments)
