@@ -20,7 +20,7 @@ from penstock.errors import OptionError, WriteError
 from penstock.storage import Options
 from penstock.write.durable import flush_directory
 from penstock.write.incoming import Incoming
-from penstock.write.shuffle import Progress
+from penstock.write.work import Progress
 
 __all__ = ["ArrayRecordReport", "write_array_record"]
 

@@ -14,8 +14,8 @@ from penstock.access import Backend
 from penstock.errors import OptionError
 from penstock.storage import Access, Options
 from penstock.write.overlap import refuse_overlap
-from penstock.write.shuffle import Progress
 from penstock.write.source import FileRows, SourceRows, as_rows, read_in_order
+from penstock.write.work import Progress
 
 __all__ = ["Incoming"]
 

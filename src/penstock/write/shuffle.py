@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +15,6 @@ import pyarrow.dataset as ds
 from penstock.errors import OptionError
 from penstock.plan import parse_bytes
 from penstock.storage import Access, Options
-from penstock.storage.access import protocol_of
-from penstock.storage.listing import named_locations
 from penstock.write.journal import Journal
 from penstock.write.keys import row_keys
 from penstock.write.memory import MemoryPlan
@@ -34,14 +29,11 @@ from penstock.write.target import (
     make_target,
     target_kind,
 )
+from penstock.write.work import PathLike, Progress, nobody, target_location, work_directory
 
-__all__ = ["ROW_GROUP_ROWS", "Progress", "ShuffleReport", "shuffle_into"]
+__all__ = ["ROW_GROUP_ROWS", "ShuffleReport", "shuffle_into"]
 
 logger = logging.getLogger(__name__)
-
-PathLike = str | os.PathLike[str]
-Progress = Callable[[str, float], None]
-"""called with what is being done, and how much of it is, from 0 to 1"""
 
 ROW_GROUP_ROWS = 5_000
 """as few as chunks of 1,000 rows are read well from, and not so few that files become slow"""
@@ -109,11 +101,11 @@ def shuffle_into(
         format_options=format_options,
         access=None if storage_options is None else Access(storage_options=storage_options),
     )
-    location = _location(target)
+    location = target_location(target)
     paths = rows.files.paths if isinstance(rows, FileRows) else ()
     refuse_overlap(paths, named, location)
     kind = target_kind(target_format, location)
-    directory = _work_dir(work_dir, location)
+    directory = work_directory(work_dir, location, "shuffle")
     writer = make_target(
         kind,
         TargetOptions(
@@ -133,7 +125,7 @@ def shuffle_into(
         **asdict(sizes),
         "compression": compression,
     }
-    shuffle = _Shuffle(rows, writer, memory, sizes, progress or _nobody)
+    shuffle = _Shuffle(rows, writer, memory, sizes, progress or nobody)
     if not Journal.exists(directory):
         writer.refuse(rows.schema)
     journal = Journal(directory, work)
@@ -187,29 +179,8 @@ class _Shuffle:
         return receipts
 
 
-def _nobody(stage: str, share: float) -> None:
-    """Is told of the progress if no one wants to know."""
-
-
 def _rows_of(receipts: Sequence[Receipt]) -> int:
     return sum(int(receipt["rows"]) for receipt in receipts)
-
-
-def _location(target: PathLike) -> str:
-    (location,) = named_locations(target, as_they_are=False)
-    return location.rstrip("/") or location
-
-
-def _work_dir(given: PathLike | None, location: str) -> Path:
-    """Beside a target on this machine, under a hidden name, else where caches are kept."""
-    if given is not None:
-        return Path(os.path.abspath(os.path.expanduser(given)))
-    if not protocol_of(location):
-        real = Path(os.path.realpath(location))
-        return real.with_name(f".{real.name}.penstock-work")
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    name = hashlib.sha256(location.encode()).hexdigest()[:16]
-    return Path(cache, "penstock", "shuffle", name)
 
 
 def _tidy(journal: Journal) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -10,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,14 +17,11 @@ from penstock.errors import OptionError, ReadError, WriteError
 from penstock.formats.failures import may_be_skipped
 from penstock.plan import parse_bytes
 from penstock.storage import Access, Options
-from penstock.storage.access import protocol_of
 from penstock.storage.credentials import resolve
-from penstock.storage.listing import named_locations
 from penstock.tables.lance.options import lance_options
 from penstock.write.journal import Journal
 from penstock.write.lance_table import LanceTable
 from penstock.write.overlap import refuse_overlap
-from penstock.write.shuffle import Progress
 from penstock.write.target import TargetOptions
 from penstock.write.video_decode import (
     Encoding,
@@ -43,6 +38,7 @@ from penstock.write.video_parts import (
     write_list,
 )
 from penstock.write.video_sources import Metadata, PathLike, VideoSource, find_videos, fingerprint
+from penstock.write.work import Progress, nobody, target_location, work_directory
 
 __all__ = ["VideoFramesReport", "write_video_frames"]
 
@@ -101,9 +97,9 @@ def write_video_frames(
     sampling = Sampling(every=every, fps=fps)
     limit_bytes = parse_bytes("fragment_bytes", fragment_bytes)
     videos = find_videos(sources, Access(storage_options=storage_options or {}))
-    location = _location(target)
+    location = target_location(target)
     refuse_overlap([video.path for video in videos], (), location)
-    directory = _work_directory(work_dir, location)
+    directory = work_directory(work_dir, location, "video-frames")
     options = TargetOptions(
         location=location,
         work_dir=directory,
@@ -125,7 +121,7 @@ def write_video_frames(
         conversion = _Conversion(
             table, journal, encoding, sampling, metadata, limit_bytes, on_error == "skip"
         )
-        report = conversion.finish(videos, progress or _nobody)
+        report = conversion.finish(videos, progress or nobody)
         journal.forget()
         if not os.listdir(directory):
             os.rmdir(directory)
@@ -244,24 +240,3 @@ def _told(video: VideoFile, progress: Callable[[float], None]) -> Any:
 
 def _tell(progress: Progress, behind: float, share: float, within: float) -> None:
     progress("converting", min(behind + share * within, 0.999))
-
-
-def _nobody(stage: str, share: float) -> None:
-    """Is told of the progress if no one wants to know."""
-
-
-def _work_directory(given: PathLike | None, location: str) -> Path:
-    """Beside a target on this machine, under a hidden name, else where caches are kept."""
-    if given is not None:
-        return Path(os.path.abspath(os.path.expanduser(given)))
-    if not protocol_of(location):
-        real = Path(os.path.realpath(location))
-        return real.with_name(f".{real.name}.penstock-work")
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    name = hashlib.sha256(location.encode()).hexdigest()[:16]
-    return Path(cache, "penstock", "video-frames", name)
-
-
-def _location(target: PathLike) -> str:
-    (location,) = named_locations(target, as_they_are=False)
-    return location.rstrip("/") or location
