@@ -16,7 +16,7 @@ from arms.registry import Arm, Mark, Pieces, register
 from penstock.access import ArrowBackend, RowDataset
 
 EPOCHS = 3
-SINGLE_BATCHES = 40
+SINGLE_BATCHES = 20
 """one by one, rows come at the same rate throughout"""
 
 

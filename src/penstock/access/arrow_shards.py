@@ -167,7 +167,8 @@ class MappedShard:
     ) -> None:
         """``sequential``: what follows is read ahead, which is a waste where rows are picked."""
         self._path, self._index = file.path, index
-        with naming(file.path, *MALFORMED), store.open(file) as source:
+        # The store's own handle has no file number with pyarrow 18 and older.
+        with naming(file.path, *MALFORMED), store.open(file), open(file.path, "rb") as source:
             mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
         if not sequential and hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)
