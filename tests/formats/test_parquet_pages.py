@@ -138,7 +138,10 @@ def test_any_rows_of_any_types(
     data: st.DataObject,
 ) -> None:
     path = tmp_path_factory.mktemp("pages") / "a.parquet"
-    pq.write_table(table, path, **writing)
+    try:
+        pq.write_table(table, path, **writing)
+    except pa.ArrowNotImplementedError:  # lists in null rows, with pyarrow 19 and older
+        reject()
     some = data.draw(st.sets(st.integers(0, table.num_rows - 1), min_size=1, max_size=9))
     rows = np.array(sorted(some))
     checks = {"page_checksum_verification": writing["write_page_checksum"]}
@@ -268,4 +271,4 @@ def test_pages_without_rows_are_left_out(tmp_path: Path) -> None:
         [(_, index, chosen)] = whole.parts[0].pages
         found += len(chosen) < len(index.offsets)
         assert read_rows(path, np.array([149]), ["some"])["some"].to_pylist() == rows[-1:]
-    assert found
+    assert found or int(pa.__version__.partition(".")[0]) < 20  # which writes no such pages
