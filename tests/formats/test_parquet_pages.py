@@ -34,7 +34,7 @@ MAKERS: dict[pa.DataType, Callable[[random.Random], Any]] = {
     pa.decimal128(20, 3): lambda r: decimal.Decimal(r.randrange(10**15)).scaleb(-3),
     pa.date32(): lambda r: datetime.date(2000, 1, 1 + r.randrange(28)),
     pa.timestamp("us", "UTC"): lambda r: r.randrange(10**15),
-    pa.timestamp("ns"): lambda r: r.randrange(10**18),
+    pa.timestamp("ns"): lambda r: r.randrange(10**15) * 1_000,  # Python has no finer ones
     pa.duration("ms"): lambda r: r.randrange(10**9),
     pa.dictionary(pa.int32(), pa.string()): lambda r: f"word {r.randrange(9)}",
     pa.null(): lambda r: None,
