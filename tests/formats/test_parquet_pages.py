@@ -20,6 +20,7 @@ from penstock.formats.parquet_excerpt import PageMismatch
 from penstock.formats.parquet_pages import PageReader
 from penstock.formats.thrift import parse_struct, write_struct
 
+OLD = int(pa.__version__.partition(".")[0]) < 20
 MAKERS: dict[pa.DataType, Callable[[random.Random], Any]] = {
     pa.int8(): lambda r: r.randrange(-128, 128),
     pa.uint32(): lambda r: r.randrange(2**32),
@@ -129,6 +130,7 @@ def as_pyarrow_reads(path: Path, rows: np.ndarray) -> pa.Table:
         reject()
 
 
+@pytest.mark.skipif(OLD, reason="it cannot read, or write, all of these")
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), WRITING, st.data())
 def test_any_rows_of_any_types(
@@ -138,10 +140,7 @@ def test_any_rows_of_any_types(
     data: st.DataObject,
 ) -> None:
     path = tmp_path_factory.mktemp("pages") / "a.parquet"
-    try:
-        pq.write_table(table, path, **writing)
-    except pa.ArrowNotImplementedError:  # lists in null rows, with pyarrow 19 and older
-        reject()
+    pq.write_table(table, path, **writing)
     some = data.draw(st.sets(st.integers(0, table.num_rows - 1), min_size=1, max_size=9))
     rows = np.array(sorted(some))
     checks = {"page_checksum_verification": writing["write_page_checksum"]}
@@ -271,4 +270,4 @@ def test_pages_without_rows_are_left_out(tmp_path: Path) -> None:
         [(_, index, chosen)] = whole.parts[0].pages
         found += len(chosen) < len(index.offsets)
         assert read_rows(path, np.array([149]), ["some"])["some"].to_pylist() == rows[-1:]
-    assert found or int(pa.__version__.partition(".")[0]) < 20  # which writes no such pages
+    assert found or OLD  # which writes no such pages
