@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-JOBS ?= 2
+JOBS ?= 3
 export PYTHON
 
 .PHONY: help setup demo test coverage check audit integrations bench docs clean

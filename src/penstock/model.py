@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, Generic, Protocol, Self, TypeVar, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,36 @@ __all__ = [
     "RowRange",
     "Split",
     "SplitStrategy",
+    "computed_once",
 ]
 
 Int64Array = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+class computed_once(Generic[T]):
+    """An attribute that is computed when it is first asked for.
+
+    As ``functools.cached_property``, but for the lock that Python 3.11 shares among all instances:
+    a child that is forked while another thread holds it would wait for it forever.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> T: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        value = self._compute(instance)
+        return instance.__dict__.setdefault(self._name, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import operator
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +26,7 @@ from penstock.archives.reading_process import RecordServer
 from penstock.archives.record_codecs import Decode, codec_for
 from penstock.archives.record_files import Paths, Shard, find_shards
 from penstock.errors import OptionError
-from penstock.model import Int64Array
+from penstock.model import Int64Array, computed_once
 from penstock.plan import parse_bytes
 from penstock.storage import Access, DiskCache, Options
 
@@ -90,7 +90,7 @@ class ArrayRecordBackend(Backend):
     def schema(self) -> pa.Schema:
         return self._schema
 
-    @cached_property
+    @computed_once
     def shard_rows(self) -> Int64Array:
         return np.array([shard.rows for shard in self._shards], np.int64)
 
@@ -207,7 +207,7 @@ class ArrayRecordBackend(Backend):
                 start += count
             place += 1
 
-    @cached_property
+    @computed_once
     def _starts(self) -> list[int]:
         starts: list[int] = self.shard_starts.tolist()
         return starts

@@ -16,9 +16,10 @@ from penstock.access.arrow_open import OpenShards, ShardOpener, most_open
 from penstock.access.arrow_rows import RowTaker
 from penstock.access.arrow_shards import Shard, ShardIndex, check_index, read_index
 from penstock.access.backend import Backend
-from penstock.errors import OptionError, SchemaError
+from penstock.errors import OptionError, ReadError, SchemaError
 from penstock.formats.arrow_ipc import ArrowFormat
 from penstock.formats.blocks import rows_only
+from penstock.formats.failures import may_be_skipped
 from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from penstock.storage import Access, FileStatus, LocalStore, Options, Store, find_files
 
@@ -48,12 +49,14 @@ class ArrowBackend(Backend):
         schema: pa.Schema | None = None,
         storage_options: Options | None = None,
         access: Access | None = None,
+        on_error: str = "raise",
     ) -> None:
         """``shard_paths``: files, directories or globs; a list of files keeps its order.
 
         With ``shard_row_counts`` and ``schema`` no file is opened before rows of it are read, and
         what they say is checked then. A ``table`` has no other place than memory: it is pickled
-        with the backend. ``access`` says more of stores than ``storage_options`` do.
+        with the backend. ``access`` says more of stores than ``storage_options`` do. With
+        ``on_error="skip"`` files that cannot be looked into are left out, and named in ``broken``.
         """
         if (shard_paths is None) == (table is None):
             raise OptionError("give either shard_paths or table")
@@ -62,6 +65,7 @@ class ArrowBackend(Backend):
         self._files: list[DataFileInfo] = []
         self._indices: dict[int, ShardIndex] = {}
         self._process: _Opened | None = None
+        self.broken: list[str] = []
         if table is not None:
             if not all(one is None for one in (shard_row_counts, schema, storage_options, access)):
                 raise OptionError("beside table nothing else is given: it says all of itself")
@@ -73,7 +77,7 @@ class ArrowBackend(Backend):
                 access = Access(storage_options=storage_options or {})
             self._store, found = _found(shard_paths, access)
             self._files = _with_counts(found, shard_row_counts)
-            self._describe(schema)
+            self._describe(schema, skips=on_error == "skip")
         self.fork_safe = self._store.fork_safe
         if len(set(self._schema.names)) < len(self._schema):
             raise SchemaError(
@@ -110,12 +114,22 @@ class ArrowBackend(Backend):
         """All rows: of files of this machine as a view, page by page read when it is used."""
         return self._table if self._table is not None else super().table
 
-    def _describe(self, schema: pa.Schema | None) -> None:
+    def _describe(self, schema: pa.Schema | None, *, skips: bool) -> None:
         """Look into the files for what was not said of them."""
         if any(file.record_count is None for file in self._files):
             with ThreadPoolExecutor(1 if self._store.local else _COUNTING_THREADS) as pool:
-                read = pool.map(partial(read_index, self._store), self._files)
-                self._indices = dict(enumerate(read))
+                look = partial(_index_or_error if skips else read_index, self._store)
+                read = list(pool.map(look, self._files))
+            self.broken = [str(one) for one in read if isinstance(one, ReadError)]
+            if len(self.broken) == len(read):
+                raise ReadError(f"no shard can be read; the first: {self.broken[0]}")
+            whole = [
+                (file, index)
+                for file, index in zip(self._files, read, strict=True)
+                if not isinstance(index, ReadError)
+            ]
+            self._files = [file for file, _ in whole]
+            self._indices = dict(enumerate(index for _, index in whole))
         elif schema is None:
             self._indices = {0: read_index(self._store, self._files[0])}
         self._schema = self._indices[0].schema if schema is None else schema
@@ -162,7 +176,15 @@ class ArrowBackend(Backend):
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        """Views of what is in memory or mapped; all else is read like any file of the format."""
+        """Views of what is mapped, and copies of what is in memory, which a user might write to.
+
+        All else is read like any file of the format.
+        """
+        if self._table is not None:
+            for view in super().stream(start, length, schema, block_bytes):
+                yield self._take(np.arange(start, start + view.num_rows), schema)
+                start += view.num_rows
+            return
         for number, rows in self._shards_of(start, length):
             shard = self._shard(number)
             if shard.stays or not len(schema):
@@ -234,6 +256,15 @@ def _cut(shard: Shard, rows: RowRange, schema: pa.Schema) -> Iterator[pa.RecordB
             batch = shard.batches([number], schema.names)[0].slice(begin, end - begin)
             columns = [batch.column(name) for name in schema.names]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _index_or_error(store: Store, file: DataFileInfo) -> ShardIndex | ReadError:
+    try:
+        return read_index(store, file)
+    except ReadError as error:
+        if not may_be_skipped(error):
+            raise
+        return error
 
 
 def _found(paths: PathLike | Sequence[PathLike], access: Access) -> tuple[Store, list[FileStatus]]:

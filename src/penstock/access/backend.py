@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import SchemaError
-from penstock.model import Int64Array
+from penstock.model import Int64Array, computed_once
 from penstock.plan import ROW_ORDER, permutation
 
 __all__ = ["Backend", "Indices", "StorageBackend", "checked_indices"]
@@ -141,7 +141,7 @@ class Backend(ABC):
         """Files, fragments or whatever the rows lie in."""
         return len(self.shard_rows)
 
-    @cached_property
+    @computed_once
     def shard_starts(self) -> Int64Array:
         """The index of the first row of each shard, and that behind the last row of all."""
         starts: Int64Array = np.concatenate([[0], np.cumsum(self.shard_rows, dtype=np.int64)])
@@ -161,6 +161,7 @@ class Backend(ABC):
     def slice(self, start: int, length: int, *, columns: Sequence[str] | None = None) -> pa.Table:
         """So many rows from ``start`` on, which may count from the end; all have to be there."""
         schema = self.projected(columns)
+        start, length = operator.index(start), operator.index(length)
         first = start + self.num_rows if start < 0 else start
         if length < 0 or first < 0 or first + length > self.num_rows:
             raise IndexError(f"rows {start} to {start + length} of {self.num_rows}")
@@ -198,15 +199,15 @@ class Backend(ABC):
             return self.schema
         if isinstance(columns, str):
             raise TypeError(f"columns must be a list of names, not {columns!r}")
-        unknown = [name for name in columns if name not in self.schema.names]
+        known = {field.name: field for field in self.schema}
+        unknown = [name for name in columns if name not in known]
         if unknown:
-            known = ", ".join(self.schema.names)
-            raise SchemaError(f"there is no column {unknown[0]!r}; the columns are {known}")
+            raise SchemaError(
+                f"there is no column {unknown[0]!r}; the columns are {', '.join(known)}"
+            )
         if len(set(columns)) < len(columns):
             raise SchemaError(f"a column is named twice: {', '.join(columns)}")
-        return pa.schema(
-            [self.schema.field(name) for name in columns], metadata=self.schema.metadata
-        )
+        return pa.schema([known[name] for name in columns], metadata=self.schema.metadata)
 
     def located(self, rows: Int64Array) -> Iterator[tuple[int, Int64Array, Int64Array]]:
         """The shards that hold these rows: which, the places among ``rows``, the rows within it."""
@@ -246,6 +247,9 @@ def checked_indices(indices: Indices | range, count: int, what: str = "row") -> 
         raise TypeError(f"indices must be a list or one-dimensional, not of shape {given.shape}")
     if not len(given):
         return np.empty(0, np.int64)
+    if given.dtype.kind in "Of" and all(isinstance(one, int) for one in indices):
+        far = next(one for one in indices if not -count <= one < count)  # beyond 64 bits
+        raise IndexError(f"there is no {what} {far}: there are {count}")
     if given.dtype.kind not in "iu":
         raise TypeError(f"indices must be integers, not {given.dtype}")
     rows = given.astype(np.int64, copy=False)

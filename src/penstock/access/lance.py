@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.access.backend import Backend
 from penstock.errors import OptionError, ReadError
-from penstock.model import Int64Array
+from penstock.model import Int64Array, computed_once
 from penstock.storage import Options
 from penstock.tables.lance.opened import LanceLocation, LanceVersion
 from penstock.tables.lance.options import located
@@ -72,7 +71,7 @@ class LanceBackend(Backend):
     def schema(self) -> pa.Schema:
         return self._found.schema
 
-    @cached_property
+    @computed_once
     def shard_rows(self) -> Int64Array:
         return np.array(self._found.rows, np.int64)
 

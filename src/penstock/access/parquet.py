@@ -65,6 +65,7 @@ class ParquetBackend(Backend):
         self._store = found.reader.store
         self._rows = rows
         self.fork_safe = found.reader.store.fork_safe
+        self._takers: dict[tuple[str, ...], RowTaker] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without footers, which are fetched again where they are needed."""
@@ -77,6 +78,7 @@ class ParquetBackend(Backend):
             "_store": store,
             "_rows": self._rows,
             "fork_safe": self.fork_safe,
+            "_takers": {},
         }
 
     # --- what there is
@@ -155,4 +157,9 @@ class ParquetBackend(Backend):
                     yield from taker.read(FileSplit(file, rows), block_bytes)
 
     def _taker(self, schema: pa.Schema) -> RowTaker:
-        return RowTaker(self._store, self._rows, schema)
+        """By columns; without a lock, which a child could be forked under."""
+        key = tuple(schema.names)
+        taker = self._takers.get(key)
+        if taker is None:
+            taker = self._takers[key] = RowTaker(self._store, self._rows, schema)
+        return taker

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from typing import TypeVar
 
@@ -21,7 +20,7 @@ from penstock.formats.parquet_excerpt import PageMismatch, pick
 from penstock.formats.parquet_pages import PageReader, Selection
 from penstock.formats.reader import FormatRows
 from penstock.formats.schemas import align
-from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
+from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange, computed_once
 from penstock.storage import Store
 
 __all__ = ["GroupRows", "RowTaker", "groups_of", "rows_by_group", "runs_of_rows"]
@@ -186,7 +185,7 @@ class RowTaker:
     def _key(self, one: GroupRows) -> tuple[Hashable, ...]:
         return (*self._file_key(one.file), one.group, self._columns)
 
-    @cached_property
+    @computed_once
     def _columns(self) -> bytes:
         """The schema, as what it costs least to look up by."""
         described: bytes = self.schema.serialize().to_pybytes()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -81,7 +82,7 @@ def discovered(
             zip(
                 backend.shard_names,
                 backend.shard_bytes,
-                backend.shard_rows.tolist(),
+                np.asarray(backend.shard_rows).tolist(),
                 backend.shard_etags,
                 strict=True,
             )

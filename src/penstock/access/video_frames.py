@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +20,8 @@ from penstock.access.video_lists import load_videos
 from penstock.access.video_pixels import WindowReader
 from penstock.access.video_windows import Videos, WindowOptions, Windows
 from penstock.errors import OptionError, ReadError
-from penstock.model import Int64Array
+from penstock.formats.blocks import rows_only
+from penstock.model import Int64Array, computed_once
 from penstock.storage import Options
 
 __all__ = ["SegmentInfo", "VideoFramesBackend"]
@@ -102,7 +102,7 @@ class VideoFramesBackend(Backend):
 
     # --- what windows there are
 
-    @cached_property
+    @computed_once
     def videos(self) -> Videos:
         """The videos, from the list beside the frames, or found by reading the ids of all rows."""
         if self._is_copy and self.frames.num_rows:
@@ -110,7 +110,7 @@ class VideoFramesBackend(Backend):
             self.frames.take([0], columns=self.frames.schema.names[:1])
         return load_videos(self.frames, self._storage_options)
 
-    @cached_property
+    @computed_once
     def windows(self) -> Windows:
         """All windows. That there are none is an error, for it is never what was meant."""
         windows = Windows(self.videos, self.options)
@@ -124,7 +124,7 @@ class VideoFramesBackend(Backend):
             )
         return windows
 
-    @cached_property
+    @computed_once
     def reader(self) -> WindowReader:
         """Makes the columns of windows."""
         return WindowReader(self.uri, self.frames, self.windows, self.form)
@@ -158,7 +158,7 @@ class VideoFramesBackend(Backend):
 
     # --- shards: the fragments of the frames, as far as windows begin in them
 
-    @cached_property
+    @computed_once
     def _shards(self) -> tuple[list[str], Int64Array]:
         if self.videos.rows is not None:
             return [self.uri], np.array([len(self.windows)])
@@ -192,10 +192,10 @@ class VideoFramesBackend(Backend):
     # --- rows
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        return self.reader.read(rows, schema)
+        return self.reader.read(rows, schema) if len(schema) else rows_only(len(rows))
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self.reader.read(np.arange(start, start + length), schema)
+        return self._take(np.arange(start, start + length), schema)
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
         start, stop = self.shard_starts[shard : shard + 2].tolist()

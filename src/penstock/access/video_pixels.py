@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from penstock.access.video_decoding import FrameForm, Slots, decode_into
 from penstock.access.video_sidecar import FRAME_BYTES, FRAME_IDX, FRAME_SCHEMA, VIDEO_ID
 from penstock.access.video_windows import Windows
 from penstock.errors import ReadError
-from penstock.model import Int64Array
+from penstock.model import Int64Array, computed_once
 
 __all__ = ["WindowReader"]
 
@@ -30,7 +29,7 @@ class WindowReader:
     windows: Windows
     form: FrameForm
 
-    @cached_property
+    @computed_once
     def schema(self) -> pa.Schema:
         """Columns of windows, of which those of videos of several sizes have one more."""
         length = self.windows.options.length
@@ -47,7 +46,7 @@ class WindowReader:
         ]
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in video + about])
 
-    @cached_property
+    @computed_once
     def window_bytes(self) -> int:
         """Of the pixels of a window; on average, where they are of several sizes."""
         shapes = self._shapes
@@ -55,7 +54,7 @@ class WindowReader:
         frame_bytes = np.prod(shapes, axis=1) @ counts // max(len(self.windows), 1)
         return max(1, int(frame_bytes) * self.windows.options.length)
 
-    @cached_property
+    @computed_once
     def _shapes(self) -> Int64Array:
         """Of the frames of each video, as they come out: a row a video."""
         videos = self.windows.videos
@@ -64,7 +63,7 @@ class WindowReader:
             sizes[:] = self.form.resize
         return np.insert(sizes, 0 if self.form.channels_first else 2, 3, axis=1)
 
-    @cached_property
+    @computed_once
     def _one_shape(self) -> tuple[int, ...] | None:
         """Of all frames that are in windows, if they have one."""
         kinds = np.unique(self._shapes[np.diff(self.windows.starts) > 0], axis=0)

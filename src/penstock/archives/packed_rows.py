@@ -14,7 +14,7 @@ cells      of those other columns, in order: bytes and UTF-8 as they are; the it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -43,7 +43,7 @@ from penstock.archives.row_types import (
     width_of,
 )
 from penstock.errors import ReadError, SchemaError, WriteError
-from penstock.model import Int64Array
+from penstock.model import Int64Array, computed_once
 
 __all__ = ["MARK", "PackedRows"]
 
@@ -72,21 +72,21 @@ class PackedRows:
         except ValueError:
             return None
 
-    @cached_property
+    @computed_once
     def header(self) -> bytes:
         """What every record begins with."""
         text = schema_text(self.schema)
         return MARK + len(text).to_bytes(4, "little") + text
 
-    @cached_property
+    @computed_once
     def _layouts(self) -> list[Layout]:
         return [layout_of(field.type) for field in self.schema]
 
-    @cached_property
+    @computed_once
     def _single(self) -> SingleRow:
         return SingleRow(self.schema, self._layouts)
 
-    @cached_property
+    @computed_once
     def _fixed(self) -> np.dtype[Any]:
         """The fixed part of a record: states, then a value or the length of a cell each."""
         parts: list[tuple[str, str]] = [("states", f"({len(self.schema)},)u1")]

@@ -48,6 +48,7 @@ class ArrowDataset(BackendDataset):
                 shard_row_counts=shard_row_counts,
                 schema=schema,
                 access=settings.access(),
+                on_error=settings.on_error,
             )
         super().__init__(backend, "arrow", settings)
 

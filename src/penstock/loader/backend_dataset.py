@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.access import Backend
 from penstock.access.streaming import discovered
 from penstock.loader.dataset import TabularDataset
@@ -22,4 +24,5 @@ class BackendDataset(TabularDataset):
             filters=settings.filters,
             split_rows=settings.split_rows,
         )
-        super().__init__(found, settings)
+        broken = getattr(backend, "broken", ())
+        super().__init__(replace(found, broken=broken), settings)

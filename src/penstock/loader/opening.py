@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from penstock.errors import OptionError
 from penstock.loader.array_record import ArrayRecordDataset
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.iceberg import IcebergDataset
@@ -25,6 +26,8 @@ _OF_OPTION: dict[str, type[TabularDataset]] = {
     "window_length": VideoFramesDataset,
     "frame_skip": VideoFramesDataset,
     "hop_size": VideoFramesDataset,
+    "min_video_frames": VideoFramesDataset,
+    "layout": VideoFramesDataset,
 }
 _ENTRIES_LOOKED_AT = 100
 
@@ -40,9 +43,13 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
     for option, dataset in _OF_OPTION.items():
         if option in options:
             return dataset(location, **options)  # type: ignore[arg-type]
-    first = location if isinstance(location, str | os.PathLike) else next(iter(location), "")
-    path = os.fspath(first)
+    if not isinstance(location, str | os.PathLike):
+        location = list(location)
+    named = location if isinstance(location, list) else [location]
+    path = os.fspath(named[0]) if named else ""
     if _is_lance(path):
+        if len(named) > 1:
+            raise OptionError("a Lance table is opened by itself, and not in a list")
         return LanceDataset(path, **options)
     if _is_array_record(path):
         return ArrayRecordDataset(location, **options)
@@ -50,11 +57,12 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
 
 
 def _is_lance(path: str) -> bool:
-    return path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(path, "_versions"))
+    here = path.removeprefix("file://")
+    return path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(here, "_versions"))
 
 
 def _is_array_record(path: str) -> bool:
-    name = path.partition("[")[0] if path.endswith("]") else path
+    name = (path.partition("[")[0] if path.endswith("]") else path).removeprefix("file://")
     if os.path.isdir(name):
         with os.scandir(name) as entries:
             names = [entry.name for entry in islice(entries, _ENTRIES_LOOKED_AT)]

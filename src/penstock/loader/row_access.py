@@ -21,10 +21,7 @@ def backend_of(found: Discovered, settings: Settings) -> Backend:
         if rows.name == "parquet":
             return ParquetBackend.of(found)
         if rows.name == "arrow" and not len(rows.path_columns.schema):
-            counts = found.files.counts.tolist()
-            return ArrowBackend(
-                found.files.paths, shard_row_counts=counts, access=settings.access()
-            )
+            return _arrow_backend(found, settings)
     raise OptionError(
         f"{rows.name} has no rows by index here: they can be had of Parquet and Arrow files "
         "(without filters and columns in paths), Lance tables, ArrayRecord files and video frames; "
@@ -32,10 +29,30 @@ def backend_of(found: Discovered, settings: Settings) -> Backend:
     )
 
 
+def _arrow_backend(found: Discovered, settings: Settings) -> ArrowBackend:
+    """All files are looked into: rows by index have the types that are stored, which must agree."""
+    backend = ArrowBackend(found.files.paths, access=settings.access())
+    stored = {field.name: field.type for field in backend.schema}
+    for field in found.reader.schema:
+        if stored.get(field.name) != field.type:
+            raise OptionError(
+                f"column {field.name!r} is {field.type} in the data set and "
+                f"{stored.get(field.name, 'not there')} in its files: rows by index of Arrow files "
+                "have the columns and types that are stored; leave out schema=, or write the files "
+                "alike"
+            )
+    return backend
+
+
 def rows_of(found: Discovered, settings: Settings) -> RowDataset:
     """The columns that the dataset streams, by index and in the same form."""
     if settings.filters is not None:
         raise OptionError("filters are for streams; rows by index are all that there are")
+    if settings.finish is not None:
+        raise OptionError(
+            "transform and collate_fn are called with the batches of streams; for rows give them "
+            "to RowDataset(dataset.backend, transform=...) and to your DataLoader"
+        )
     return RowDataset(
         backend_of(found, settings),
         columns=settings.columns,

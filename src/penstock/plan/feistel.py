@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.model import Int64Array
+from penstock.model import Int64Array, computed_once
 from penstock.plan.order import permutation
 
 __all__ = ["INDEX_ORDER", "IndexPermutation"]
@@ -69,13 +68,13 @@ class IndexPermutation:
     def __reduce__(self) -> tuple[Any, ...]:
         return IndexPermutation, (self.count, self.seed, self.epoch, self.part)
 
-    @cached_property
+    @computed_once
     def _table(self) -> Int64Array:
         return permutation(
             self.count, seed=self.seed, epoch=self.epoch, purpose=INDEX_ORDER, lane=self.part
         )
 
-    @cached_property
+    @computed_once
     def _keys(self) -> Words:
         key = np.array([self.seed & _WORD, INDEX_ORDER], np.uint64)
         counter = np.array([0, self.epoch & _WORD, self.part, 0], np.uint64)
