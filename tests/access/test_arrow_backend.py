@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -179,8 +180,10 @@ def test_a_batch_whose_buffers_are_too_short(tmp_path: Path) -> None:
 
 
 def test_the_number_of_open_shards_is_bounded(tmp_path: Path) -> None:
-    for number in range(300):
-        write(tmp_path / f"{number:03}.arrow", numbered(10 * number, 10))
+    """And they take no file descriptors, also where all of them are held."""
+    count = 1100
+    for number in range(count):
+        write(tmp_path / f"{number:04}.arrow", numbered(10 * number, 10))
     code = f"""
 import resource
 import numpy as np
@@ -188,19 +191,25 @@ from penstock.access.arrow import ArrowBackend
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 backend = ArrowBackend({str(tmp_path)!r})
-rows = np.random.default_rng(0).permutation(3000)
+rows = np.random.default_rng(0).permutation({10 * count})
 assert backend.take(rows)["id"].to_pylist() == rows.tolist()
-for start in range(0, 3000, 50):
+for start in range(0, {10 * count}, 500):
     some = rows[start : start + 50]
     assert backend.take(some, columns=["text"]).num_rows == 50
     assert backend.take(some[:12])["id"].to_pylist() == some[:12].tolist()
     assert backend.slice(start, 50)["id"].to_pylist() == list(range(start, start + 50))
+batches = list(backend.iter_batches())
+table, piece = backend.table, backend.slice(0, {10 * count})
+assert table["id"].to_pylist() == piece["id"].to_pylist() == list(range({10 * count}))
+assert sum(batch.num_rows for batch in batches) == {10 * count}
+del batches, table, piece
+backend.take([0])
 with open("/proc/self/maps") as maps:
     print(sum(".arrow" in line for line in maps))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert 16 <= int(done.stdout) <= 32  # 128 / 8, for rows that are picked and for those in order
+    assert 1024 <= int(done.stdout) <= 2048  # for rows that are picked and for those in order
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how memory is mapped")
@@ -229,6 +238,23 @@ def test_decoded_batches_are_kept_within_bounds(tmp_path: Path) -> None:
         backend.take(np.arange(start, start + 40) * 64)
         assert pa.total_allocated_bytes() - before < 300 << 20
     assert pa.total_allocated_bytes() - before > 200 << 20
+
+
+def test_of_a_slice_of_a_table_only_its_rows_are_pickled() -> None:
+    large = pa.table(
+        {
+            "id": np.arange(100_000),
+            "text": pa.array(["word"] * 100_000),
+            "list": pa.array([[1, 2]] * 100_000),
+        }
+    )
+    backend = ArrowBackend(table=large.slice(50_000, 10))
+    pickled = pickle.dumps(backend)
+    assert len(pickled) < 10_000
+    copy = pickle.loads(pickled)
+    assert copy.table.equals(backend.table)
+    assert copy.table.schema.equals(backend.schema, check_metadata=True)
+    assert copy.take([9, 0])["id"].to_pylist() == [50_009, 50_000]
 
 
 # --- rows of other kinds

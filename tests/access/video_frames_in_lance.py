@@ -179,6 +179,15 @@ def test_a_list_that_is_not_there_is_told_of(tmp_path: Path) -> None:
         len(VideoFramesBackend(tmp_path / "frames.lance"))
 
 
+@pytest.mark.parametrize("name", ["video_id", "frame_idx"])
+def test_ids_that_are_no_numbers_are_refused(tmp_path: Path, name: str) -> None:
+    rows = frames(COUNTS)
+    named = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.string()))
+    uri = write(tmp_path, named, None)
+    with pytest.raises(SchemaError, match=rf"frames\.lance: the column '{name}' is string"):
+        len(VideoFramesBackend(uri))
+
+
 def test_rows_that_are_no_frames_are_refused(tmp_path: Path) -> None:
     import lance
 

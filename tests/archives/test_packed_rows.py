@@ -158,7 +158,7 @@ def test_records_of_other_columns_are_refused_by_their_place() -> None:
         (other[0], r"has the columns \['b'\] and not \['a', 's'\]"),
         (records[0][:-1], "bytes, and not"),
         (records[0] + b"x", "bytes, and not"),
-        (records[0][: len(packed.header) + 3], "or other types"),
+        (records[0][: len(packed.header) + 3], "ends before its values do"),
     ]:
         with pytest.raises(ReadError, match=f"file: record 1.*{said}"):
             packed.table([records[0], wrong], packed.schema, where)

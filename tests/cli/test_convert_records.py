@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,8 +43,11 @@ def test_shards_of_several_sources(
     backend = ArrayRecordBackend(target, decode="label-payload")
     assert backend.shard_rows.tolist() == [400, 400, 200]
     assert main([*arguments, "--columns", "id"]) == 2
-    assert "exists; give overwrite=True" in capsys.readouterr().err
-    assert main([*arguments, "--columns", "id", "--overwrite"]) == 0
+    assert "exists; give --overwrite to replace it" in capsys.readouterr().err
+    assert main([*arguments, "--columns", "id", "--overwrite"]) == 2
+    assert "is a directory, which no file replaces" in capsys.readouterr().err
+    again = [*arguments, "--shard-records", "400", "--columns", "id", "--overwrite"]
+    assert main(again) == 0
     assert ArrayRecordBackend(target).schema.names == ["id"]
 
 
@@ -68,6 +73,59 @@ def test_what_is_wrong(
     assert main(["convert", str(source), str(target), "--to", "array-record", *options]) == 2
     assert said in capsys.readouterr().err
     assert not target.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "part"])
+def test_records_of_records(source: Path, tmp_path: Path, kind: str) -> None:
+    places = {"file": "a.array_record", "directory": "parts", "part": "a.array_record"}
+    first, second = tmp_path / places[kind], tmp_path / "b.array_record"
+    shards = ["--shard-records", "200"] if kind == "directory" else []
+    assert main(["convert", str(source), str(first), "--to", "array-record", *shards]) == 0
+    named = f"{first}[100:150]" if kind == "part" else str(first)
+    options = ["--to", "array-record", "--group-size", "50", "--columns", "id"]
+    assert main(["convert", named, str(second), *options]) == 0
+    ids = pq.read_table(source)["id"].to_pylist()
+    expected = ids[100:150] if kind == "part" else ids
+    assert ArrayRecordBackend(second).table.to_pydict() == {"id": expected}
+
+
+LANCE = """
+import sys, lance, pyarrow
+from penstock.cli import main
+lance.write_dataset(pyarrow.table({"id": range(300)}), sys.argv[1], max_rows_per_file=100)
+sys.exit(main(["convert", sys.argv[1], sys.argv[2], "--to", "array-record"]))
+"""
+
+
+@pytest.mark.parametrize("name", ["t.lance", "t"])
+def test_records_of_a_lance_table(tmp_path: Path, name: str) -> None:
+    target = tmp_path / "a.array_record"
+    command = [sys.executable, "-c", LANCE, tmp_path / name, target]
+    done = subprocess.run(command, timeout=200, check=False, capture_output=True, text=True)
+    assert done.stdout == f"300 rows in 1 file: {target}\n", done.stderr
+    assert ArrayRecordBackend(target).table["id"].to_pylist() == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "said"),
+    [
+        ("array-record", ["--quality", "50"], "--quality has no effect with --to array-record"),
+        ("array-record", ["--work-dir", "x"], "--work-dir has no effect with --to array-record"),
+        ("video-frames", ["--group-size", "5"], "--group-size has no effect with --to video-fr"),
+    ],
+)
+def test_options_of_the_other_form(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+    options: list[str],
+    said: str,
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["convert", str(source), str(tmp_path / "x"), "--to", form, *options])
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_form_has_to_be_named(source: Path, capsys: pytest.CaptureFixture[str]) -> None:

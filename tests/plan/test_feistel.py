@@ -110,3 +110,11 @@ def test_pickles_hold_no_table() -> None:
     sent = pickle.dumps(made)
     assert len(sent) < 200
     assert np.array_equal(pickle.loads(sent)[:], order)
+
+
+@pytest.mark.parametrize("count", [100, 5000])
+def test_coordinates_of_numpy_are_numbers(count: int) -> None:
+    made = IndexPermutation(np.int64(count), np.int64(-3), np.uint8(2), np.int32(1))
+    assert np.array_equal(made[:], IndexPermutation(count, -3, 2, 1)[:])
+    with pytest.raises(TypeError):
+        IndexPermutation(count, 1.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -159,17 +161,16 @@ def test_tables_of_other_columns(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_nothing_and_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "x.array_record"
-    write_array_record(TABLE.slice(0, 5), path)
-
     def broken() -> Iterator[pa.Table]:
         yield TABLE
         raise RuntimeError("the source broke")
 
     for shards in (None, 100):
+        path = tmp_path / str(shards) / "x.array_record"
+        write_array_record(TABLE.slice(0, 5), path, shard_records=shards)
         with pytest.raises(RuntimeError, match="the source broke"):
             write_array_record(broken(), path, overwrite=True, shard_records=shards)
-        assert names(tmp_path) == ["x.array_record"]
+        assert names(path.parent) == ["x.array_record"]
         assert read(path).num_rows == 5
 
 
@@ -180,15 +181,54 @@ def test_what_is_there_is_replaced_only_if_that_is_wanted(tmp_path: Path) -> Non
         write_array_record(TABLE, path)
     write_array_record(TABLE.slice(0, 7), path, shard_records=5, overwrite=True)
     assert read(path).num_rows == 7
-    write_array_record(TABLE.slice(0, 9), path, overwrite=True)
-    assert path.is_file()
-    assert read(path).num_rows == 9
     assert names(tmp_path) == ["x"]
 
 
-def test_what_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / ".x.array_record.partial").write_bytes(b"half")
-    write_array_record(TABLE, tmp_path / "x.array_record")
+def test_only_records_are_replaced(tmp_path: Path) -> None:
+    folder, file = tmp_path / "x", tmp_path / "y.array_record"
+    write_array_record(TABLE.slice(0, 5), folder, shard_records=2)
+    write_array_record(TABLE.slice(0, 5), file)
+    with pytest.raises(OptionError, match="x is a directory, which no file replaces"):
+        write_array_record(TABLE, folder, overwrite=True)
+    with pytest.raises(OptionError, match=r"y\.array_record is a file"):
+        write_array_record(TABLE, file, shard_records=2, overwrite=True)
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(OptionError, match=r"holds 'thesis\.txt': only directories that hold noth"):
+        write_array_record(TABLE, folder, shard_records=5, overwrite=True)
+    assert len(names(folder)) == 4
+    assert read(file).num_rows == 5
+
+
+def test_runs_to_one_target_publish_only_what_is_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "x.array_record"
+
+    def with_another_run_inside() -> Iterator[pa.Table]:
+        yield TABLE.slice(0, 500)
+        write_array_record(TABLE.slice(0, 7), path)
+        assert read(path).num_rows == 7
+        yield TABLE.slice(500)
+
+    assert write_array_record(with_another_run_inside(), path).rows == 1000
+    assert read(path).equals(TABLE)
+    assert names(tmp_path) == ["x.array_record"]
+
+
+KILLED = """
+import os, pyarrow, sys
+from penstock.write.array_record import write_array_record
+def tables():
+    yield pyarrow.table({"id": range(1000)})
+    os._exit(9)
+write_array_record(tables(), sys.argv[1])
+"""
+
+
+def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
+    path = tmp_path / "x.array_record"
+    done = subprocess.run([sys.executable, "-c", KILLED, path], timeout=120, check=False)
+    assert done.returncode == 9
+    assert [name.startswith(".x.array_record.") for name in names(tmp_path)] == [True]
+    write_array_record(TABLE, path)
     assert names(tmp_path) == ["x.array_record"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from video_files import STEP, cut_off, damage, make_video, picture
+from video_files import STEP, TELLS_ROTATION, cut_off, damage, make_video, picture, turn
 
 from penstock.errors import NothingFoundError, OptionError, ReadError
 from penstock.storage import Access
@@ -59,6 +59,19 @@ def test_the_shorter_side_gets_the_size_and_the_other_follows() -> None:
     assert Encoding(size=12).dimensions(1920, 1080) == (21, 12)
     assert Encoding(size=48).dimensions(24, 32) == (48, 64)
     assert Encoding().dimensions(24, 32) == (24, 32)
+
+
+@pytest.mark.skipif(not TELLS_ROTATION, reason="old PyAV does not tell rotation")
+def test_frames_are_stored_the_right_way_up(tmp_path: Path) -> None:
+    path = turn(make_video(tmp_path / "a.mp4", red=60))
+    with closing(VideoFile.open(str(path), str(path))) as video:
+        made = list(encoded_frames(Sampling().chosen(video.frames()), Encoding(), 32, 24))
+    assert len(made) == 40
+    for number, data in enumerate(made):
+        image = np.asarray(Image.open(BytesIO(data)).convert("RGB")).astype(int)
+        expected = np.rot90(picture(number, red=60), -1)
+        assert image.shape == expected.shape
+        assert np.abs(image - expected).mean() < 6, number
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import av
@@ -47,6 +48,20 @@ def make_video(
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
+    return path
+
+
+TELLS_ROTATION = hasattr(av.VideoFrame, "rotation")
+"""as old versions of PyAV do not"""
+
+
+def turn(path: Path) -> Path:
+    """Note in an MP4 that it is to be shown turned by a quarter to the right, as phones do."""
+    data = bytearray(path.read_bytes())
+    matrix = data.index(b"tkhd") + 4 + 4 + 20 + 16
+    one = 1 << 16
+    data[matrix : matrix + 36] = struct.pack(">9i", 0, one, 0, -one, 0, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
     return path
 
 

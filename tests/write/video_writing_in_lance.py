@@ -17,7 +17,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from video_files import HEIGHT, WIDTH, cut_off, damage, make_video, picture
+from video_files import HEIGHT, TELLS_ROTATION, WIDTH, cut_off, damage, make_video, picture, turn
 
 from penstock.access.video_frames import VideoFramesBackend
 from penstock.access.video_sidecar import VIDEO_SCHEMA, VIDEOS_KEY
@@ -109,6 +109,34 @@ def test_aspect_is_kept(tmp_path: Path) -> None:
     assert list(sizes) == [(48, 12), (12, 16)]
     shapes = VideoFramesBackend(tmp_path / "frames.lance", window_length=2).table["shape"]
     assert shapes.to_pylist() == [[2, 48, 12, 3]] * 3 + [[2, 12, 16, 3]] * 3
+
+
+@pytest.mark.skipif(not TELLS_ROTATION, reason="old PyAV does not tell rotation")
+def test_a_video_that_was_taken_upright_is_stored_upright(tmp_path: Path) -> None:
+    turn(make_video(tmp_path / "videos/phone.mp4", 6, red=60))
+    write(tmp_path / "videos", tmp_path / "frames.lance")
+    row = listed(tmp_path / "frames.lance").to_pylist()[0]
+    assert (row["height"], row["width"]) == (WIDTH, HEIGHT)
+    assert json.loads(row["metadata"])["source_height"] == HEIGHT
+    found = VideoFramesBackend(tmp_path / "frames.lance").get_row(3)["video"][0].astype(int)
+    assert np.abs(found - np.rot90(picture(3, red=60), -1)).mean() < 8
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        (lambda path: None, "must be a mapping, not None"),
+        (lambda path: {"count": np.int64(3)}, "must be JSON"),
+        ({"one": 3}, "must be a mapping, not 3"),
+    ],
+    ids=["nothing", "no JSON", "a number"],
+)
+def test_metadata_that_is_none_is_told_with_its_video(
+    tmp_path: Path, metadata: Any, told: str
+) -> None:
+    make_video(tmp_path / "videos/one.mp4", 4)
+    with pytest.raises(OptionError, match=rf"metadata of .*one\.mp4 {told}"):
+        write(tmp_path / "videos", tmp_path / "frames.lance", metadata=metadata)
 
 
 def killed(videos: Path, target: Path, lines: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.access.backend import Backend
+from penstock.access.broken_records import BrokenRecords
 from penstock.archives.array_record import (
     ReaderOptions,
     Readers,
@@ -25,7 +26,9 @@ from penstock.archives.array_record import (
 from penstock.archives.reading_process import RecordServer
 from penstock.archives.record_codecs import Decode, codec_for
 from penstock.archives.record_files import Paths, Shard, find_shards
-from penstock.errors import OptionError
+from penstock.errors import OptionError, ReadError
+from penstock.formats.blocks import rows_only
+from penstock.formats.failures import may_be_skipped
 from penstock.model import Int64Array, computed_once
 from penstock.plan import parse_bytes
 from penstock.storage import Access, DiskCache, Options
@@ -65,19 +68,25 @@ class ArrayRecordBackend(Backend):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
         access: Access | None = None,
+        on_error: str = "raise",
     ) -> None:
         """``high_memory``: streams read a range at once, and need as much memory as it has.
 
         ``access``: all that is to be said of stores and the cache, in place of the three before.
+        With ``on_error="skip"`` files that cannot be looked into are left out, and named in
+        ``broken``; streams leave out records that cannot be read, and tell of them at their end.
         """
         if access is None:
             access = _access(storage_options, cache_dir, cache_bytes)
         self._high_memory = high_memory
         self._warned: set[str] = set()
+        self._skips_broken = on_error == "skip"
         readers = Readers(reader_options)
         with RecordServer() as server:
-            self._files, self._shards = find_shards(paths, access, readers, server)
-            first = partial(self._files.first_record, self._shards, server)
+            self._files, self._shards, self.broken = find_shards(
+                paths, access, readers, server, self._may_skip
+            )
+            first = partial(self._files.first_record, self._shards, server, self._may_skip)
             self._codec = codec_for(decode, first)
         self._schema = self._codec.schema
 
@@ -100,7 +109,7 @@ class ArrayRecordBackend(Backend):
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
-        return [_bytes_of(shard) for shard in self._shards]
+        return [shard.size_bytes for shard in self._shards]
 
     @property
     def shard_etags(self) -> Sequence[str | None]:
@@ -109,7 +118,7 @@ class ArrayRecordBackend(Backend):
     def unit_rows(self, shard: int) -> int | None:
         """Rows of which chunks are made: whole groups, for one is decoded as a whole."""
         group = self._shards[shard].group_size
-        size = max(1, (_bytes_of(self._shards[shard]) or 0) // max(1, self._shards[shard].rows))
+        size = max(1, (self._shards[shard].size_bytes or 0) // max(1, self._shards[shard].rows))
         return group * max(1, _UNIT_BYTES // (size * group))
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
@@ -125,11 +134,11 @@ class ArrayRecordBackend(Backend):
         if shard.group_size > 1:
             self._warn_of_groups(shard)
         record = self._files.record(shard.file, number)
-        return self._codec.row(record, schema, lambda _: _named(shard, number))
+        return self._codec.row(record, schema, lambda _: shard.named(number))
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         if not len(schema):
-            return _without_columns(len(rows))
+            return rows_only(len(rows))
         if self.num_shards == 1:
             records = self._records(0, rows)
         else:
@@ -154,7 +163,7 @@ class ArrayRecordBackend(Backend):
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         if not len(schema):
-            return _without_columns(length)
+            return rows_only(length)
         records: list[bytes] = []
         for shard, first, count in self._runs(start, length):
             with self._files.reader(shard.file) as reader:
@@ -174,26 +183,68 @@ class ArrayRecordBackend(Backend):
     ) -> Iterator[pa.Table]:
         """Rows that follow each other, by one reader that decodes each group once."""
         if not len(schema):
-            yield _without_columns(length)
+            yield rows_only(length)
             return
+        broken = BrokenRecords()
         for shard, first, count in self._runs(start, length):
-            with self._files.reader(shard.file) as reader:
-                for begin, records in self._read_on(reader, shard, first, count, block_bytes):
-                    yield self._codec.table(records, schema, partial(_named_from, shard, begin))
+            for numbers, records in self._read_on(shard, first, count, block_bytes, broken):
+                table = self._decoded(shard, numbers, records, schema, broken)
+                if table is not None:
+                    yield table
+        broken.tell()
 
     def _read_on(
-        self, reader: Any, shard: Shard, first: int, count: int, block_bytes: int
-    ) -> Iterator[tuple[int, list[bytes]]]:
-        if self._high_memory:
-            yield first, read_at_once(reader, first, count, shard.file.path)
-            return
+        self, shard: Shard, first: int, count: int, block_bytes: int, broken: BrokenRecords
+    ) -> Iterator[tuple[Sequence[int], list[bytes]]]:
         stop, size = first + count, _FIRST_BYTES
         while first < stop:
             rows = min(max(1, min(block_bytes, _BLOCK_BYTES) // size), stop - first)
-            records = read_run(reader, first, rows, shard.file.path)
-            yield first, records
+            if self._high_memory:
+                rows = stop - first
+            numbers, records = self._run(shard, range(first, first + rows), broken)
+            if records:
+                yield numbers, records
+                size = max(1, sum(map(len, records)) // len(records))
             first += rows
-            size = max(1, sum(map(len, records)) // rows)
+
+    def _run(
+        self, shard: Shard, numbers: range, broken: BrokenRecords
+    ) -> tuple[Sequence[int], list[bytes]]:
+        """Records that follow each other; those that cannot be read are left out if they may be."""
+        read = read_at_once if self._high_memory else read_run
+        try:
+            with self._files.reader(shard.file) as reader:
+                return numbers, read(reader, numbers.start, len(numbers), shard.file.path)
+        except ReadError as error:
+            if not self._may_skip(error):
+                raise
+        found = broken.all_but(numbers, lambda number: self._files.record(shard.file, number))
+        return [numbers[place] for place, _ in found], [record for _, record in found]
+
+    def _decoded(
+        self,
+        shard: Shard,
+        numbers: Sequence[int],
+        records: list[bytes],
+        schema: pa.Schema,
+        broken: BrokenRecords,
+    ) -> pa.Table | None:
+        """A table of records; those that cannot be decoded are left out if they may be."""
+
+        def table_of(some: list[bytes], first: int = 0) -> pa.Table:
+            return self._codec.table(some, schema, lambda at: shard.named(numbers[first + at]))
+
+        try:
+            return table_of(records)
+        except ReadError as error:
+            if not self._may_skip(error):
+                raise
+        places = range(len(records))
+        found = broken.all_but(places, lambda place: table_of([records[place]], place))
+        return pa.concat_tables([table for _, table in found]).combine_chunks() if found else None
+
+    def _may_skip(self, error: ReadError) -> bool:
+        return self._skips_broken and may_be_skipped(error)
 
     def _runs(self, start: int, length: int) -> Iterator[tuple[Shard, int, int]]:
         """The parts of shards that rows lie in: of which, from which of its records, how many."""
@@ -215,7 +266,7 @@ class ArrayRecordBackend(Backend):
     def _name(self, row: int) -> str:
         place = bisect_right(self._starts, row) - 1
         shard = self._shards[place]
-        return _named(shard, row - self._starts[place] + shard.start)
+        return shard.named(row - self._starts[place] + shard.start)
 
     def _warn_of_groups(self, shard: Shard) -> None:
         if shard.group_size == 1 or shard.file.path in self._warned:
@@ -243,21 +294,3 @@ def _access(
     limit = None if cache_bytes is None else parse_bytes("cache_bytes", cache_bytes)
     cache = None if cache_dir is None else DiskCache.at(cache_dir, limit)
     return Access(storage_options={} if storage_options is None else storage_options, cache=cache)
-
-
-def _bytes_of(shard: Shard) -> int | None:
-    if shard.file.file_size is None or not shard.file.record_count:
-        return shard.file.file_size
-    return shard.file.file_size * shard.rows // shard.file.record_count
-
-
-def _named(shard: Shard, number: int) -> str:
-    return f"{shard.file.path}: record {number}"
-
-
-def _named_from(shard: Shard, first: int, place: int) -> str:
-    return _named(shard, first + place)
-
-
-def _without_columns(rows: int) -> pa.Table:
-    return pa.table({"rows": pa.nulls(rows)}).select([])

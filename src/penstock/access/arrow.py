@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import ipc
 
-from penstock.access.arrow_open import OpenShards, ShardOpener, most_open
+from penstock.access.arrow_open import MOST_OPEN, OpenShards, ShardOpener
 from penstock.access.arrow_rows import RowTaker
-from penstock.access.arrow_shards import Shard, ShardIndex, check_index, read_index
+from penstock.access.arrow_shards import Shard, ShardIndex, check_index, cut, read_index
 from penstock.access.backend import Backend
 from penstock.errors import OptionError, ReadError, SchemaError
 from penstock.formats.arrow_ipc import ArrowFormat
@@ -154,7 +155,7 @@ class ArrowBackend(Backend):
             shard = self._shard(number)
             if not shard.stays:  # what was decoded is kept, for the next rows of it
                 return self._take(np.arange(start, start + length), schema)
-            batches += _cut(shard, rows, schema)
+            batches += cut(shard, rows, schema)
         return pa.Table.from_batches(batches, schema)
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -162,7 +163,7 @@ class ArrowBackend(Backend):
         for start, length in self._blocks(shard):
             rows = RowRange(start - int(self.shard_starts[shard]), length)
             if len(schema):
-                yield from _cut(held, rows, schema)
+                yield from cut(held, rows, schema)
             else:
                 yield from rows_only(length).to_batches()
 
@@ -219,14 +220,17 @@ class ArrowBackend(Backend):
         if self._process is None or self._process.pid != os.getpid():
             opener = ShardOpener(self._store, self._files, self._schema, self._indices, self._table)
             identities = [(self._store.identity, f.path, f.file_size, f.etag) for f in self._files]
-            shards = OpenShards(
-                opener, self.shard_starts, self.shard_names, identities, most_open()
-            )
+            shards = OpenShards(opener, self.shard_starts, self.shard_names, identities, MOST_OPEN)
             self._process = _Opened(os.getpid(), shards)
         return self._process
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_process": None, "_indices": {}}
+        return {**self.__dict__, "_process": None, "_indices": {}, "_table": _packed(self._table)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        packed = state["_table"]
+        table = None if packed is None else ipc.open_stream(packed).read_all()
+        self.__dict__.update(state, _table=table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,17 +249,14 @@ class _Opened:
         return taker
 
 
-def _cut(shard: Shard, rows: RowRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of a shard that hold some rows, cut to these."""
-    ends = np.array([rows.offset, rows.stop - 1])
-    first, last = (np.searchsorted(shard.starts, ends, side="right") - 1).tolist()
-    for number in range(first, last + 1):
-        start, stop = shard.starts[number : number + 2].tolist()
-        begin, end = max(rows.offset - start, 0), min(rows.stop, stop) - start
-        if begin < end:
-            batch = shard.batches([number], schema.names)[0].slice(begin, end - begin)
-            columns = [batch.column(name) for name in schema.names]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+def _packed(table: pa.Table | None) -> pa.Buffer | None:
+    """As a stream: of a slice pyarrow would pickle all that it is a slice of."""
+    if table is None:
+        return None
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 def _index_or_error(store: Store, file: DataFileInfo) -> ShardIndex | ReadError:

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from penstock.formats.blocks import rows_only
 from penstock.model import Int64Array
 
-__all__ = ["in_order", "take_from"]
+__all__ = ["in_order", "take_from", "take_rows"]
 
 
 def take_from(
@@ -35,14 +36,18 @@ def take_from(
 
 def in_order(table: pa.Table, order: Int64Array) -> pa.Table:
     """Rows put where ``order`` says that each of them belongs."""
+    return take_rows(table, np.argsort(order))
+
+
+def take_rows(table: pa.Table, places: Int64Array) -> pa.Table:
+    """Rows of a table that has some, in any order."""
     if not table.num_columns:
-        return table
-    places = np.argsort(order)
-    columns = [_reordered(column, places) for column in table.columns]
+        return rows_only(len(places))
+    columns = [_taken_of(column, places) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def _reordered(column: pa.ChunkedArray, places: Int64Array) -> pa.Array | pa.ChunkedArray:
+def _taken_of(column: pa.ChunkedArray, places: Int64Array) -> pa.Array | pa.ChunkedArray:
     try:
         return _taken(pa.concat_arrays(column.chunks), places)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -24,18 +23,11 @@ from penstock.access.arrow_shards import (
 from penstock.model import DataFileInfo, Int64Array
 from penstock.storage import Store
 
-__all__ = ["OpenShards", "ShardOpener", "most_open"]
+__all__ = ["MOST_OPEN", "OpenShards", "ShardOpener"]
 
-_MOST_OPEN = 1024
-
-
-def most_open() -> int:
-    """Shards that may be open at a time: a map takes a file descriptor, of which others need some.
-
-    A shard may be mapped twice, for rows that are picked and for rows that follow each other.
-    """
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_OPEN if allowed < 0 else max(8, min(_MOST_OPEN, allowed // 8))
+MOST_OPEN = 1024
+"""shards that may be mapped at a time, for a process can have some ten thousand maps; twice as many
+with those whose rows are read in order"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

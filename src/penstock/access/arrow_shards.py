@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow import ipc
 
+from penstock.access.arrow_map import mapped
 from penstock.errors import OptionError, ReadError, SchemaError
 from penstock.formats.failures import naming
 from penstock.formats.ipc_buffers import announce_batches
@@ -24,7 +24,7 @@ from penstock.formats.ipc_footer import (
     file_blocks,
     stream_batches,
 )
-from penstock.model import DataFileInfo, Int64Array
+from penstock.model import DataFileInfo, Int64Array, RowRange
 from penstock.storage import Store
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "StoredShard",
     "TableShard",
     "check_index",
+    "cut",
     "read_index",
 ]
 
@@ -115,6 +116,19 @@ class Shard(Protocol):
         ...
 
 
+def cut(shard: Shard, rows: RowRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches of a shard that hold some rows, cut to these."""
+    ends = np.array([rows.offset, rows.stop - 1])
+    first, last = (np.searchsorted(shard.starts, ends, side="right") - 1).tolist()
+    for number in range(first, last + 1):
+        start, stop = shard.starts[number : number + 2].tolist()
+        begin, end = max(rows.offset - start, 0), min(rows.stop, stop) - start
+        if begin < end:
+            batch = shard.batches([number], schema.names)[0].slice(begin, end - begin)
+            columns = [batch.column(name) for name in schema.names]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TableShard:
     """Rows in memory."""
@@ -165,14 +179,11 @@ class MappedShard:
     def __init__(
         self, store: Store, file: DataFileInfo, index: ShardIndex, *, sequential: bool
     ) -> None:
-        """``sequential``: what follows is read ahead, which is a waste where rows are picked."""
+        """``sequential``: see ``mapped``."""
         self._path, self._index = file.path, index
         # The store's own handle has no file number with pyarrow 18 and older.
         with naming(file.path, *MALFORMED), store.open(file), open(file.path, "rb") as source:
-            mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
-        if not sequential and hasattr(mmap, "MADV_RANDOM"):
-            mapped.madvise(mmap.MADV_RANDOM)
-        self._memory = pa.py_buffer(mapped)
+            self._memory = mapped(source.fileno(), sequential=sequential)
         self._readers: dict[tuple[str, ...], Callable[[int], pa.RecordBatch]] = {}
         self._lock = threading.Lock()
         self.stays = not index.compressed

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterator, Sequence
+from typing import SupportsIndex
 
 import numpy as np
 import pyarrow as pa
@@ -46,10 +48,9 @@ class LanceBackend(Backend):
         storage_options: Options | None = None,
         batch_readahead: int = 8,
     ) -> None:
-        if isinstance(version, bool) or not isinstance(version, int | str | None):
-            raise OptionError(f"version must be a number or the name of a tag, not {version!r}")
-        if isinstance(batch_readahead, bool) or not isinstance(batch_readahead, int):
-            raise OptionError(f"batch_readahead must be a number, not {batch_readahead!r}")
+        if not isinstance(version, str | None):
+            version = _number(version, "version", "a number or the name of a tag")
+        batch_readahead = _number(batch_readahead, "batch_readahead", "a number")
         if batch_readahead < 1:
             raise OptionError(f"batch_readahead must be at least 1, not {batch_readahead}")
         location = LanceLocation(located(uri), storage_options or {})
@@ -131,3 +132,12 @@ class LanceBackend(Backend):
                 file = self._found.files[shard]
                 return ReadError(f"{found}; it is in {self.shard_names[shard]} (data/{file})")
         return error
+
+
+def _number(value: SupportsIndex, name: str, what: str) -> int:
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise OptionError(f"{name} must be {what}, not {value!r}")

@@ -115,6 +115,18 @@ class ParquetBackend(Backend):
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         if not len(schema):
             return rows_only(len(rows))
+        try:
+            return self._taken(rows, schema)
+        except pa.ArrowInvalid:
+            # Chunks for what is too much for one array, such as 2 GiB of strings.
+            if len(rows) == 1:
+                raise
+            half = len(rows) // 2
+            return pa.concat_tables(
+                [self._take(rows[:half], schema), self._take(rows[half:], schema)]
+            )
+
+    def _taken(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         distinct, order = np.unique(rows, return_inverse=True)
         wanted = [
             one

@@ -1,4 +1,4 @@
-"""A batch of rows that a DataLoader collates for nothing, and that is a list of dicts otherwise."""
+"""A batch of rows that a DataLoader collates for nothing, and a sequence of dicts otherwise."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
+from penstock.access.row_likeness import is_alike
 from penstock.convert.blocks import ArrowBlock, Block, ColumnBlock
 from penstock.convert.columns import (
     ArrayColumn,
@@ -35,14 +36,22 @@ class Row(dict[str, Any]):
 
 
 class RowBatch(Sequence[Any]):
-    """Rows that were read and converted together: columns at once, rows only when looked at."""
+    """Rows that were read and converted together: columns at once, rows only when looked at.
 
-    __slots__ = ("_block", "_decoded", "_rows", "output_format")
+    A row is the same object whenever it is looked at, and what is done to it stays.
+    """
 
-    def __init__(self, block: Block, decoded: Mapping[str, list[Any]], output_format: str) -> None:
+    __slots__ = ("_block", "_decoded", "_first", "_looks", "_num_rows", "_rows", "output_format")
+
+    def __init__(
+        self, block: Block, decoded: Mapping[str, list[Any]], output_format: str, num_rows: int
+    ) -> None:
         self._block = block
         self._decoded = decoded
+        self._num_rows = num_rows  # which a block without columns does not know
         self._rows: list[Any] | None = None
+        self._first: Any = None
+        self._looks = 0  # at the first row, alone
         self.output_format = output_format
 
     @property
@@ -69,9 +78,7 @@ class RowBatch(Sequence[Any]):
         return row
 
     def __len__(self) -> int:
-        for values in self._decoded.values():  # without other columns a block has no rows
-            return len(values)
-        return self._block.num_rows
+        return self._num_rows
 
     @overload
     def __getitem__(self, place: int) -> Any: ...
@@ -79,7 +86,10 @@ class RowBatch(Sequence[Any]):
     def __getitem__(self, place: slice) -> list[Any]: ...
     def __getitem__(self, place: int | slice) -> Any:
         if self._rows is None and place == 0 and len(self):
-            return self.row(0)  # all that collating looks at
+            self._looks += 1
+            if self._first is None:
+                self._first = self.row(0)
+            return self._first
         return self._all_rows()[place]
 
     def __iter__(self) -> Iterator[Any]:
@@ -87,6 +97,33 @@ class RowBatch(Sequence[Any]):
 
     def __repr__(self) -> str:
         return f"<RowBatch: {len(self)} rows>"
+
+    def collated(self, collate_fn_map: Any) -> Any:
+        """What torch's default collate makes of the rows, after what a user has done to them.
+
+        Columns are there already, and good for all rows that nobody has changed; in a worker such
+        that they leave it in one buffer. Collating has itself looked at the first row, once.
+        """
+        keys = None if self._rows is None and self._looks <= 1 else self._unchanged()
+        if keys is None:
+            return self.columns if get_worker_info() is None else self.sent
+        columns, rows = self.columns, self._all_rows()
+        return {
+            key: columns[key]
+            if key in keys
+            else collate([row[key] for row in rows], collate_fn_map=collate_fn_map)
+            for key in rows[0]
+        }
+
+    def _unchanged(self) -> set[str] | None:
+        """The columns that rows have as they were made; None: all, and nothing else."""
+        pairs = list(zip(self._all_rows(), self._split(), strict=True))
+        keys = {
+            key
+            for key in pairs[0][1]
+            if all(key in row and is_alike(row[key], made[key]) for row, made in pairs)
+        }
+        return None if all(row.keys() == made.keys() == keys for row, made in pairs) else keys
 
     @property
     def sent(self) -> Any:
@@ -109,6 +146,8 @@ class RowBatch(Sequence[Any]):
     def _all_rows(self) -> list[Any]:
         if self._rows is None:
             self._rows = self._split()
+            if self._first is not None:
+                self._rows[0] = self._first
         return self._rows
 
     def _split(self) -> list[Any]:
@@ -122,6 +161,8 @@ class RowBatch(Sequence[Any]):
         else:
             parts = _columns(block)
         parts.update(self._decoded)
+        if not parts:
+            return [Row() for _ in range(len(self))]
         return [
             Row(zip(parts, leaves, strict=True)) for leaves in zip(*parts.values(), strict=True)
         ]
@@ -179,7 +220,7 @@ def _record_batch(block: Block) -> pa.RecordBatch:
     for batch in block.batches(max(block.num_rows, 1)):
         return batch
     schema = block.table.schema
-    return pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
 def _whole(column: Column) -> Any:
@@ -193,7 +234,7 @@ def _whole(column: Column) -> Any:
 
 
 def _is_own(column: Column) -> bool:
-    """Whether what a batch holds is the memory of the column, or a list that can be compared."""
+    """Whether a batch holds the memory of the column, or a list that can be compared."""
     if isinstance(column, ObjectColumn):
         return not column.as_array
     return isinstance(column, TensorColumn | ArrayColumn)
@@ -223,9 +264,13 @@ def _first(column: Column) -> Any:
 
 
 def _together(values: list[Any], output_format: str) -> Any:
-    """Decoded values as one array, if they are arrays of one shape and type."""
+    """Decoded values as one array, if they are arrays of one shape and type, or numbers."""
     if output_format == "dict" or not values:
         return values
+    if all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values):
+        numbers = np.asarray(values)
+        if numbers.dtype.kind in "biuf":
+            return torch.from_numpy(numbers) if output_format == "torch" else numbers
     first = values[0]
     kind = torch.Tensor if output_format == "torch" else np.ndarray
     if all(
@@ -237,11 +282,10 @@ def _together(values: list[Any], output_format: str) -> Any:
 
 
 def _collate_rows(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Columns that are there already; in a worker such that they leave it in one buffer."""
-    if not isinstance(batch, RowBatch):
-        values = {key: [row[key] for row in batch] for key in batch[0]}
-        return {key: collate(value, collate_fn_map=collate_fn_map) for key, value in values.items()}
-    return batch.columns if get_worker_info() is None else batch.sent
+    if isinstance(batch, RowBatch):
+        return batch.collated(collate_fn_map)
+    values = {key: [row[key] for row in batch] for key in batch[0]}
+    return {key: collate(value, collate_fn_map=collate_fn_map) for key, value in values.items()}
 
 
 def _collate_record_batches(batch: Any, *, collate_fn_map: Any = None) -> pa.RecordBatch:

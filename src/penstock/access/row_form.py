@@ -19,43 +19,51 @@ class RowForm:
     ragged: str
     decode: Mapping[str, Any]
     """by the name of the column: "image", or a function"""
+    reformatted: bool = False
+    """whether the other options were chosen for another format"""
 
-    def projected(self, columns: Sequence[str]) -> RowForm:
-        """For some columns only: what is said of others is forgotten."""
-        kept = set(columns)
-        return replace(
-            self,
-            columns=tuple(columns),
-            nulls=self._nulls(lambda name: name if name in kept else None),
-            decode={name: how for name, how in self.decode.items() if name in kept},
-        )
+    def projected(self, columns: Sequence[str], known: Sequence[str]) -> RowForm:
+        """For some of the known columns: what is said of others is forgotten."""
+        return replace(self._named({name: name for name in columns}, known), columns=tuple(columns))
 
-    def renamed(self, old: str, new: str) -> RowForm:
-        """For data in which a column has another name."""
-        decode = {new if name == old else name: how for name, how in self.decode.items()}
-        nulls = self._nulls(lambda name: new if name == old else name)
-        return replace(self, nulls=nulls, decode=decode)
+    def renamed(self, old: str, new: str, known: Sequence[str]) -> RowForm:
+        """For data in which one of the known columns has another name."""
+        return self._named({name: new if name == old else name for name in known}, known)
 
-    def of_all(self, replaced: Sequence[str]) -> RowForm:
+    def of_all(self, replaced: Sequence[str], known: Sequence[str]) -> RowForm:
         """For data that has these columns only, some of which are no longer what they were."""
-        kept = {name: how for name, how in self.decode.items() if name not in replaced}
-        return replace(self, columns=None, decode=kept)
+        kept = {name: name for name in known if name not in replaced}
+        return replace(self._named(kept, known), columns=None)
 
     def formatted(self, output_format: str) -> RowForm:
-        """In another format, without what it has no place for."""
-        form = replace(self, output_format=output_format)
-        if output_format in ("arrow", "dict"):
-            form = replace(form, nulls=None, ragged="list")
-        return replace(form, decode={}) if output_format == "arrow" else form
+        """In another format; what that has no place for comes back with the next one."""
+        return replace(self, output_format=output_format, reformatted=True)
 
-    def _nulls(self, name_of: Any) -> str | Mapping[str, Any] | None:
-        """Remedies under other names of columns; they may be of fields, as in ``column.field``."""
+    def fitting(self) -> RowForm:
+        """Without options that were chosen for another format, and that this has no place for."""
+        if not self.reformatted:
+            return self
+        if self.output_format in ("arrow", "dict"):
+            decode = {} if self.output_format == "arrow" else self.decode
+            return replace(self, nulls=None, ragged="list", decode=decode)
+        is_nested = self.output_format == "numpy" and self.ragged == "nested"
+        return replace(self, ragged="list") if is_nested else self
+
+    def _named(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
+        """What is said of columns under the names they have now, if they have any."""
+        decode = {names[name]: how for name, how in self.decode.items() if name in names}
         if not isinstance(self.nulls, Mapping):
-            return self.nulls
-        changed = {}
+            return replace(self, decode=decode)
+        nulls = {}
         for path, remedy in self.nulls.items():
-            column, dot, field = path.partition(".")
-            name = name_of(column)
-            if name is not None:
-                changed[name + dot + field] = remedy
-        return changed
+            column = _column_of(path, known)
+            if column in names:
+                nulls[names[column] + path[len(column) :]] = remedy
+        return replace(self, nulls=nulls, decode=decode)
+
+
+def _column_of(path: str, known: Sequence[str]) -> str:
+    """The column that a path is of: itself, or one with a field of that name."""
+    if path in known:
+        return path
+    return max((name for name in known if path.startswith(f"{name}.")), key=len, default=path)

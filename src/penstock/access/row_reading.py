@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.access.arrow_left import take_rows
 from penstock.access.backend import Backend, StorageBackend
 from penstock.access.row_batch import RowBatch
 from penstock.access.row_decoding import make_decoders
@@ -24,6 +25,7 @@ class RowReader:
 
     def __init__(self, backend: StorageBackend, form: RowForm) -> None:
         self.backend, self.form = backend, form
+        form = form.fitting()
         self.columns = None if form.columns is None else list(form.columns)
         self.schema = _projected(backend, self.columns)
         self._decoders = make_decoders(form.decode, self.schema, form.output_format)
@@ -42,11 +44,12 @@ class RowReader:
         decoded, broken = self._decoded(table, rows, skip)
         if broken:
             left = np.delete(np.arange(len(rows)), list(broken))
-            table = table.take(pa.array(left))
+            table = take_rows(table.select(self._plain), left)
             decoded = {name: [values[i] for i in left] for name, values in decoded.items()}
         block = self._converter.convert(table.select(self._plain) if decoded else table)
         reasons = [*unread.values(), *broken.values()]
-        return RowBatch(block, decoded, self.form.output_format), reasons
+        num_rows = len(rows) - len(broken)
+        return RowBatch(block, decoded, self.form.output_format, num_rows), reasons
 
     def _taken(self, rows: Int64Array, skip: bool) -> tuple[pa.Table, dict[int, str]]:
         """The rows that can be read, and why others cannot: found by reading halves."""

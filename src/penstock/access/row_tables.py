@@ -7,22 +7,57 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 import torch
 
 from penstock.access.backend import StorageBackend
+from penstock.access.row_types import CANNOT, of_type
 from penstock.access.views import View
 from penstock.errors import OptionError, SchemaError
 
 __all__ = ["arrow_column", "gathered", "mapped", "with_column"]
 
-_CANNOT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
-
 
 def gathered(backend: StorageBackend, view: View, columns: Sequence[str] | None) -> pa.Table:
-    """All rows of a view."""
+    """All rows of a view, in memory of their own."""
     if view.count and view.is_run:
-        return backend.slice(view.start, view.count, columns=columns)
-    return backend.take(view.at(np.arange(view.count, dtype=np.int64)), columns=columns)
+        return _copied(backend.slice(view.start, view.count, columns=columns))
+    table = backend.take(view.at(np.arange(view.count, dtype=np.int64)), columns=columns)
+    return _copied(table) if any(map(_shares_memory, table.schema.types)) else table
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """The same without the files and the other rows that what is only a slice holds on to."""
+    if not table.num_columns:
+        return table
+    plain = _in_types(table, pa.schema([f.with_type(_without_views(f.type)) for f in table.schema]))
+    memory = pa.BufferOutputStream()
+    with pa.ipc.new_stream(memory, plain.schema) as stream:
+        stream.write_table(plain)
+    return _in_types(pa.ipc.open_stream(memory.getvalue()).read_all(), table.schema)
+
+
+def _in_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    pairs = zip(table.columns, schema.types, strict=True)
+    # What has its type already is left as it is: of a slice of runs pyarrow casts wrong rows.
+    columns = [column if column.type == type_ else column.cast(type_) for column, type_ in pairs]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _without_views(type_: pa.DataType) -> pa.DataType:
+    """Of values behind views all are written, also those of other rows."""
+    if pt.is_string_view(type_):
+        return pa.string()
+    return pa.binary() if pt.is_binary_view(type_) else type_
+
+
+def _shares_memory(type_: pa.DataType) -> bool:
+    """Whether values of rows that were taken lie where they lay: in dictionaries, behind views."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _shares_memory(type_.storage_type)
+    if pt.is_dictionary(type_) or pt.is_string_view(type_) or pt.is_binary_view(type_):
+        return True
+    return any(_shares_memory(type_.field(number).type) for number in range(type_.num_fields))
 
 
 def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
@@ -41,7 +76,7 @@ def mapped(
     """The table with what a function makes of its rows in place of, or beside, their columns."""
     made: dict[str, list[Any]] = {}
     for start in range(0, table.num_rows, batch_size):
-        part = table.slice(start, batch_size)
+        part = table.slice(start, min(batch_size, table.num_rows - start))
         results = function(part.to_pydict()) if batched else _by_row(function, part, start)
         _check_result(results, part.num_rows, start)
         if start and made.keys() != results.keys():
@@ -88,26 +123,33 @@ def _check_result(results: object, rows: int, start: int) -> None:
 
 
 def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> Any:
-    """Values as Arrow has them: of the given type if they fit, else of the one they suggest."""
+    """Values as Arrow has them: of the given type if they are such, else of their own."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().numpy()
+        values = _numpy(name, values)
     elif not isinstance(values, np.ndarray):
-        values = _as_one([_numpy(value) for value in values])
-    if isinstance(values, np.ndarray) and values.ndim > 1:
-        return _arrays(values, type_)
-    for kind in (type_, None) if type_ is not None else (None,):
-        try:
-            return pa.array(values, kind)
-        except _CANNOT as error:
-            failure = error
-    raise SchemaError(f"column {name!r}: Arrow has no type for its values: {failure}")
+        values = _as_one([_numpy(name, value) for value in values])
+    made, failure = None, None
+    try:
+        made = _array(values)
+    except CANNOT as error:
+        failure = error
+    kept = None if type_ is None else of_type(values, made, type_)
+    if kept is None and made is None:
+        raise SchemaError(f"column {name!r}: Arrow has no type for its values: {failure}")
+    return made if kept is None else kept
 
 
-def _numpy(value: Any) -> Any:
+def _numpy(name: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
+        try:
+            value = value.detach().cpu().numpy()
+        except TypeError:
+            raise SchemaError(
+                f"column {name!r}: Arrow has no type for {value.dtype}; give another, such as "
+                "values.float()"
+            ) from None
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
@@ -120,14 +162,14 @@ def _as_one(values: list[Any]) -> Any:
     return values
 
 
-def _arrays(values: np.ndarray[Any, Any], type_: pa.DataType | None) -> Any:
+def _array(values: Any) -> pa.Array:
+    if not isinstance(values, np.ndarray) or values.ndim < 2:
+        return pa.array(values if len(values) else np.asarray(values))
     if values.ndim == 2 and values.shape[1]:
-        made = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-    elif values.size:
-        made = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
-    else:
-        made = pa.array(values.tolist())
-    try:
-        return made if type_ is None else made.cast(type_)
-    except _CANNOT:
-        return made
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+    if values.size:
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
+    if not len(values):
+        kind = pa.from_numpy_dtype(values.dtype)
+        return pa.nulls(0, pa.fixed_shape_tensor(kind, values.shape[1:]))
+    return pa.array(values.tolist())

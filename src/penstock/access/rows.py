@@ -59,6 +59,11 @@ class RowDataset(Dataset[Any]):
         on_error: str = "raise",
     ) -> None:
         super().__init__()
+        if not hasattr(backend, "get_row"):
+            raise TypeError(
+                f"rows are those of a backend, such as ArrowBackend(...), not {backend!r}; "
+                "penstock.open(location).rows finds the one that fits"
+            )
         if on_error not in ("raise", "skip"):
             raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
         if transform is not None and not callable(transform):
@@ -185,7 +190,7 @@ class RowDataset(Dataset[Any]):
         if unknown:
             known = ", ".join(self.column_names)
             raise SchemaError(f"there is no column {unknown[0]!r}; the columns are {known}")
-        return self._with(form=self._reader.form.projected(columns))
+        return self._with(form=self._reader.form.projected(columns, self.column_names))
 
     def with_format(self, output_format: str) -> RowDataset:
         """The same rows as "torch", "numpy", "arrow" or "dict".
@@ -217,7 +222,7 @@ class RowDataset(Dataset[Any]):
         if new in self.column_names and new != old:
             raise SchemaError(f"there is a column {new!r} already; rename it first")
         names = [new if name == old else name for name in self.column_names]
-        form = self._reader.form.renamed(old, new)
+        form = self._reader.form.renamed(old, new, self.column_names)
         return self._over(self._table().rename_columns(names), form)
 
     def add_column(self, name: str, values: Any) -> RowDataset:
@@ -250,7 +255,7 @@ class RowDataset(Dataset[Any]):
             for f in self.schema
             if f.name in table.schema.names and table.schema.field(f.name).type != f.type
         ]
-        form = (form or self._reader.form).of_all(replaced)
+        form = (form or self._reader.form).of_all(replaced, table.schema.names)
         made._reader = RowReader(ArrowBackend(table=table), form)
         made._view = View(table.num_rows)
         return made

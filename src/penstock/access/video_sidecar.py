@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from penstock.access.video_windows import Videos
 from penstock.errors import ReadError, SchemaError
@@ -46,6 +47,12 @@ def check_frames(schema: pa.Schema, uri: str) -> None:
             f"{uri} has no column {missing[0]!r}: rows of video frames have "
             f"{', '.join(FRAME_SCHEMA.names)}, and this has {', '.join(schema.names)}"
         )
+    for name in (VIDEO_ID, FRAME_IDX):
+        if not pt.is_integer(schema.field(name).type):
+            raise SchemaError(
+                f"{uri}: the column {name!r} is {schema.field(name).type}: frames of videos are "
+                "found by whole numbers; write it as int64"
+            )
 
 
 def from_sidecar(table: pa.Table, rows: int, uri: str) -> Videos:

@@ -90,9 +90,10 @@ class View:
             checked_indices([*indices[:1], *indices[-1:]], self.count)
             if not indices or min(indices[0], indices[-1]) >= 0:
                 return self._strided(indices)
-        chosen = checked_indices(indices, self.count)
-        if chosen is indices:
-            chosen = chosen.copy()  # or the view would change with it
+        given = np.asarray(indices)
+        chosen = checked_indices(given, self.count)
+        if np.may_share_memory(chosen, given):
+            chosen = np.array(chosen)  # or the view would change with it
         return View(self.total, (_Chosen(chosen), *self.steps))
 
     def shuffled(self, seed: int) -> View:

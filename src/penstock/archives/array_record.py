@@ -17,9 +17,12 @@ from types import ModuleType
 from typing import Any
 
 from penstock.archives.reading_process import RecordServer, must_not_read, own_server
-from penstock.errors import MissingExtraError, OptionError, ReadError
+from penstock.archives.record_server import OTHER_FILE
+from penstock.errors import FileChangedError, MissingExtraError, OptionError, ReadError
+from penstock.storage.store import changed, vanished
 
 __all__ = [
+    "Identity",
     "ReaderOptions",
     "Readers",
     "ServedReader",
@@ -32,6 +35,8 @@ __all__ = [
 ]
 
 ReaderOptions = str | Mapping[str, Any]
+Identity = tuple[int, str]
+"""the size of a file, and when it was changed"""
 
 _OURS = {"readahead_buffer_size": "0", "max_parallelism": "0"}
 _BUFFER_BYTES = 16 << 10
@@ -50,13 +55,13 @@ def native() -> ModuleType:
     return module
 
 
-def open_reader(path: str, shown: str, options: str) -> Any:
+def open_reader(path: str, shown: str, options: str, identity: Identity | None = None) -> Any:
     """A reader of a file on this machine, which is called ``shown`` where it is not its own name.
 
     A file that is missing or damaged opens like any other: the reader has to be asked.
     """
     if must_not_read():
-        return ServedReader(path, options)
+        return ServedReader(path, options, identity)
     try:
         reader = native().ArrayRecordReader(path, options, file_reader_buffer_size=_BUFFER_BYTES)
     except ValueError as error:
@@ -67,28 +72,32 @@ def open_reader(path: str, shown: str, options: str) -> Any:
         reader.close()
     except RuntimeError as error:
         raise unreadable(path, shown, str(error)) from None
-    raise unreadable(path, shown, "it does not say why")
+    raise unreadable(path, shown, "")
 
 
 def unreadable(path: str, shown: str, reason: str) -> ReadError:
     """What to say of a file that no record can be read of."""
     if not os.path.exists(path):
         return ReadError(f"{shown} does not exist")
+    why = f" ({reason.replace(path, shown)})" if reason else ""
     return ReadError(
-        f"{shown} is no whole ArrayRecord file ({reason.replace(path, shown)}); if it was one, it "
-        "is cut off or damaged: write or copy it again"
+        f"{shown} is no whole ArrayRecord file{why}; if it was one, it is cut off or damaged: "
+        "write or copy it again"
     )
 
 
 def look(
     server: RecordServer, files: Sequence[tuple[str, str]], options: str
-) -> list[tuple[int, int]]:
-    """The number of records and the size of groups of files, each a path and what it is called."""
+) -> list[tuple[int, int] | ReadError]:
+    """The number of records and the size of groups of files, each a path and what it is called.
+
+    Of a file that cannot be read there is what to raise.
+    """
     looked = server.look([path for path, _ in files], options, _BUFFER_BYTES)
-    for (path, shown), (_, _, reason) in zip(files, looked, strict=True):
-        if reason is not None:
-            raise unreadable(path, shown, reason)
-    return [(count, group_size(written)) for count, written, _ in looked]
+    return [
+        (count, group_size(written)) if reason is None else unreadable(path, shown, reason)
+        for (path, shown), (count, written, reason) in zip(files, looked, strict=True)
+    ]
 
 
 def group_size(writer_options: str | None) -> int:
@@ -98,15 +107,29 @@ def group_size(writer_options: str | None) -> int:
 
 
 class ServedReader:
-    """A reader in another process, for one that cannot read by itself."""
+    """A reader in another process, for one that cannot read by itself.
 
-    def __init__(self, path: str, options: str, server: RecordServer | None = None) -> None:
-        self._path, self._options = path, options
+    It holds nothing open, so the other process looks whether the file still has its ``identity``.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        options: str,
+        identity: Identity | None,
+        server: RecordServer | None = None,
+    ) -> None:
+        self._path, self._options, self._identity = path, options, identity
         self._server = own_server() if server is None else server
 
     def records(self, numbers: Sequence[int], shown: str) -> list[bytes]:
         """Records of these numbers, in order."""
-        found, place, reason = self._server.read(self._path, self._options, _BUFFER_BYTES, numbers)
+        found, place, reason = self._server.read(
+            self._path, self._options, _BUFFER_BYTES, self._identity, numbers
+        )
+        if place == OTHER_FILE:
+            there = os.path.exists(self._path)
+            raise FileChangedError(changed(shown) if there else vanished(shown))
         if found is None:
             raise _broken(shown, numbers[place], reason)
         return found

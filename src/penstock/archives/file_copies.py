@@ -69,14 +69,18 @@ class FileCopies:
                 yield path
             return
         size = _size(file)
-        with tempfile.NamedTemporaryFile(dir=self.folder, suffix=_PARTIAL) as sparse:
-            sparse.truncate(size)
-            sparse.seek(max(0, size - length))
-            with store.open(file) as opened:
-                for piece in _pieces(opened, max(0, size - length), size):
-                    sparse.write(piece)
-            sparse.flush()
-            yield sparse.name
+        with tempfile.NamedTemporaryFile(dir=self.folder, suffix=_LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            path = lock.name.removesuffix(_LOCK) + _PARTIAL
+            try:
+                with open(path, "xb") as sparse, store.open(file) as opened:
+                    sparse.truncate(size)
+                    sparse.seek(max(0, size - length))
+                    for piece in _pieces(opened, max(0, size - length), size):
+                        sparse.write(piece)
+                yield path
+            finally:
+                _remove(path)
 
     def _path(self, store: Store, file: DataFileInfo) -> str:
         key = (store.identity, file.path, file.file_size, file.etag)
@@ -142,12 +146,15 @@ def _is_end(name: str) -> bool:
 
 def _removed_if_unused(path: str) -> bool:
     """Take away a copy that nobody is opening or making, or what was left of making one."""
-    with open(path.removesuffix(_PARTIAL) + _LOCK, "ab") as lock:
+    lock_path = path.removesuffix(_PARTIAL) + _LOCK
+    with open(lock_path, "ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         _remove(path)
+        if _is_end(os.path.basename(path)):
+            _remove(lock_path)  # which nobody else will ever open
         return True
 
 

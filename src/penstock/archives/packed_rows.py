@@ -200,7 +200,16 @@ def _foreign(record: bytes, schema: pa.Schema, where: str) -> str:
     other = PackedRows.of_record(record)
     if other is None:
         return f"{where} is no packed row, as others are"
-    return f"{where} has the columns {other.schema.names} and not {schema.names}, or other types"
+    if other.schema.names != schema.names:
+        return f"{where} has the columns {other.schema.names} and not {schema.names}"
+    types = [
+        f"{mine.name} is {theirs.type} and not {mine.type}"
+        for mine, theirs in zip(schema, other.schema, strict=True)
+        if mine.type != theirs.type
+    ]
+    if not types:
+        return f"{where} ends before its values do"
+    return f"{where} has columns of other types than others have: {', '.join(types)}"
 
 
 def _between(records: Sequence[bytes], starts: Int64Array, stops: Int64Array) -> list[memoryview]:

@@ -62,11 +62,16 @@ class RecordServer:
         return looked
 
     def read(
-        self, path: str, options: str, buffer_bytes: int, numbers: Sequence[int]
+        self,
+        path: str,
+        options: str,
+        buffer_bytes: int,
+        identity: tuple[int, str] | None,
+        numbers: Sequence[int],
     ) -> tuple[list[bytes] | None, int, str]:
         """Records; or None, the place of the one that cannot be read, and why."""
         (lengths, place, reason), records = self._ask(
-            "read", path, options, buffer_bytes, list(numbers)
+            "read", path, options, buffer_bytes, identity, list(numbers)
         )
         return (None if lengths is None else records), place, reason
 

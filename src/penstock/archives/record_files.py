@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.archives.array_record import Readers, ServedReader, look, open_reader, read_records
+from penstock.archives.array_record import (
+    Identity,
+    Readers,
+    ServedReader,
+    look,
+    open_reader,
+    read_records,
+)
 from penstock.archives.file_copies import FileCopies
 from penstock.archives.reading_process import RecordServer
 from penstock.errors import OptionError, ReadError
@@ -27,12 +34,16 @@ Placed = tuple[bytes, str]
 """a record, and what to call it"""
 Counted = tuple[DataFileInfo, int]
 """a file with the number of its records, and how many of them are decoded together"""
+MaySkip = Callable[[ReadError], bool]
+"""whether what cannot be read is left out"""
 
 _INSTRUCTION = re.compile(r"(.+)\[(\d+):(\d+)\]", re.DOTALL)
 _IN_DIRECTORIES = re.compile(r"\.array_?record(-\d+-of-\d+)?$|\.arecord$")
 _FETCHING_THREADS = 16
 _END_BYTES = 1 << 20
 _LOOKING_FURTHER = 16
+_RECORDS_TRIED = 1000
+"""of a file, for one that can be read and says which columns there are"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,17 @@ class Shard:
         if (self.start, self.stop) == (0, self.file.record_count):
             return self.file.path
         return f"{self.file.path}[{self.start}:{self.stop}]"
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of the records, as if all of the file were of one length."""
+        if self.file.file_size is None or not self.file.record_count:
+            return self.file.file_size
+        return self.file.file_size * self.rows // self.file.record_count
+
+    def named(self, number: int) -> str:
+        """What to call a record, of which the number is that in the file."""
+        return f"{self.file.path}: record {number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +113,13 @@ class RecordFiles:
 
     def _opened(self, file: DataFileInfo) -> Any:
         with self._path(file) as path:
-            return open_reader(path, file.path, self.readers.options)
+            return open_reader(path, file.path, self.readers.options, self._identity(file))
+
+    def _identity(self, file: DataFileInfo) -> Identity | None:
+        """What tells a file of this machine from another at its path; copies need nothing."""
+        if self.copies is not None or file.file_size is None or file.etag is None:
+            return None
+        return file.file_size, file.etag
 
     @contextmanager
     def _path(self, file: DataFileInfo) -> Iterator[str]:
@@ -103,17 +131,31 @@ class RecordFiles:
             with self.copies.copy(self.store, file) as path:
                 yield path
 
-    def first_record(self, shards: Sequence[Shard], server: RecordServer) -> Placed | None:
+    def first_record(
+        self, shards: Sequence[Shard], server: RecordServer, may_skip: MaySkip
+    ) -> Placed | None:
         """The first record of all, read by another process, and what to call it."""
+        broken = None
         for shard in shards:
-            if shard.rows:
-                with self._path(shard.file) as path:
-                    reader = ServedReader(path, self.readers.options, server)
-                    record = reader.records([shard.start], shard.file.path)[0]
-                return record, f"{shard.file.path}: record {shard.start}"
+            for number in range(shard.start, min(shard.stop, shard.start + _RECORDS_TRIED)):
+                try:
+                    return self._served_record(shard.file, number, server)
+                except ReadError as error:
+                    if not may_skip(error):
+                        raise
+                    broken = broken or error
+        if broken is not None:
+            raise broken
         return None
 
-    def counted(self, files: Sequence[DataFileInfo], server: RecordServer) -> list[Counted]:
+    def _served_record(self, file: DataFileInfo, number: int, server: RecordServer) -> Placed:
+        with self._path(file) as path:
+            reader = ServedReader(path, self.readers.options, self._identity(file), server)
+            return reader.records([number], file.path)[0], f"{file.path}: record {number}"
+
+    def counted(
+        self, files: Sequence[DataFileInfo], server: RecordServer
+    ) -> list[Counted | ReadError]:
         """Files with the number of their records, and the size of the groups of each."""
         if self.copies is None:
             places = [(file.path, file.path) for file in files]
@@ -122,31 +164,33 @@ class RecordFiles:
             with ThreadPoolExecutor(_FETCHING_THREADS, "penstock-count") as pool:
                 looked = list(pool.map(lambda file: self._counted_by_end(file, server), files))
         return [
-            (replace(file, record_count=count), group)
-            for file, (count, group) in zip(files, looked, strict=True)
+            found
+            if isinstance(found, ReadError)
+            else (replace(file, record_count=found[0]), found[1])
+            for file, found in zip(files, looked, strict=True)
         ]
 
-    def _counted_by_end(self, file: DataFileInfo, server: RecordServer) -> tuple[int, int]:
+    def _counted_by_end(
+        self, file: DataFileInfo, server: RecordServer
+    ) -> tuple[int, int] | ReadError:
         """The end of a file says how many records it has: more is fetched if that is long."""
         assert self.copies is not None
         length = _END_BYTES
         while True:
             with self.copies.end_of(self.store, file, length) as path:
-                try:
-                    return look(server, [(path, file.path)], self.readers.options)[0]
-                except ReadError:
-                    if length >= (file.file_size or 0):
-                        raise
+                found = look(server, [(path, file.path)], self.readers.options)[0]
+            if not isinstance(found, ReadError) or length >= (file.file_size or 0):
+                return found
             length *= _LOOKING_FURTHER
 
 
 def find_shards(
-    paths: Paths, access: Access, readers: Readers, server: RecordServer
-) -> tuple[RecordFiles, list[Shard]]:
+    paths: Paths, access: Access, readers: Readers, server: RecordServer, may_skip: MaySkip
+) -> tuple[RecordFiles, list[Shard], list[str]]:
     """The records of files, directories and globs, in the order in which they are named.
 
     Each of them may end in ``[start:stop]``, if it is one file. Records are counted side by side,
-    by the ``server``.
+    by the ``server``. What is wrong with files that may be left out comes last.
     """
     wanted = _wanted(paths)
     bases = list(dict.fromkeys(base for base, _ in wanted))
@@ -162,9 +206,24 @@ def find_shards(
         parts.update({(status.path, part): status for status in of_base[base]})
     statuses = {status.path: status for status in parts.values()}
     infos = [_info(listing.store, status) for status in statuses.values()]
-    counted = dict(zip(statuses, files.counted(infos, server), strict=True))
-    shards = [_shard(*counted[path], part) for path, part in parts]
-    return files, list({shard.name: shard for shard in shards}.values())
+    looked = dict(zip(statuses, files.counted(infos, server), strict=True))
+    counted, broken = _whole(looked, may_skip)
+    shards = [_shard(*counted[path], part) for path, part in parts if path in counted]
+    return files, list({shard.name: shard for shard in shards}.values()), broken
+
+
+def _whole(
+    looked: Mapping[str, Counted | ReadError], may_skip: MaySkip
+) -> tuple[dict[str, Counted], list[str]]:
+    """The files that can be read, and what is wrong with the others; the first, if none can."""
+    errors = [found for found in looked.values() if isinstance(found, ReadError)]
+    for error in errors:
+        if not may_skip(error):
+            raise error
+    if errors and len(errors) == len(looked):
+        raise ReadError(f"no file can be read; the first: {errors[0]}")
+    counted = {path: one for path, one in looked.items() if not isinstance(one, ReadError)}
+    return counted, [str(error) for error in errors]
 
 
 def _wanted(paths: Any) -> list[tuple[Any, Part | None]]:
@@ -177,6 +236,8 @@ def _wanted(paths: Any) -> list[tuple[Any, Part | None]]:
     for path in paths:
         text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
         found = _INSTRUCTION.fullmatch(text) if isinstance(text, str) else None
+        if found and os.path.exists(text):
+            found = None
         wanted.append((found[1], (int(found[2]), int(found[3]))) if found else (text, None))
     return wanted
 

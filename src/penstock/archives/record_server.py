@@ -7,6 +7,7 @@ length and a pickle; each answer a length, a pickle, and the bytes of records th
 from __future__ import annotations
 
 import importlib.util
+import os
 import pickle
 import signal
 import struct
@@ -15,10 +16,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
-__all__ = ["LENGTH", "exchange"]
+__all__ = ["LENGTH", "OTHER_FILE", "exchange"]
 
 LENGTH = struct.Struct("<Q")
+OTHER_FILE = -1
+"""in place of a record: the file is no longer the one that was meant"""
 _LOOKING_THREADS = 16
+_MOST_OPEN = 64
 
 
 class Library:
@@ -31,7 +35,8 @@ class Library:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         self._make = module.ArrayRecordReader
-        self._open: dict[tuple[str, str, int], Any] = {}
+        self._open: dict[tuple[Any, ...], Any] = {}
+        """by what was asked for; those used last are at the end"""
 
     def look(self, paths: Sequence[str], options: str, buffer_bytes: int) -> Any:
         """Of each file: records and the writer's options, or why it cannot be read."""
@@ -44,17 +49,30 @@ class Library:
                 reader.close()
             except RuntimeError as error:
                 return 0, None, str(error)
-            return 0, None, "it does not say why"
+            return 0, None, ""
 
         with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
             return list(pool.map(one, paths)), ()
 
-    def read(self, path: str, options: str, buffer_bytes: int, numbers: Sequence[int]) -> Any:
-        """Records; the one that cannot be read, and why, where there is such a one."""
-        key = path, options, buffer_bytes
+    def read(
+        self,
+        path: str,
+        options: str,
+        buffer_bytes: int,
+        identity: tuple[int, str] | None,
+        numbers: Sequence[int],
+    ) -> Any:
+        """Records; the one that cannot be read, and why, where there is such a one.
+
+        With an ``identity`` (the size, and the time of change in hexadecimal nanoseconds) records
+        are those of that file, and of no other that has its path by now.
+        """
+        key = path, options, buffer_bytes, identity
         reader = self._open.pop(key, None)
         if reader is None:
             reader = self._make(path, options, file_reader_buffer_size=buffer_bytes)
+            if identity is not None and identity != _identity(path):
+                return (None, OTHER_FILE, ""), ()
         records: list[bytes] = []
         try:
             for number in numbers:
@@ -62,8 +80,18 @@ class Library:
                 records.append(reader.read())
         except (RuntimeError, IndexError) as error:
             return (None, len(records), str(error)), ()
-        self._open = {key: reader}
+        self._open[key] = reader
+        if len(self._open) > _MOST_OPEN:
+            del self._open[next(iter(self._open))]
         return ([len(record) for record in records], 0, ""), records
+
+
+def _identity(path: str) -> tuple[int, str] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, f"{found.st_mtime_ns:x}"
 
 
 def exchange(stream: IO[bytes], message: Any, bodies: Sequence[bytes] = ()) -> None:

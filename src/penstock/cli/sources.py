@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
+from penstock.access import Backend
 from penstock.errors import OptionError
-from penstock.loader import IcebergDataset, PaimonDataset
+from penstock.loader import ArrayRecordDataset, IcebergDataset, LanceDataset, PaimonDataset
 
-__all__ = ["TABLES", "chosen_columns", "chosen_source", "chosen_storage", "json_options"]
+__all__ = [
+    "TABLES",
+    "chosen_backend",
+    "chosen_columns",
+    "chosen_source",
+    "chosen_storage",
+    "json_options",
+]
 
 TABLES = ("iceberg", "paimon")
 """formats that are no formats of files"""
+_LANCE, _ARRAY_RECORD = "lance", "array-record"
+_RECORDS = re.compile(r"\.array_?record[^/]*$")
 
 
 def chosen_source(source: Any, arguments: Namespace) -> Any:
@@ -29,6 +42,31 @@ def chosen_source(source: Any, arguments: Namespace) -> Any:
     if arguments.format == "iceberg":
         return IcebergDataset(source, catalog, **chosen)
     return PaimonDataset(source, catalog_options=catalog or {}, **chosen)
+
+
+def chosen_backend(source: str | Sequence[str], arguments: Namespace) -> Backend | None:
+    """The rows of a Lance table or of ArrayRecord files; None if it is anything else."""
+    named = [source] if isinstance(source, str) else list(source)
+    kind = arguments.format or _kind(named[0])
+    if kind not in (_LANCE, _ARRAY_RECORD):
+        return None
+    if arguments.catalog is not None:
+        raise OptionError("--catalog has no effect without --format iceberg or paimon")
+    storage = chosen_storage(arguments)
+    if kind == _ARRAY_RECORD:
+        return ArrayRecordDataset(named, storage_options=storage).backend
+    if len(named) > 1:
+        raise OptionError("one Lance table is converted at a time")
+    return LanceDataset(named[0], storage_options=storage).backend
+
+
+def _kind(path: str) -> str | None:
+    """What a path is by its name, or by the names in its directory."""
+    here = path.removeprefix("file://")
+    names = os.listdir(here) if os.path.isdir(here) else []
+    if path.rstrip("/").endswith(".lance") or "_versions" in names:
+        return _LANCE
+    return _ARRAY_RECORD if any(map(_RECORDS.search, [path, *names])) else None
 
 
 def chosen_columns(arguments: Namespace) -> list[str] | None:

@@ -81,7 +81,7 @@ def contiguous(column: pa.ChunkedArray) -> list[pa.Array]:
     chunks = [chunk for chunk in column.chunks if len(chunk)]
     if len(chunks) == 1 or (chunks and decoded_type(column.type) != column.type):
         return chunks
-    return [pa.concat_arrays(chunks) if chunks else pa.array([], column.type)]
+    return [pa.concat_arrays(chunks) if chunks else pa.nulls(0, column.type)]
 
 
 def decoded_type(type_: pa.DataType) -> pa.DataType:

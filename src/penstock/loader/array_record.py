@@ -51,6 +51,7 @@ class ArrayRecordDataset(BackendDataset):
             reader_options=reader_options,
             high_memory=high_memory,
             access=settings.access(),
+            on_error=settings.on_error,
         )
         super().__init__(backend, "array_record", settings)
 

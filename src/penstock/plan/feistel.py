@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,10 @@ class IndexPermutation:
     epoch: int = 0
     part: int = 0
     """tells permutations of one seed and epoch apart"""
+
+    def __post_init__(self) -> None:
+        for name in ("count", "seed", "epoch", "part"):  # words of numpy would overflow
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
 
     def __getitem__(self, places: slice) -> Int64Array:
         """What comes at consecutive places."""

@@ -30,8 +30,8 @@ def permutation(
     >>> permutation(5, seed=42, epoch=0, purpose=CHUNK_ORDER).tolist()
     [3, 1, 4, 2, 0]
     """
-    key = np.array([seed & _WORD, purpose], np.uint64)
-    counter = np.array([0, epoch & _WORD, lane, window], np.uint64)
+    key = np.array([int(seed) & _WORD, purpose], np.uint64)
+    counter = np.array([0, int(epoch) & _WORD, lane, window], np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(count)
     # Two passes over 16 bits each, low half first, are what numpy sorts by radix: the result is
     # that of one stable sort by 32 bits, several times faster.

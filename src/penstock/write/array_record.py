@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +27,9 @@ from penstock.write.incoming import Incoming
 from penstock.write.work import Progress
 
 __all__ = ["ArrayRecordReport", "write_array_record"]
+
+_PART = re.compile(r"part-\d+\.array_record")
+_WORK, _NEW, _OLD = ".partial", "new", "old"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ def write_array_record(
     target = _local(path)
     if target.exists() and not overwrite:
         raise OptionError(f"{target} exists; give overwrite=True to replace it")
+    _check_replaceable(target, shard_records)
     rows = Incoming.of(
         source, format=format, columns=columns, storage_options=storage_options, progress=progress
     )
@@ -72,6 +80,7 @@ def write_array_record(
             count, names = writer.write(rows.tables, aside), None
         else:
             count, names = writer.write_shards(rows.tables, aside, shard_records)
+        _check_replaceable(target, shard_records)  # again: writing may have taken hours
     if progress is not None:
         progress("writing", 1.0)
     files = [target] if names is None else [target / name for name in names]
@@ -136,28 +145,89 @@ def _numbered(tables: Iterable[pa.Table], shard_records: int) -> Iterator[tuple[
             written += part.num_rows
 
 
+def _check_replaceable(target: Path, shard_records: int | None) -> None:
+    """Raise an OptionError if more than files of records would go with what is there."""
+    if not target.is_dir():
+        if shard_records is not None and target.exists():
+            raise OptionError(f"{target} is a file, and with shard_records a directory is written")
+        return
+    if shard_records is None:
+        raise OptionError(
+            f"{target} is a directory, which no file replaces; name a file, or give shard_records"
+        )
+    others = [path.name for path in target.iterdir() if not _is_part(path)]
+    if others:
+        raise OptionError(
+            f"{target} holds {min(others)!r}: only directories that hold nothing but "
+            "part-*.array_record files are replaced; choose another target"
+        )
+
+
+def _is_part(path: Path) -> bool:
+    return _PART.fullmatch(path.name) is not None and path.is_file()
+
+
 @contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """A hidden name for a file or folder; what is there after the block takes the target's place.
+    """A place for a file or folder; what is there after the block takes the target's place.
 
-    An error leaves nothing; a kill leaves what has the hidden name, which the next run replaces.
+    It is in a hidden folder of this run's own. An error leaves nothing; what a killed run left is
+    cleared by the next one.
     """
-    aside = target.with_name(f".{target.name}.partial")
-    replaced = target.with_name(f".{target.name}.replaced")
     with _told(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove(aside)
+        _clear_leftovers(target)
+        work, lock = _own_folder(target)
     try:
+        aside = work / _NEW
         yield aside
         with _told(target):
-            _remove(replaced)
-            if target.is_dir():  # which no rename would replace
-                target.rename(replaced)
-            aside.replace(target)
-            _remove(replaced)
+            _put(aside, target, work / _OLD)
             flush_directory(target.parent)
     finally:
-        _remove(aside)
+        shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
+
+
+def _own_folder(target: Path) -> tuple[Path, int]:
+    """A new folder beside the target, and its lock, which tells others that it is in use."""
+    while True:
+        work = Path(tempfile.mkdtemp(_WORK, f".{target.name}.", target.parent))
+        lock = os.open(work, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if work.exists():  # and nobody took it for a leftover before it was locked
+            return work, lock
+        os.close(lock)
+
+
+def _put(aside: Path, target: Path, replaced: Path) -> None:
+    if not target.is_dir():
+        aside.replace(target)
+        return
+    target.rename(replaced)  # for no rename replaces a folder
+    try:
+        aside.rename(target)
+    except OSError:
+        if not target.exists():
+            replaced.rename(target)
+        raise
+
+
+def _clear_leftovers(target: Path) -> None:
+    """Remove the folders of runs that have ended, which nobody holds the lock of."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*{_WORK}"):
+        try:
+            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if {_NEW, _OLD}.issuperset(os.listdir(lock)):  # and nothing that is not ours
+                shutil.rmtree(left, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
 
 
 @contextmanager
@@ -167,13 +237,6 @@ def _told(place: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         raise WriteError(f"{place} cannot be written: {error}") from error
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _options(

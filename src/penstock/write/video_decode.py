@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import MissingExtraError, OptionError, ReadError
 
-__all__ = ["Encoding", "Sampling", "VideoFile", "check_installed", "encoded_frames"]
+__all__ = [
+    "Encoding",
+    "Sampling",
+    "VideoFile",
+    "check_installed",
+    "encoded_frames",
+    "quarter_turns",
+]
 
 _CODECS = {"webp": "WEBP", "jpeg": "JPEG"}
 _SHORT_BY = 0.05
@@ -78,14 +87,19 @@ class Encoding:
         return round(height * self.size / shorter), round(width * self.size / shorter)
 
     def encoded(self, frame: Any, height: int, width: int) -> bytes:
-        """A decoded frame as an image of this size."""
+        """A decoded frame as an image of this size, the right way up."""
         from PIL import Image
 
+        turns = quarter_turns(frame)
+        if turns % 2:
+            height, width = width, height
         pixels = frame.to_ndarray(
             format="rgb24", height=height, width=width, interpolation="BICUBIC"
         )
         out = BytesIO()
-        Image.fromarray(pixels).save(out, _CODECS[self.codec], quality=self.quality)
+        Image.fromarray(np.rot90(pixels, turns)).save(
+            out, _CODECS[self.codec], quality=self.quality
+        )
         return out.getvalue()
 
 
@@ -182,6 +196,11 @@ class VideoFile:
 
     def _broken(self, why: str) -> str:
         return f"{self.name} is damaged at {self.time_s:.3f} s: {why}"
+
+
+def quarter_turns(frame: Any) -> int:
+    """To the left, that a frame is to be shown with: how a camera was held is noted beside it."""
+    return round(getattr(frame, "rotation", 0) / 90)  # which old versions of PyAV do not tell
 
 
 def encoded_frames(

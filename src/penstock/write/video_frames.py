@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +30,7 @@ from penstock.write.video_decode import (
     VideoFile,
     check_installed,
     encoded_frames,
+    quarter_turns,
 )
 from penstock.write.video_parts import (
     Packer,
@@ -206,17 +208,21 @@ class _Conversion:
         self, source: VideoSource, packer: Packer, stored: int, progress: Callable[[float], None]
     ) -> tuple[Mapping[str, Any], list[bytes]]:
         """The row of a video in the list of them, and those of its frames that are in memory."""
+        noted = source.noted(self.metadata)  # before there is work that an error would lose
         checksum = source.checksum()
         with source.opened() as file, closing(VideoFile.open(source.path, file)) as video:
             chosen = self.sampling.chosen(_told(video, progress))
-            size = self.encoding.dimensions(video.stream.height, video.stream.width)
+            first = next(chosen)
+            chosen = chain([first], chosen)
+            sides = video.stream.height, video.stream.width
+            size = self.encoding.dimensions(*(sides[::-1] if quarter_turns(first) % 2 else sides))
             for _ in range(stored):  # decoded again, for only so is it certain where one is
                 next(chosen)
             frames, held = packer.add(
                 source.video_id, encoded_frames(chosen, self.encoding, *size), stored
             )
             facts = {**video.facts, "fps": self.sampling.fps, "every": self.sampling.every}
-        about = {**facts, **source.noted(self.metadata)}
+        about = {**facts, **noted}
         return {
             "video_id": source.video_id,
             "key": source.key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import NothingFoundError
+from penstock.errors import NothingFoundError, OptionError
 from penstock.model import DataFileInfo
 from penstock.storage import Access, Store, find_files
 
@@ -64,9 +65,18 @@ class VideoSource:
     def noted(self, metadata: Metadata | None) -> dict[str, Any]:
         """What the user knows of it."""
         if callable(metadata):
-            return dict(metadata(self.path))
-        given = metadata or {}
-        return dict(given.get(self.key) or given.get(self.path) or {})
+            found: object = metadata(self.path)
+        else:
+            given = metadata or {}
+            found = given.get(self.key) or given.get(self.path) or {}
+        if not isinstance(found, Mapping):
+            raise OptionError(f"metadata of {self.path} must be a mapping, not {found!r}")
+        noted = dict(found)
+        try:
+            json.dumps(noted)
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"metadata of {self.path} must be JSON: {error}") from error
+        return noted
 
     def _file(self) -> AbstractContextManager[Any]:
         size = self.size_bytes if self.size_bytes >= 0 else None

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from lance_elsewhere import Elsewhere
@@ -43,6 +44,15 @@ def test_a_version_or_a_tag_that_is_not_there(elsewhere: Elsewhere, numbers: Pat
         LanceBackend(numbers, version=7)
     with pytest.raises(NothingFoundError, match=r"has no tag 'bad'; there are good$"):
         LanceBackend(numbers, version="bad")
+    for number in (-1, 1 << 70):
+        with pytest.raises(NothingFoundError, match=rf"has no version {number}:.*there are 1$"):
+            LanceBackend(numbers, version=number)
+
+
+def test_numbers_of_numpy_are_numbers(numbers: Path) -> None:
+    backend = LanceBackend(numbers, version=np.int64(1), batch_readahead=np.int32(2))
+    assert type(backend.version) is int
+    assert backend.num_rows == 300
 
 
 @pytest.mark.parametrize(

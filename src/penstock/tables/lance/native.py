@@ -120,7 +120,7 @@ def _failing() -> Iterator[None]:
     """Errors of Lance as ``Failed``; a panic of its Rust code is not even an ``Exception``."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
         failed = Failed(_told(error))
     except BaseException as error:
         if type(error).__name__ != "PanicException":

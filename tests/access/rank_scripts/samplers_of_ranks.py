@@ -1,0 +1,85 @@
+"""One of two ranks: what Lightning and Accelerate make of samplers with and without ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pyarrow as pa
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
+from penstock.errors import OptionError
+
+ROWS, EPOCHS = 60, 2
+
+rows = RowDataset(ArrowBackend(table=pa.table({"id": range(ROWS), "x": [1.0] * ROWS})))
+
+
+def samplers(rank: int) -> dict[str, Any]:
+    return {
+        "plain": GlobalShuffleSampler(ROWS, 3),
+        "global of a rank": GlobalShuffleSampler(ROWS, 3, rank, 2),
+        "shards of a rank": ShardShuffleSampler([40, 20], 3, rank, 2),
+    }
+
+
+class Model(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.seen: list[list[int]] = [[] for _ in range(EPOCHS)]
+
+    def training_step(self, batch: Any, number: int) -> Any:
+        self.seen[self.current_epoch] += batch["id"].tolist()
+        return (self.weight * batch["x"]).mean()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def under_accelerate(sampler: Any) -> list[list[int]] | str:
+    try:
+        prepared = Accelerator(cpu=True).prepare(DataLoader(rows, batch_size=5, sampler=sampler))
+    except OptionError as error:
+        return str(error)
+    return [[row for batch in prepared for row in batch["id"].tolist()] for _ in range(EPOCHS)]
+
+
+def under_lightning(sampler: Any) -> list[list[int]]:
+    model = Model()
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(model, DataLoader(rows, batch_size=5, sampler=sampler))
+    return model.seen
+
+
+def main(folder: Path) -> None:
+    warnings.simplefilter("ignore")
+    rank = int(os.environ["RANK"])
+    seen = {
+        "accelerate": {name: under_accelerate(made) for name, made in samplers(rank).items()},
+        "lightning": {name: under_lightning(made) for name, made in samplers(rank).items()},
+    }
+    (folder / f"rank-{rank}.json").write_text(json.dumps(seen))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

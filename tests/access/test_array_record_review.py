@@ -1,0 +1,180 @@
+"""ArrayRecord files that change, break or are cleared away while others read them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from array_record_files import records_of, write_records
+
+from penstock.access.array_record import ArrayRecordBackend
+from penstock.archives.array_record import ServedReader
+from penstock.archives.file_copies import FileCopies
+from penstock.archives.reading_process import RecordServer
+from penstock.errors import FileChangedError, ReadError
+from penstock.loader.array_record import ArrayRecordDataset
+from penstock.model import DataFileInfo
+from penstock.storage import LocalStore
+from penstock.write.array_record import write_array_record
+
+OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+NEVER_REUSED = """
+import os, sys
+from penstock.access.array_record import ArrayRecordBackend
+from penstock.errors import FileChangedError
+
+folder, files = sys.argv[1], int(sys.argv[2])
+backend = ArrayRecordBackend(folder + "/000.array_record")
+everything = ArrayRecordBackend(folder)
+backend.take([0])
+process = os.fork()
+if process:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+first = backend.get_row(3)
+others = [everything.get_row(10 * number + 3) for number in range(1, files)]
+os.replace(folder + "/other", folder + "/000.array_record")
+try:
+    os._exit(0 if backend.get_row(3) == first else 7)
+except FileChangedError:
+    os._exit(5)
+"""
+
+
+@pytest.mark.parametrize(("files", "code"), [(3, 0), (70, 5)], ids=["held open", "opened again"])
+def test_a_file_that_is_replaced_under_a_forked_child(
+    tmp_path: Path, files: int, code: int
+) -> None:
+    for number in range(files):
+        write_records(tmp_path / f"{number:03d}.array_record", records_of(10, number))
+    write_records(tmp_path / "other", records_of(10, 1000))
+    command = [sys.executable, "-W", "ignore", "-c", NEVER_REUSED, str(tmp_path), str(files)]
+    assert subprocess.run(command, timeout=120, check=False).returncode == code
+
+
+def test_another_process_reads_no_other_file_of_the_same_path(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "a.array_record", records_of(10))
+    found = path.stat()
+    identity = found.st_size, f"{found.st_mtime_ns:x}"
+    with RecordServer() as server:
+        reader = ServedReader(str(path), OPTIONS, identity, server)
+        assert reader.records([3], "a") == [records_of(10)[3]]
+        os.utime(path, ns=(1, 1))
+        other = ServedReader(str(path), OPTIONS, (found.st_size, "1"), server)
+        assert other.records([3], "a") == [records_of(10)[3]]
+        with pytest.raises(FileChangedError, match="was written again"):
+            ServedReader(str(path), OPTIONS, (found.st_size, "2"), server).records([3], "a")
+        path.unlink()
+        with pytest.raises(FileChangedError, match="vanished"):
+            ServedReader(str(path), OPTIONS, (found.st_size, "2"), server).records([3], "a")
+
+
+# --- what is left out
+
+
+def damaged(path: Path, rows: int, group: int = 1) -> Path:
+    """A file of incompressible rows, of which one cannot be read, or a group or two."""
+    table = pa.table({"id": range(rows), "data": [os.urandom(2000) for _ in range(rows)]})
+    write_array_record(table, path, group_size=group)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 9] = bytes(9)
+    path.write_bytes(bytes(data))
+    return path
+
+
+def ids_of(path: Any, **options: Any) -> list[int]:
+    options = {"on_error": "skip", "output_format": "arrow", "batch_size": 50, **options}
+    loader, _ = ArrayRecordDataset.create_dataloader(path, **options)
+    return [number for batch in loader for number in batch["id"].to_pylist()]
+
+
+@pytest.mark.parametrize("high_memory", [False, True], ids=["blocks", "at once"])
+@pytest.mark.parametrize("group", [1, 10])
+def test_only_records_that_cannot_be_read_are_left_out(
+    tmp_path: Path, group: int, high_memory: bool
+) -> None:
+    path = damaged(tmp_path / "a.array_record", 600, group)
+    with pytest.warns(UserWarning, match=r"skipped: .*record \d+ cannot be read.*left out"):
+        ids = ids_of(path, high_memory=high_memory, columns=["id"])
+    assert 600 - 2 * group <= len(ids) < 600
+    assert ids == sorted(set(ids))
+
+
+def odd_one(record: bytes) -> dict[str, object]:
+    return {"id": int(record)}
+
+
+def test_only_records_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
+    records = [b"x" if number % 100 == 5 else b"%d" % number for number in range(300)]
+    path = write_records(tmp_path / "a.array_record", records)
+    with pytest.warns(UserWarning, match=r"record 5 cannot be decoded.*and so are 2 more records"):
+        ids = ids_of(path, decode=odd_one)
+    assert ids == [number for number in range(300) if number % 100 != 5]
+
+
+def test_a_file_that_is_cut_off_is_left_out(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "b.array_record", tmp_path / "a.array_record"
+    for path in (whole, broken):
+        write_array_record(pa.table({"id": range(100)}), path)
+    broken.write_bytes(broken.read_bytes()[:-100])
+    with pytest.raises(ReadError, match=r"a\.array_record is no whole ArrayRecord file"):
+        ArrayRecordDataset([broken, whole])
+    backend = ArrayRecordBackend([broken, whole], on_error="skip")
+    assert backend.shard_names == [str(whole)]
+    assert [str(broken) in said for said in backend.broken] == [True]
+    with pytest.warns(UserWarning, match=r"a\.array_record is no whole ArrayRecord file"):
+        assert ids_of([broken, whole]) == list(range(100))
+    with pytest.raises(ReadError, match="no file can be read; the first: "):
+        ArrayRecordBackend(broken, on_error="skip")
+
+
+def test_a_first_record_that_is_broken_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.array_record"
+    table = pa.table({"id": range(300), "data": [os.urandom(2000) for _ in range(300)]})
+    write_array_record(table, path)
+    data = bytearray(path.read_bytes())
+    data[300:320] = bytes(20)
+    path.write_bytes(bytes(data))
+    with pytest.raises(ReadError, match="record 0 cannot be read"):
+        ArrayRecordBackend(path)
+    assert ArrayRecordBackend(path, on_error="skip").schema == table.schema
+
+
+# --- the cache of copies
+
+
+def test_the_end_of_a_file_is_not_cleared_away_while_it_is_read(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(100_000))
+    folder = tmp_path / "files"
+    folder.mkdir()
+    file = DataFileInfo(str(source), file_size=100_000, etag=None)
+    copies = FileCopies(str(folder), 150_000)
+    with copies.end_of(LocalStore(), file, 50_000) as path:
+        assert copies._held_after_cleaning(150_000) >= 50_000
+        with open(path, "rb") as end:
+            assert end.read()[-50_000:] == source.read_bytes()[-50_000:]
+    assert os.listdir(folder) == []
+    left = folder / "tmpleft.partial"
+    left.write_bytes(b"of a process that was killed")
+    assert copies._held_after_cleaning(150_000) == 0
+    assert os.listdir(folder) == []
+
+
+# --- names and messages
+
+
+def test_a_file_that_is_called_like_a_part_of_one(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "y[0:10]", records_of(12))
+    assert ArrayRecordBackend(str(path)).num_rows == 12
+
+
+def test_files_of_different_types(tmp_path: Path) -> None:
+    write_array_record(pa.table({"a": [1], "b": [1]}), tmp_path / "0.array_record")
+    write_array_record(pa.table({"a": [1], "b": ["x"]}), tmp_path / "1.array_record")
+    with pytest.raises(ReadError, match=r"1\.array_record: record 0 .*: b is string and not int64"):
+        _ = ArrayRecordBackend(tmp_path).table

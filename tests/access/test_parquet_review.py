@@ -1,0 +1,84 @@
+"""Rows of Parquet files by index: forks while threads read, and more bytes than an array holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.access.parquet import ParquetBackend
+
+FORKING = """
+import faulthandler, os, sys, threading, warnings
+import numpy as np
+from penstock.access.parquet import ParquetBackend
+
+warnings.simplefilter("ignore")
+backend = ParquetBackend(sys.argv[1])
+going = True
+
+def read():
+    rows = np.random.default_rng().integers(0, 600, 16)
+    assert backend.take(rows)["id"].to_pylist() == rows.tolist()
+
+def busy():
+    while going:
+        read()
+
+threads = [threading.Thread(target=busy) for _ in range(2)]
+for thread in threads:
+    thread.start()
+ends = []
+for _ in range(40):
+    pid = os.fork()
+    if not pid:
+        faulthandler.dump_traceback_later(60, exit=True)
+        for _ in range(3):
+            read()
+        os._exit(0)
+    ends.append(os.waitpid(pid, 0)[1])
+    if ends[-1]:
+        break
+going = False
+for thread in threads:
+    thread.join()
+assert not any(ends), ends
+"""
+
+
+def test_children_that_are_forked_while_threads_take_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": range(600)}), path, row_group_size=100)
+    command = [sys.executable, "-c", FORKING, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_columns_are_described_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": range(6), "other": range(6)}), path)
+    backend = ParquetBackend(path)
+    some = backend.projected(["id"])
+    assert backend._taker(some) is backend._taker(backend.projected(["id"]))
+    assert backend._taker(some) is not backend._taker(backend.schema)
+
+
+@pytest.mark.slow
+def test_more_strings_than_fit_into_one_array(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    width, times = 40 << 20, 54
+    text = pa.array([b"a" * width, b"b"], pa.binary())
+    pq.write_table(pa.table({"text": text}), path, use_dictionary=False, write_statistics=False)
+    taken = ParquetBackend(path).take([1, *[0] * times, 1])["text"]
+    lengths = np.concatenate([np.diff(_offsets(chunk)) for chunk in taken.chunks])
+    assert lengths.tolist() == [1, *[width] * times, 1]
+    assert taken[0].as_py() == taken[-1].as_py() == b"b"
+
+
+def _offsets(chunk: pa.Array) -> np.ndarray:
+    return np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]

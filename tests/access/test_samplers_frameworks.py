@@ -1,0 +1,88 @@
+"""Frameworks that share out samples themselves do not do so a second time."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.processes import free_port
+from torch.utils.data import DistributedSampler
+
+from penstock.access import GlobalShuffleSampler, ShardShuffleSampler
+
+SCRIPT = Path(__file__).parent / "rank_scripts" / "samplers_of_ranks.py"
+SOURCES = Path(__file__).parents[2] / "src"
+PATIENCE_S = 300
+ROWS = 60
+
+
+def seen_by_ranks(folder: Path) -> list[Any]:
+    shared = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCES),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "ACCELERATE_USE_CPU": "1",
+    }
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder)],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [job.communicate(timeout=PATIENCE_S)[0] for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+    assert [job.returncode for job in jobs] == [0, 0], "\n".join(outputs)[-6000:]
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_two_ranks_see_every_row_once(tmp_path: Path) -> None:
+    first, second = seen_by_ranks(tmp_path)
+    every_row = list(range(ROWS))
+    for name in ("plain", "global of a rank", "shards of a rank"):
+        for epoch in range(2):
+            parts = [rank["lightning"][name][epoch] for rank in (first, second)]
+            assert list(map(len, parts)) == [30, 30], name
+            assert sorted(parts[0] + parts[1]) == every_row, name
+    for epoch in range(2):
+        parts = [rank["accelerate"]["plain"][epoch] for rank in (first, second)]
+        assert list(map(len, parts)) == [30, 30]
+        assert sorted(parts[0] + parts[1]) == every_row
+    for name in ("global of a rank", "shards of a rank"):
+        refusal = second["accelerate"][name]
+        assert "rank 1 of 2, and Accelerate shares out batches itself" in refusal
+
+
+@pytest.mark.parametrize("kind", ["global", "shards"])
+def test_only_samplers_of_several_ranks_are_distributed(kind: str) -> None:
+    def make(*ranks: int) -> GlobalShuffleSampler | ShardShuffleSampler:
+        if kind == "global":
+            return GlobalShuffleSampler(ROWS, 3, *ranks)
+        return ShardShuffleSampler([40, 20], 3, *ranks)
+
+    assert not isinstance(make(), DistributedSampler)
+    assert not hasattr(make(), "generator")
+    sampler = make(1, 2)
+    assert isinstance(sampler, DistributedSampler)
+    assert isinstance(sampler, GlobalShuffleSampler | ShardShuffleSampler)
+    sampler.seek(10)
+    sent = pickle.loads(pickle.dumps(sampler))
+    assert isinstance(sent, DistributedSampler)
+    assert sent.state_dict() == sampler.state_dict()
+    assert list(sent) == list(sampler) == sampler.indices(10, 30, epoch=0).tolist()

@@ -1,0 +1,194 @@
+"""What samplers take from strangers: numbers of numpy, states of others, rows instead of shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from torch.utils.data import DataLoader
+
+from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
+from penstock.errors import OptionError, StateMismatchError
+
+ROWS = 10_000
+SHARDS = [6_000, 4_000]
+
+Sampler = GlobalShuffleSampler | ShardShuffleSampler
+
+
+def make(kind: str, **options: Any) -> Sampler:
+    if kind == "global":
+        return GlobalShuffleSampler(ROWS, **options)
+    return ShardShuffleSampler(SHARDS, **options)
+
+
+kinds = pytest.mark.parametrize("kind", ["global", "shards"])
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.uint64])
+def test_numbers_of_numpy_are_numbers(kind: str, dtype: Any) -> None:
+    seed = 100 + np.dtype(dtype).num  # that no other test has asked for
+    mine = {"seed": dtype(seed), "rank": dtype(1), "world_size": dtype(2), "epoch": dtype(3)}
+    of_numpy = make(kind, **mine)
+    first = list(islice(of_numpy, 200))
+    plain = make(kind, seed=seed, rank=1, world_size=2, epoch=3)
+    assert list(islice(plain, 200)) == first
+    assert of_numpy.indices(dtype(5), dtype(9), epoch=dtype(7)).tolist() == (
+        plain.indices(5, 9, epoch=7).tolist()
+    )
+    assert of_numpy.index(dtype(255)) == plain.index(255)
+    of_numpy.set_epoch(dtype(4))
+    plain.set_epoch(4)
+    assert next(iter(of_numpy)) == next(iter(plain))
+    of_numpy.seek(dtype(200), epoch=dtype(6))
+    plain.seek(200, epoch=6)
+    assert next(iter(of_numpy)) == next(iter(plain))
+    state = of_numpy.state_dict(samples=dtype(200))
+    assert json.loads(json.dumps(state)) == plain.state_dict(samples=200)
+    of_numpy.load_state_dict({**state, "epoch": dtype(6), "position": np.int64(80)})
+    assert of_numpy.index(0) == plain.index(0)
+
+
+def test_a_count_of_numpy() -> None:
+    assert GlobalShuffleSampler(np.int64(ROWS), 77).index(5) == (
+        GlobalShuffleSampler(ROWS, 77).index(5)
+    )
+
+
+@kinds
+def test_a_state_before_the_first_batch_is_where_it_goes_on(kind: str) -> None:
+    sampler = make(kind)
+    list(islice(sampler, 50))
+    sampler.load_state_dict({**sampler.state_dict(), "epoch": 3, "position": 40})
+    assert sampler.state_dict(samples=0) == sampler.state_dict()
+    assert (sampler.state_dict(samples=0)["epoch"], sampler.state_dict(5)["position"]) == (3, 45)
+    sampler.seek(30)
+    assert sampler.state_dict(samples=0)["position"] == 30
+    sampler.set_epoch(8)
+    assert (sampler.state_dict(0)["epoch"], sampler.state_dict(0)["position"]) == (8, 0)
+
+
+@kinds
+def test_the_next_epoch_begins_where_reading_ahead_has_come_to(kind: str) -> None:
+    sampler = make(kind)
+    list(sampler)
+    assert sampler.state_dict(samples=100)["epoch"] == 0  # read ahead, and not yet taken
+    sampler.set_epoch(1)
+    assert (sampler.state_dict(0)["epoch"], sampler.state_dict(0)["position"]) == (1, 0)
+
+
+@kinds
+def test_setting_the_epoch_of_a_running_iteration_keeps_where_it_began(kind: str) -> None:
+    sampler = make(kind)
+    sampler.seek(40, epoch=2)
+    running = iter(sampler)
+    next(running)
+    sampler.set_epoch(2)
+    next(running)
+    assert (sampler.state_dict()["position"], sampler.state_dict(1)["position"]) == (42, 41)
+
+
+@kinds
+def test_an_iteration_that_was_given_up_changes_nothing(kind: str) -> None:
+    sampler = make(kind)
+    old = iter(sampler)
+    next(old)
+    sampler.seek(0, epoch=0)
+    rest = len(list(old))
+    assert rest == ROWS - 1
+    assert (sampler.epoch, sampler.state_dict()["position"]) == (0, 0)
+
+
+@kinds
+@pytest.mark.parametrize("even", ["drop", "pad", False])
+@pytest.mark.parametrize("taken", [2, 3, 4])
+def test_ranks_go_on_in_the_same_epoch(kind: str, even: str | bool, taken: int) -> None:
+    def ranks() -> Iterator[Sampler]:
+        for rank in range(3):
+            if kind == "global":
+                yield GlobalShuffleSampler(10, 1, rank, 3, even=even)
+            else:
+                yield ShardShuffleSampler([4, 6], 1, rank, 3, even=even)
+
+    whole = [list(sampler) for sampler in ranks()]
+    state = {**next(ranks()).state_dict(), "position": 3 * taken}
+    resumed = list(ranks())
+    for sampler in resumed:
+        sampler.load_state_dict(state)
+    over = taken >= max(map(len, whole))
+    assert {sampler.epoch for sampler in resumed} == {int(over)}
+    if not over:
+        assert [list(sampler) for sampler in resumed] == [rows[taken:] for rows in whole]
+        assert {sampler.epoch for sampler in resumed} == {1}
+
+
+@kinds
+def test_after_the_last_sample_comes_the_next_epoch(kind: str) -> None:
+    sampler = make(kind)
+    running = iter(sampler)
+    for _ in range(ROWS):  # the iteration does not know that nothing comes after it
+        next(running)
+    for state in (sampler.state_dict(), sampler.state_dict(samples=ROWS + 16)):
+        assert (state["epoch"], state["position"]) == (1, 0)
+        resumed = make(kind)
+        resumed.load_state_dict(state)
+        resumed.set_epoch(state["epoch"])
+        assert list(islice(resumed, 9)) == make(kind, epoch=1).indices(0, 9).tolist()
+
+
+def test_states_of_another_kind_or_other_shards() -> None:
+    of_all = GlobalShuffleSampler(ROWS).state_dict(samples=50)
+    by_shards = ShardShuffleSampler(SHARDS)
+    with pytest.raises(StateMismatchError, match="has kind global, and this shards"):
+        by_shards.load_state_dict(of_all)
+    with pytest.raises(StateMismatchError, match="has kind shards, and this global"):
+        GlobalShuffleSampler(ROWS).load_state_dict(by_shards.state_dict())
+    with pytest.raises(StateMismatchError, match=r"has shards .*, and this"):
+        ShardShuffleSampler([4_000, 6_000]).load_state_dict(by_shards.state_dict())
+    with pytest.raises(StateMismatchError, match="has even drop, and this pad"):
+        ShardShuffleSampler(SHARDS, even="pad").load_state_dict(by_shards.state_dict())
+    ShardShuffleSampler(np.array(SHARDS, np.int32)).load_state_dict(by_shards.state_dict())
+
+
+@kinds
+@pytest.mark.parametrize("value", [-5, "5", None, 1.5, True])
+@pytest.mark.parametrize("name", ["epoch", "position"])
+def test_states_that_are_damaged(kind: str, name: str, value: Any) -> None:
+    sampler = make(kind)
+    sampler.seek(7)
+    with pytest.raises(StateMismatchError, match=f"damaged state: {name} must be an int"):
+        sampler.load_state_dict({**sampler.state_dict(), name: value})
+    assert sampler.state_dict()["position"] == 7
+
+
+@kinds
+def test_a_state_is_for_one_iteration(kind: str) -> None:
+    rows = RowDataset(ArrowBackend(table=pa.table({"id": range(ROWS)})))
+    sampler = make(kind)
+    loader = DataLoader(rows, batch_size=100, sampler=sampler)
+    sampler.seek(9_800)
+    state = sampler.state_dict()
+    assert next(iter(loader))["id"].tolist() == sampler.indices(9_800, 9_900).tolist()
+    assert len(list(islice(loader, 5))) == 5  # the epoch from its start
+    sampler.load_state_dict(state)
+    assert len(list(loader)) == 2
+
+
+def test_shards_of_rows() -> None:
+    backend = ArrowBackend(table=pa.table({"id": range(50)}))
+    rows = RowDataset(backend)
+    assert list(ShardShuffleSampler(rows, 3)) == list(ShardShuffleSampler(backend, 3))
+    with pytest.raises(OptionError, match="a view of 20 of 50 rows has no shards"):
+        ShardShuffleSampler(rows[:20])
+
+
+@pytest.mark.parametrize("shards", [5, {}, None, [1.5, 2.0], ["3"], [[1, 2], [3, 4]]])
+def test_what_has_no_shards(shards: Any) -> None:
+    with pytest.raises(TypeError, match="shards must be a backend with shard_rows"):
+        ShardShuffleSampler(shards)
