@@ -26,6 +26,8 @@ from servers.fixtures import (  # noqa: F401
 )
 
 # Files are written and read in an example: how long that takes is the machine's affair.
+collect_ignore = ["access/rank_scripts"]  # what tests start, and no tests
+
 settings.register_profile("without deadline", deadline=None)
 settings.load_profile("without deadline")
 
