@@ -21,15 +21,17 @@ from penstock.access.parquet import ParquetBackend
 warnings.simplefilter("ignore")
 backend = ParquetBackend(sys.argv[1])
 going = True
+random = np.random.default_rng  # imported by numpy when it is asked for, under a lock
 
 def read():
-    rows = np.random.default_rng().integers(0, 600, 16)
+    rows = random().integers(0, 600, 16)
     assert backend.take(rows)["id"].to_pylist() == rows.tolist()
 
 def busy():
     while going:
         read()
 
+read()
 threads = [threading.Thread(target=busy) for _ in range(2)]
 for thread in threads:
     thread.start()

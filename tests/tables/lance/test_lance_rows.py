@@ -163,9 +163,11 @@ def test_blobs_come_as_bytes(elsewhere: Elsewhere, tmp_path: Path, kind: str, st
 
 def write_halves(uri: str) -> None:
     import lance
-    from lance.arrow import bfloat16_array
 
-    lance.write_dataset(pa.table({"half": bfloat16_array([1.0, 2.0, None])}), uri)
+    halves = pa.array([b"\x80\x3f", b"\x00\x40", None], pa.binary(2))
+    named = {"ARROW:extension:name": "lance.bfloat16", "ARROW:extension:metadata": ""}
+    schema = pa.schema([pa.field("half", pa.binary(2), metadata=named)])
+    lance.write_dataset(pa.table([halves], schema=schema), uri)
 
 
 def test_types_of_lance_come_as_what_they_are_stored_as(
