@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from penstock.access import Backend
 from penstock.errors import OptionError
 from penstock.loader import ArrayRecordDataset, IcebergDataset, LanceDataset, PaimonDataset
+from penstock.loader.opening import kind_of
 
 __all__ = [
     "TABLES",
@@ -25,7 +24,6 @@ __all__ = [
 TABLES = ("iceberg", "paimon")
 """formats that are no formats of files"""
 _LANCE, _ARRAY_RECORD = "lance", "array-record"
-_RECORDS = re.compile(r"\.array_?record[^/]*$")
 
 
 def chosen_source(source: Any, arguments: Namespace) -> Any:
@@ -47,7 +45,7 @@ def chosen_source(source: Any, arguments: Namespace) -> Any:
 def chosen_backend(source: str | Sequence[str], arguments: Namespace) -> Backend | None:
     """The rows of a Lance table or of ArrayRecord files; None if it is anything else."""
     named = [source] if isinstance(source, str) else list(source)
-    kind = arguments.format or _kind(named[0])
+    kind = arguments.format or kind_of(named[0])
     if kind not in (_LANCE, _ARRAY_RECORD):
         return None
     if arguments.catalog is not None:
@@ -58,15 +56,6 @@ def chosen_backend(source: str | Sequence[str], arguments: Namespace) -> Backend
     if len(named) > 1:
         raise OptionError("one Lance table is converted at a time")
     return LanceDataset(named[0], storage_options=storage).backend
-
-
-def _kind(path: str) -> str | None:
-    """What a path is by its name, or by the names in its directory."""
-    here = path.removeprefix("file://")
-    names = os.listdir(here) if os.path.isdir(here) else []
-    if path.rstrip("/").endswith(".lance") or "_versions" in names:
-        return _LANCE
-    return _ARRAY_RECORD if any(map(_RECORDS.search, [path, *names])) else None
 
 
 def chosen_columns(arguments: Namespace) -> list[str] | None:

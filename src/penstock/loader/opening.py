@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -17,9 +18,9 @@ from penstock.loader.settings import PathLike
 from penstock.loader.structured import StructuredDataset
 from penstock.loader.video_frames import VideoFramesDataset
 
-__all__ = ["open_dataset"]
+__all__ = ["kind_of", "open_dataset"]
 
-_ARRAY_RECORD = (".array_record", ".arrayrecord")
+_RECORDS = re.compile(r"\.array_?record[^/]*$")
 _OF_OPTION: dict[str, type[TabularDataset]] = {
     "catalog_config": IcebergDataset,
     "catalog_options": PaimonDataset,
@@ -47,32 +48,26 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
         location = list(location)
     named = location if isinstance(location, list) else [location]
     path = os.fspath(named[0]) if named else ""
-    if _is_lance(path):
+    kind = kind_of(path)
+    if kind == "lance":
         if len(named) > 1:
             raise OptionError("a Lance table is opened by itself, and not in a list")
         return LanceDataset(path, **options)
-    if _is_array_record(path):
+    if kind == "array-record":
         return ArrayRecordDataset(location, **options)
     return StructuredDataset(location, **{"format": None, **options})
 
 
-def _is_lance(path: str) -> bool:
+def kind_of(path: str) -> str | None:
+    """What lies at a path by its name, or by the names in its directory: lance, array-record.
+
+    Also ``train.array_record-00001-of-00010``, ``train.array_record*`` and ``a.array_record[0:9]``.
+    """
     here = path.removeprefix("file://")
-    return path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(here, "_versions"))
-
-
-def _is_array_record(path: str) -> bool:
-    name = (path.partition("[")[0] if path.endswith("]") else path).removeprefix("file://")
-    if os.path.isdir(name):
-        with os.scandir(name) as entries:
+    names: list[str] = []
+    if os.path.isdir(here):
+        with os.scandir(here) as entries:
             names = [entry.name for entry in islice(entries, _ENTRIES_LOOKED_AT)]
-        return any(_named_array_record(one) for one in names)
-    return _named_array_record(name)
-
-
-def _named_array_record(name: str) -> bool:
-    """Also ``train.array_record-00001-of-00010`` and ``train.array_record*``."""
-    base = os.path.basename(name)
-    return any(
-        base.endswith(end) or f"{end}-" in base or f"{end}*" in base for end in _ARRAY_RECORD
-    )
+    if path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(here, "_versions")):
+        return "lance"
+    return "array-record" if any(map(_RECORDS.search, [path, *names])) else None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyroaring
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -227,7 +228,6 @@ def vector_blob(bitmap: bytes) -> bytes:
 
 
 def roaring(numbers: list[int], runs: bool = False) -> bytes:
-    pyroaring = pytest.importorskip("pyroaring")
     bitmap = pyroaring.BitMap64(numbers)
     if runs:
         bitmap.run_optimize()

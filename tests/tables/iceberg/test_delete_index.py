@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyiceberg")
-
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.avro.file import AvroOutputFile

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyroaring
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,7 +63,6 @@ def equality_file(
 
 
 def vector_file(path: Path, rows: list[int]) -> DeletionVector:
-    pyroaring = pytest.importorskip("pyroaring")
     body = bytes.fromhex("d1d33964") + pyroaring.BitMap64(rows).serialize()
     blob = len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
     path.write_bytes(b"PFA1" + blob + b"PFA1")
