@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rank_jobs import PATIENCE_S, run_ranks
 from rows_made import ROWS, made_table, write_shards
 
 from penstock.access import GlobalShuffleSampler
@@ -15,28 +16,13 @@ from penstock.access import GlobalShuffleSampler
 SCRIPTS = Path(__file__).parent / "rank_scripts"
 SOURCES = Path(__file__).parents[2] / "src"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"}
-PATIENCE_S = 300
 
 
 def test_two_ranks_train_and_resume(tmp_path: Path) -> None:
     write_shards(tmp_path, made_table())
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPTS / "training_over_rows.py"), str(tmp_path), str(rank)],
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [job.communicate(timeout=PATIENCE_S)[0] for job in jobs]
-    finally:
-        for job in jobs:
-            job.kill()
-            job.wait()
-    assert [job.returncode for job in jobs] == [0, 0], "\n".join(outputs)[-6000:]
+    script = str(SCRIPTS / "training_over_rows.py")
+    commands = [[sys.executable, script, str(tmp_path), str(rank)] for rank in range(2)]
+    run_ranks(commands, [ENVIRONMENT] * 2)
     first, second = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
     assert sorted(first["torch"] + second["torch"]) == list(range(ROWS))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_jobs import run_ranks
 from servers.processes import free_port
 from torch.utils.data import DistributedSampler
 
@@ -18,7 +18,6 @@ from penstock.access import GlobalShuffleSampler, ShardShuffleSampler
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "samplers_of_ranks.py"
 SOURCES = Path(__file__).parents[2] / "src"
-PATIENCE_S = 300
 ROWS = 60
 
 
@@ -32,23 +31,8 @@ def seen_by_ranks(folder: Path) -> list[Any]:
         "WORLD_SIZE": "2",
         "ACCELERATE_USE_CPU": "1",
     }
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [job.communicate(timeout=PATIENCE_S)[0] for job in jobs]
-    finally:
-        for job in jobs:
-            job.kill()
-            job.wait()
-    assert [job.returncode for job in jobs] == [0, 0], "\n".join(outputs)[-6000:]
+    ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    run_ranks([[sys.executable, str(SCRIPT), str(folder)]] * 2, ranks)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 

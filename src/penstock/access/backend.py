@@ -112,6 +112,14 @@ class Backend(ABC):
         for start, length in self._blocks(shard):
             yield from self._slice(start, length, schema).to_batches()
 
+    def _streamed(
+        self, shard: int, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The same, as the loader would read them."""
+        start, rows = int(self.shard_starts[shard]), int(self.shard_rows[shard])
+        for table in self.stream(start, rows, schema, block_bytes):
+            yield from table.to_batches()
+
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
         """Runs of rows (first of all rows, number) that are best read as one."""
         first, rows = int(self.shard_starts[shard]), int(self.shard_rows[shard])

@@ -103,9 +103,7 @@ class LanceBackend(Backend):
             raise self._placed(error, np.arange(start, start + length), schema) from None
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        start, rows = int(self.shard_starts[shard]), int(self.shard_rows[shard])
-        for table in self.stream(start, rows, schema, _BATCH_BYTES):
-            yield from table.to_batches()
+        return self._streamed(shard, schema, _BATCH_BYTES)
 
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int

@@ -144,9 +144,7 @@ class ParquetBackend(Backend):
         return pa.concat_tables(self.stream(start, length, schema, _SLICE_BYTES))
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        start, rows = int(self.shard_starts[shard]), int(self.shard_rows[shard])
-        for table in self.stream(start, rows, schema, _BATCH_BYTES):
-            yield from table.to_batches()
+        return self._streamed(shard, schema, _BATCH_BYTES)
 
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int
