@@ -7,6 +7,7 @@
     ├── PlanError (ValueError)              a strategy loses or repeats rows
     ├── ReadError (OSError)                 a file cannot be read
     │   ├── FileChangedError                it is not the file that was discovered
+    │   ├── StaleIndexError                 an index is not that of its archive, or is damaged
     │   └── AccessDeniedError (PermissionError)   a store lets nobody in, or not us
     ├── WriteError (OSError)                something cannot be written
     ├── ConversionError (ValueError)        a value has no place in the output type
@@ -34,6 +35,7 @@ __all__ = [
     "ReadError",
     "SchemaError",
     "SkippedDataWarning",
+    "StaleIndexError",
     "StateMismatchError",
     "WorkerError",
     "WriteError",
@@ -66,6 +68,10 @@ class ReadError(PenstockError, OSError):
 
 class FileChangedError(ReadError):
     """A file changed or vanished after it was discovered."""
+
+
+class StaleIndexError(ReadError):
+    """An index does not fit the archive that it is of; reading by it would give wrong bytes."""
 
 
 class AccessDeniedError(ReadError, PermissionError):

@@ -1,0 +1,1 @@
+"""Tar archives by their index: any member of any shard at once."""
