@@ -43,6 +43,8 @@ PEERS = (
     Peer("lance", "lance.torch", "pylance", ".venv-peers-lance"),
     Peer("litdata", "litdata", "litdata", ".venv-peers-litdata"),
     Peer("ray_data", "Ray Data", "ray", ".venv-peers-ray"),
+    Peer("webshart_tar", "webshart", "webshart", ".venv-peers-tar"),
+    Peer("webdataset_tar", "webdataset", "webdataset", ".venv-peers-tar"),
     Peer("paimon", "pypaimon", "pypaimon", ".venv-paimon", same_ground=False),
     Peer(
         "mosaic",

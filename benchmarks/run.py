@@ -30,13 +30,14 @@ from quiet import in_a_quiet_moment
 from remote_store import TWO_COLUMNS, BucketBehindProxy, needed_bytes, network_of, serving
 from requests_table import requests
 from table import COMPARISONS
+from tar_rows import TAR_MODULES, TAR_STOPS_EARLY
 from versions import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 STAYS_IN_THE_RUN = 2.0
 """a setting that is slower than the best one by more than this factor is run once only"""
 _PASS_TIMEOUT_S = 900
-_STOPS_EARLY = ("paimon.to-torch", *ACCESS_STOPS_EARLY)
+_STOPS_EARLY = ("paimon.to-torch", *ACCESS_STOPS_EARLY, *TAR_STOPS_EARLY)
 """arms whose rate is the same throughout, and so low that the rest is not waited for"""
 
 
@@ -105,10 +106,11 @@ def _do_beforehand(comparisons: list[Comparison], data: Data) -> None:
         if network_of(name) is None and prepared:
             print("_", end="", flush=True)
             _call(name, Data(data.scale * share_of(name)), "--beforehand")
-    shared = next((name for name in names if name.partition(".")[0] in ACCESS_MODULES), None)
-    if shared is not None:  # one arm makes the data of all of them
-        print("_", end="", flush=True)
-        _call(shared, data, "--beforehand")
+    for modules in (ACCESS_MODULES, TAR_MODULES):
+        shared = next((name for name in names if name.partition(".")[0] in modules), None)
+        if shared is not None:  # one arm makes the data of all of them
+            print("_", end="", flush=True)
+            _call(shared, data, "--beforehand")
 
 
 def _measure_strengths(verdicts: list[Verdict], data: Data) -> sections.Strengths:
@@ -167,7 +169,7 @@ def _run_once(name: str, data: Data, bucket: BucketBehindProxy | None) -> dict[s
         result: dict[str, float] = json.loads(_call(name, here))
         return result
     result = json.loads(_call(name, here, environment=bucket.prepare(network)))
-    if ".startup-" not in name:
+    if ".startup-" not in name and not name.startswith(TAR_MODULES):
         columns = tuple(TWO_COLUMNS) if ".two-" in name else None
         result["needed_bytes"] = needed_bytes(here, columns)
     return result

@@ -34,6 +34,7 @@ install_peer .venv-peers "$ground" torch-dataloader-utils==0.2.0 s3fs==2026.9.0
 install_peer .venv-peers-datasets "$ground" datasets==5.2.0
 install_peer .venv-peers-lance "$ground" pylance==14.0.2
 install_peer .venv-peers-litdata "$ground" litdata==0.2.76 polars==2.1.0
+install_peer .venv-peers-tar "$ground" webshart==0.4.6 webdataset==1.0.2
 # Its reader of files imports fsspec's for HTTP, and the batches for torch come from ray.train.
 install_peer .venv-peers-ray "$ground" 'ray[data,train]==2.60.0' 'fsspec[http]'
 

@@ -8,6 +8,7 @@ from iceberg_rows import ICEBERG
 from order_rows import ADAPTIVE, RESUMES, SHUFFLE_BUFFER, SHUFFLES
 from paimon_rows import PAIMON
 from remote_rows import REMOTE
+from tar_rows import TAR
 
 __all__ = ["COMPARISONS"]
 
@@ -91,6 +92,7 @@ COMPARISONS = (
     *ICEBERG,
     *PAIMON,
     *ACCESS,
+    *TAR,
     Comparison(
         "first-batch",
         "time to first batch, after imports",

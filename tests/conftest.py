@@ -31,9 +31,23 @@ collect_ignore = ["access/rank_scripts"]  # what tests start, and no tests
 settings.register_profile("without deadline", deadline=None)
 settings.load_profile("without deadline")
 
+# Where children are started by a server, that has imported what they need.
+multiprocessing.get_context("forkserver").set_forkserver_preload(["penstock"])
+
 # A shell starts jobs in the background with interrupts ignored, and all their children with them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Modules and tests stay for good. To look for garbage among them takes half a second each time,
+# and tests that ask for that are many.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+
 
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_S = 30.0

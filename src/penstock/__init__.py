@@ -8,6 +8,8 @@ and decode (``stream``), columns are turned into tensors once a block (``convert
 batches are cut from the blocks and handed out by a standard DataLoader (``loader``).
 """
 
+from penstock.access import BucketBatchSampler
+from penstock.archives.tar.shards import TarShards
 from penstock.errors import (
     AccessDeniedError,
     ConversionError,
@@ -33,6 +35,7 @@ from penstock.loader import (
     PaimonDataset,
     StatefulLoader,
     StructuredDataset,
+    TarDataset,
     VideoFramesDataset,
     merge_states,
 )
@@ -52,12 +55,13 @@ from penstock.plan import (
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
 )
-from penstock.write import shuffle_into
+from penstock.write import TarWriter, shuffle_into
 
 __all__ = [
     "AccessDeniedError",
     "ArrayRecordDataset",
     "ArrowDataset",
+    "BucketBatchSampler",
     "ByteRange",
     "ConversionError",
     "DataFileInfo",
@@ -85,6 +89,9 @@ __all__ = [
     "StateMismatchError",
     "StatefulLoader",
     "StructuredDataset",
+    "TarDataset",
+    "TarShards",
+    "TarWriter",
     "TargetSizeSplitStrategy",
     "VideoFramesDataset",
     "WorkerError",

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from warm_interpreters import WarmProcess
 
 PATIENCE_S = 300
 
 
 def run_ranks(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> None:
-    """Start them together, and wait until all have ended well."""
-    jobs = [
-        subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        for command, env in zip(commands, environments, strict=True)
-    ]
-    try:
-        outputs = [job.communicate(timeout=PATIENCE_S)[0] for job in jobs]
-    finally:
-        for job in jobs:
-            job.kill()
-            job.wait()
-    assert [job.returncode for job in jobs] == [0] * len(jobs), "\n".join(outputs)[-6000:]
+    """Start scripts with their arguments together, and wait until all have ended well."""
+    with ExitStack() as running:
+        jobs = [
+            running.enter_context(WarmProcess(*command, env=env))
+            for command, env in zip(commands, environments, strict=True)
+        ]
+        ended = [job.finish(timeout_s=PATIENCE_S) for job in jobs]
+    outputs = "\n".join(one.stdout + one.stderr for one in ended)
+    assert [one.returncode for one in ended] == [0] * len(jobs), outputs[-6000:]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from array_record_files import records_of, write_records
 from array_record_processes import TASKS
+from warm_interpreters import run_warm
 
 SCRIPT = Path(__file__).with_name("array_record_processes.py")
-PATIENCE_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +18,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProces
     """All tasks, in a process that is killed if one of them hangs; the first is in a fresh one."""
     folder = tmp_path_factory.mktemp("records")
     path = write_records(folder / "a.array_record", records_of(150, size=3000))
-    return subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", SCRIPT, path],
-        timeout=PATIENCE_S,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    return run_warm(SCRIPT, path)
 
 
 @pytest.mark.parametrize("task", [task.__name__ for task in TASKS])

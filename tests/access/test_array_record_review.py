@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from array_record_files import records_of, write_records
+from warm_interpreters import run_warm
 
 from penstock.access.array_record import ArrayRecordBackend
 from penstock.archives.array_record import ServedReader
@@ -52,8 +51,8 @@ def test_a_file_that_is_replaced_under_a_forked_child(
     for number in range(files):
         write_records(tmp_path / f"{number:03d}.array_record", records_of(10, number))
     write_records(tmp_path / "other", records_of(10, 1000))
-    command = [sys.executable, "-W", "ignore", "-c", NEVER_REUSED, str(tmp_path), str(files)]
-    assert subprocess.run(command, timeout=120, check=False).returncode == code
+    done = run_warm("-c", NEVER_REUSED, tmp_path, files)
+    assert done.returncode == code, done.stderr
 
 
 def test_another_process_reads_no_other_file_of_the_same_path(tmp_path: Path) -> None:

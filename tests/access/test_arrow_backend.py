@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import ipc
+from warm_interpreters import run_warm
 
 from penstock.access.arrow import ArrowBackend
 from penstock.errors import (
@@ -207,7 +207,7 @@ backend.take([0])
 with open("/proc/self/maps") as maps:
     print(sum(".arrow" in line for line in maps))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = run_warm("-c", code)
     assert done.returncode == 0, done.stderr
     assert 1024 <= int(done.stdout) <= 2048  # for rows that are picked and for those in order
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from warm_interpreters import run_warm
 
 from penstock.access.parquet import ParquetBackend
 
@@ -56,8 +55,7 @@ assert not any(ends), ends
 def test_children_that_are_forked_while_threads_take_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": range(600)}), path, row_group_size=100)
-    command = [sys.executable, "-c", FORKING, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_warm("-c", FORKING, path)
     assert done.returncode == 0, done.stderr
 
 

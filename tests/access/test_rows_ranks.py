@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from rank_jobs import PATIENCE_S, run_ranks
 from rows_made import ROWS, made_table, write_shards
+from warm_interpreters import run_warm
 
 from penstock.access import GlobalShuffleSampler
 
@@ -21,7 +20,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"}
 def test_two_ranks_train_and_resume(tmp_path: Path) -> None:
     write_shards(tmp_path, made_table())
     script = str(SCRIPTS / "training_over_rows.py")
-    commands = [[sys.executable, script, str(tmp_path), str(rank)] for rank in range(2)]
+    commands = [[script, str(tmp_path), str(rank)] for rank in range(2)]
     run_ranks(commands, [ENVIRONMENT] * 2)
     first, second = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
@@ -35,13 +34,7 @@ def test_two_ranks_train_and_resume(tmp_path: Path) -> None:
 
 def test_accelerate_and_lightning_go_through_epochs() -> None:
     script = SCRIPTS / "frameworks_over_rows.py"
-    ran = subprocess.run(
-        [sys.executable, str(script)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    ran = run_warm(script, env=ENVIRONMENT, timeout_s=PATIENCE_S)
     assert ran.returncode == 0, ran.stderr[-6000:]
     seen = json.loads(ran.stdout.splitlines()[-1])
     sampler = GlobalShuffleSampler(100, 3)

@@ -83,6 +83,6 @@ def test_bytes_cross_in_the_shared_buffer() -> None:
     make, arguments = batch.__reduce__()
     assert make(*arguments)["data"] == [bytes([i]) * 1_000 for i in range(32)]
     buffer, layout = arguments
-    assert buffer.nbytes > 32_000
+    assert buffer.memory.nbytes > 32_000
     assert len(layout) < 2_000, "no value is in the pickle"
     assert len(pickle.dumps(layout)) < 3_000

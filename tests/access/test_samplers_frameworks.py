@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def seen_by_ranks(folder: Path) -> list[Any]:
         "ACCELERATE_USE_CPU": "1",
     }
     ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    run_ranks([[sys.executable, str(SCRIPT), str(folder)]] * 2, ranks)
+    run_ranks([[str(SCRIPT), str(folder)]] * 2, ranks)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from warm_interpreters import run_warm
 
 from penstock.cli import main
 from penstock.cli.audit import ColumnIds, LocationLoaders
@@ -56,8 +56,7 @@ def write_module(folder: Path, name: str, step: str) -> str:
 
 
 def audit_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", "audit", *arguments, *PATIENTLY]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    return run_warm("-m", "penstock", "audit", *arguments, *PATIENTLY, cwd=cwd)
 
 
 def test_a_factory_of_the_working_directory_is_found_and_acquitted(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from warm_interpreters import run_warm
 
 from penstock.access.array_record import ArrayRecordBackend
 from penstock.cli import main
@@ -100,8 +99,7 @@ sys.exit(main(["convert", sys.argv[1], sys.argv[2], "--to", "array-record"]))
 @pytest.mark.parametrize("name", ["t.lance", "t"])
 def test_records_of_a_lance_table(tmp_path: Path, name: str) -> None:
     target = tmp_path / "a.array_record"
-    command = [sys.executable, "-c", LANCE, tmp_path / name, target]
-    done = subprocess.run(command, timeout=200, check=False, capture_output=True, text=True)
+    done = run_warm("-c", LANCE, tmp_path / name, target)
     assert done.stdout == f"300 rows in 1 file: {target}\n", done.stderr
     assert ArrayRecordBackend(target).table["id"].to_pylist() == list(range(300))
 

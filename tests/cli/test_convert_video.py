@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+from warm_interpreters import run_warm
 
 READ = """
 import sys
@@ -16,16 +15,6 @@ from penstock.access.video_frames import VideoFramesBackend
 windows = VideoFramesBackend(sys.argv[1], window_length=2, hop_size=2)
 print(len(windows), windows.get_row(0)["video"].shape, windows.segment_filename(1))
 """
-
-
-def python(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -45,22 +34,22 @@ def videos(tmp_path: Path) -> Path:
 def test_videos_are_converted(videos: Path, tmp_path: Path) -> None:
     target = tmp_path / "frames.lance"
     options = ["--to", "video-frames", "--size", "12", "--fps", "5", "--codec", "jpeg"]
-    done = python("-m", "penstock", "convert", videos, target, *options)
+    done = run_warm("-m", "penstock", "convert", videos, target, *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"10 frames of 1 video: {target}\n"
     assert "converting 100%" in done.stderr
-    read = python("-c", READ, target)
+    read = run_warm("-c", READ, target)
     assert read.stdout == "5 (2, 12, 16, 3) a clip_000002-000003\n", read.stderr
 
 
 def test_a_damaged_video_is_one_line_or_left_out(videos: Path, tmp_path: Path) -> None:
     (videos / "broken.mkv").write_text("no video")
     command = ["-m", "penstock", "convert", videos, tmp_path / "frames.lance"]
-    done = python(*command, "--to", "video-frames")
+    done = run_warm(*command, "--to", "video-frames")
     assert done.returncode == 2
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("penstock convert:")]
     assert "broken.mkv is no video that can be read" in said
-    done = python(*command, "--to", "video-frames", "--on-error", "skip")
+    done = run_warm(*command, "--to", "video-frames", "--on-error", "skip")
     assert done.returncode == 0, done.stderr
     assert "20 frames of 1 video, 1 skipped" in done.stdout
     assert f"skipped: {videos / 'broken.mkv'}" in done.stderr

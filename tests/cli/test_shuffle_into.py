@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from warm_interpreters import run_warm
 
 from penstock.cli import main
 from penstock.cli.shuffle_into import Bar
@@ -70,8 +69,7 @@ def test_what_makes_no_sense(
 
 
 def test_the_module_as_a_command(source: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock", "shuffle-into", source, tmp_path / "out"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    done = run_warm("-m", "penstock", "shuffle-into", source, tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, f"5,000 rows in 1 parquet part: {tmp_path}/out\n")
     assert json.loads((tmp_path / "out" / "_penstock_shuffled.json").read_text())["rows"] == 5_000
 

@@ -1,41 +1,79 @@
-"""Scripts in processes of their own, under torchrun or not, that are ended if they hang."""
+"""Scripts in processes of their own, as ranks or not, that are ended if they hang."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from torch.distributed import TCPStore
+from warm_interpreters import ColdProcess, WarmProcess, run_warm
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SOURCES = Path(__file__).parents[2] / "src"
 PATIENCE_S = 400.0
 
 
-def run_script(script: Path, *args: object, ranks: int = 0, killed: bool = False) -> str:
-    """What a script prints; ``ranks=0`` runs it without torchrun. All must end well, or ``killed``.
+def run_script(
+    script: Path, *args: object, ranks: int = 0, torchrun: bool = False, killed: bool = False
+) -> str:
+    """What a script prints, alone or as so many ranks. All must end well, or ``killed``.
 
     A script that hangs prints the stacks of all its threads and is ended with its children.
     """
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [sys.executable, *(launcher if ranks else []), str(script), *map(str, args)]
-    job = subprocess.Popen(
-        command,
-        env=_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = job.communicate(timeout=PATIENCE_S)
-    finally:
-        _end_group(job)
-    assert (job.returncode != 0) == killed, f"exit code {job.returncode}\n{output[-8000:]}"
+    if torchrun:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks]
+        with ColdProcess(*launcher, script, *args, env=_environment()) as job:
+            ended = [job.finish(timeout_s=PATIENCE_S)]
+    elif ranks:
+        ended = _run_ranks([script, *args], ranks)
+    else:
+        ended = [run_warm(script, *args, env=_environment(), timeout_s=PATIENCE_S)]
+    output = "".join(one.stdout + one.stderr for one in ended)
+    codes = [one.returncode for one in ended]
+    assert any(codes) == killed, f"exit codes {codes}\n{output[-8000:]}"
     return output
+
+
+def _run_ranks(command: list[object], ranks: int) -> list[subprocess.CompletedProcess[str]]:
+    """What torchrun does: a store for all, variables for each, and no rank outlives another's fall.
+
+    Its own start takes as long as that of a rank: a few tests are there to be under it.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "tests",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    with ExitStack() as running:
+        jobs = [
+            running.enter_context(
+                WarmProcess(
+                    *command,
+                    env={**_environment(), **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                )
+            )
+            for rank in range(ranks)
+        ]
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline and {job.poll() for job in jobs} <= {None, 0}:
+            if all(job.poll() == 0 for job in jobs):
+                break
+            time.sleep(0.02)
+        else:
+            for job in jobs:
+                job.close()
+        return [job.finish() for job in jobs]
 
 
 def results_of(folder: Path, ranks: int) -> list[dict[str, Any]]:
@@ -52,11 +90,3 @@ def _environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PENSTOCK_TEST_PATIENCE_S": str(PATIENCE_S - 5),
     }
-
-
-def _end_group(job: subprocess.Popen[str]) -> None:
-    try:
-        os.killpg(job.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    job.wait()

@@ -18,7 +18,7 @@ BATCH = 32
 @pytest.fixture(scope="module")
 def trained(uneven_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ddp")
-    run_script(SCRIPTS / "ddp_runs.py", uneven_rows, folder, ranks=2)
+    run_script(SCRIPTS / "ddp_runs.py", uneven_rows, folder, ranks=2, torchrun=True)
     return results_of(folder, 2)
 
 
@@ -102,7 +102,8 @@ def test_killed_jobs_of_other_sizes_lose_and_repeat_nothing(
     for leg, ranks in enumerate(sizes):
         last = leg == len(sizes) - 1
         args = (uneven_rows, tmp_path, leg, "last" if last else "killed")
-        run_script(SCRIPTS / "killed_legs.py", *args, ranks=ranks, killed=not last)
+        how = {"ranks": ranks, "torchrun": leg == 0, "killed": not last}
+        run_script(SCRIPTS / "killed_legs.py", *args, **how)
     saved = [json.loads(path.read_text()) for path in tmp_path.glob("leg-*.json")]
     assert len(saved) == sum(sizes)
     counted = Counter(row for rank in saved for row in rank["rows"]["counted"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
-import subprocess
 import sys
 from collections import Counter
 from itertools import islice
@@ -16,6 +16,7 @@ from common_ground import KEPT
 from launching import SOURCES
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
+from warm_interpreters import run_warm
 
 from penstock import StructuredDataset, WorkerError
 
@@ -101,16 +102,14 @@ def test_a_state_goes_on_in_a_new_process(uneven_rows: Path, tmp_path: Path) -> 
     again = [batch["id"].tolist() for batch in islice(running, 5)]
     (tmp_path / "state").write_bytes(pickle.dumps(loader.state_dict()))
     del running
-    done = subprocess.run(
-        [sys.executable, __file__, str(uneven_rows), str(tmp_path / "state")],
-        env={
-            "PYTHONPATH": f"{SOURCES}:{Path(__file__).parent}:{Path(__file__).parent / 'scripts'}"
-        },
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=True,
+    paths = (SOURCES, Path(__file__).parent, Path(__file__).parent / "scripts")
+    done = run_warm(
+        __file__,
+        uneven_rows,
+        tmp_path / "state",
+        env={"PYTHONPATH": os.pathsep.join(map(str, paths))},
     )
+    assert done.returncode == 0, done.stderr
     rest = json.loads(done.stdout)
     assert again == whole[:5]
     assert rest == whole[5:]

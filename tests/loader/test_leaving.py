@@ -6,8 +6,6 @@ import gc
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from typing import Any
 
 import pytest
 from small_files import all_ids, descriptors, eventually, is_running, write_parquet
+from warm_interpreters import ColdProcess, WarmProcess
 from worker_code import with_process
 
 from penstock import StatefulLoader, StructuredDataset
@@ -153,20 +152,14 @@ main()
 def test_the_interpreter_exits_in_mid_epoch(data: Path, tmp_path: Path, workers: int) -> None:
     script = tmp_path / "exit.py"
     script.write_text(EXIT)
-    started = []
-    for number in range(5):
-        pair = [
-            subprocess.Popen(
-                [sys.executable, script, data, str(workers), how],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for how in ("fall off", "raise")
-        ]
-        started += [(number, process, process.communicate(timeout=300)) for process in pair]
-    for number, process, (_, errors) in started:
-        assert process.returncode == 0, f"run {number}: {errors}"
-        assert errors == "", f"run {number}"
+    ended = []
+    for start in (ColdProcess, *[WarmProcess] * 4):
+        with (
+            start(script, data, workers, "fall off") as one,
+            start(script, data, workers, "raise") as other,
+        ):
+            ended += [one.finish(), other.finish()]
+    assert [(done.returncode, done.stderr) for done in ended] == [(0, "")] * 10
 
 
 INTERRUPT = """
@@ -198,35 +191,26 @@ def test_an_interrupt_from_the_keyboard_ends_everything(
 ) -> None:
     script = tmp_path / "interrupt.py"
     script.write_text(INTERRUPT)
-    process = subprocess.Popen(
-        [sys.executable, script, data, str(workers)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    pids = list(map(int, process.stdout.readline().split()))
-    assert len(pids) == max(workers, 1)
-    time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode in (-signal.SIGINT, 130, 1)
-    assert "KeyboardInterrupt" in errors
-    assert "terminate called" not in errors
+    with WarmProcess(script, data, workers) as process:
+        pids = list(map(int, process.first_line().split()))
+        assert len(pids) == max(workers, 1)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        done = process.finish()
+    assert done.returncode in (-signal.SIGINT, 130, 1)
+    assert "KeyboardInterrupt" in done.stderr
+    assert "terminate called" not in done.stderr
     assert eventually(lambda: not any(map(is_running, pids)))
 
 
 def test_workers_end_when_their_parent_is_killed(data: Path, tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(INTERRUPT)
-    process = subprocess.Popen(
-        [sys.executable, script, data, "2"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    pids = list(map(int, process.stdout.readline().split()))
-    process.kill()
-    process.communicate(timeout=300)
+    with WarmProcess(script, data, 2) as process:
+        pids = list(map(int, process.first_line().split()))
+        assert len(pids) == 2
+        os.kill(process.pid, signal.SIGKILL)
+        process.finish()
     assert eventually(lambda: not any(map(is_running, pids)))
 
 

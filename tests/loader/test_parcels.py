@@ -12,6 +12,7 @@ import torch
 
 from penstock.convert import Converter
 from penstock.convert.packing import Batch, pack, unpack
+from penstock.convert.segments import Outgoing
 from penstock.loader.parcels import pack_blocks, pack_dicts
 
 
@@ -38,7 +39,7 @@ def test_alike_dicts_of_tensors_go_column_by_column() -> None:
     batches = [tensors(4), tensors(4, 4), tensors(1, 8), tensors(0)]
     packed = pack_dicts(batches)
     assert packed is not None
-    assert packed[0].is_shared()
+    assert isinstance(packed[0], Outgoing)
     arrived = unpack(*packed)
     assert len(arrived) == 4
     assert all(same(a, b) for a, b in zip(arrived, batches, strict=True))
@@ -77,7 +78,7 @@ def test_all_else_goes_pickled(batches: list[Any]) -> None:
 )
 def test_a_packed_value_arrives(value: Any) -> None:
     buffer, layout = pack(value)
-    assert buffer.is_shared()
+    assert isinstance(buffer, Outgoing)
     arrived = unpack(buffer, layout)
     if isinstance(value, dict):
         flat = {**value, **value.get("nested", {})}
@@ -92,7 +93,7 @@ def test_a_packed_value_arrives(value: Any) -> None:
 def test_a_slice_of_a_record_batch_does_not_take_the_whole_along() -> None:
     whole = pa.record_batch({"a": np.arange(100_000)})
     buffer, layout = pack(whole.slice(10, 5))
-    assert buffer.nbytes + len(layout) < 5_000
+    assert buffer.memory.nbytes + len(layout) < 5_000
     assert unpack(buffer, layout).equals(whole.slice(10, 5))
 
 
@@ -128,7 +129,7 @@ def test_blocks_of_strings_and_lists_arrive_as_they_were(output_format: str) -> 
         assert packed is None  # Python values are made by the worker
         return
     assert packed is not None
-    assert packed[0].nbytes < 20_000  # the rows, and not those beside them
+    assert packed[0].memory.nbytes < 20_000  # the rows, and not those beside them
     arrived = [one for part in unpack(*packed) for one in part.batches(25)]
     expected = [*cut.batches(25), *block.slice(990, 10).batches(25)]
     assert len(arrived) == len(expected) == 3

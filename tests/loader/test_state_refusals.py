@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_files import all_ids, write_csv, write_parquet
+from warm_interpreters import run_warm
 
 from penstock import StatefulLoader, StateMismatchError, StructuredDataset
 from penstock.testing import saved
@@ -230,12 +229,7 @@ def test_a_new_process_goes_on(tmp_path: Path, options: dict[str, Any]) -> None:
     state = loader.state_dict()
     rest = [batch["id"].tolist() for batch in running]
     following = [batch["id"].tolist() for batch in loader]
-    done = subprocess.run(
-        [sys.executable, script, directory, json.dumps(state), json.dumps(options)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_warm(script, directory, json.dumps(state), json.dumps(options))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [rest, following]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from small_files import all_ids, write_parquet
+from warm_interpreters import run_warm
 from worker_code import (
     die_at_row_777,
     leave_at_row_777,
@@ -180,12 +179,7 @@ def test_a_script_without_a_guard_is_told_to_have_one(
     """Also where the worker dies before it has taken all that it is sent."""
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
-    done = subprocess.run(
-        [sys.executable, script, data, method, str(ballast)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_warm(script, data, method, ballast)
     assert done.returncode == 1
     last = done.stderr[done.stderr.rindex("WorkerError") :]
     assert 'if __name__ == "__main__":' in last

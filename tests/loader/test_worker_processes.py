@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 import torch
 from small_files import ROWS, all_ids, write_csv, write_parquet
 from torch.utils.data import DataLoader
+from warm_interpreters import run_warm
 from worker_code import as_pair, doubled, with_process
 
 from penstock import StructuredDataset
@@ -161,12 +160,7 @@ def test_600_columns_with_256_descriptors(tmp_path: Path, own: str) -> None:
     pq.write_table(table, tmp_path / "data" / "wide.parquet", row_group_size=150)
     script = tmp_path / "wide.py"
     script.write_text(WIDE)
-    done = subprocess.run(
-        [sys.executable, script, tmp_path / "data", own, "torch"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_warm(script, tmp_path / "data", own, "torch")
     assert done.returncode == 0, done.stderr
     total = sum(range(columns))
     assert json.loads(done.stdout) == [[columns, total]] * (rows // 20)

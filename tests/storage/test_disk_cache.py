@@ -6,8 +6,6 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_folders import Served, numbers, parquet, put, rows_of, served
+from warm_interpreters import WarmProcess, run_warm
 
 from penstock.errors import FileChangedError, OptionError
 from penstock.storage import DiskCache, Meter
@@ -131,9 +130,7 @@ def test_another_process_reads_nothing_again(bucket: Served, tmp_path: Path) -> 
     total = sum(rows_of(loader))
     assert bucket.taken().reads
     place = [f"{bucket.bucket}/parts", bucket.proxy.url, str(tmp_path / "cache")]
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ALL, *place], capture_output=True, text=True, timeout=300
-    )
+    done = run_warm("-c", READ_ALL, *place)
     assert (done.stdout, done.stderr) == (f"{total}\n", "")
     asked = bucket.taken()
     assert asked.reads == []  # not even footers
@@ -348,20 +345,16 @@ print("done")
 """
 
 
-def run_script(code: str, *arguments: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def test_processes_stay_within_the_limit_together(tmp_path: Path) -> None:
     limit = 400_000
-    processes = [run_script(USE, tmp_path, limit, seed) for seed in range(2)]
     most = 0
-    while any(process.poll() is None for process in processes):
-        most = max(most, size_meanwhile(tmp_path))
-        time.sleep(0.002)
-    for process in processes:
-        assert process.communicate(timeout=300) == ("done\n", "")
+    command = ["-c", USE, tmp_path, limit]
+    with WarmProcess(*command, 0) as first, WarmProcess(*command, 1) as second:
+        while first.poll() is None or second.poll() is None:
+            most = max(most, size_meanwhile(tmp_path))
+            time.sleep(0.002)
+        for done in (first.finish(), second.finish()):
+            assert (done.stdout, done.stderr) == ("done\n", "")
     left = size_on_disk(tmp_path)
     assert most <= limit
     assert limit / 5 < left <= limit
@@ -414,8 +407,7 @@ cache.get(("a",), 1000, 300_000, fetch, Meter())
 @pytest.mark.parametrize("where", ["before", "within"])
 def test_a_writer_that_is_killed_leaves_it_usable(tmp_path: Path, where: str) -> None:
     limit = 500_000
-    writer = run_script(DIE, tmp_path, limit, where)
-    writer.communicate(timeout=300)
+    writer = run_warm("-c", DIE, tmp_path, limit, where)
     assert writer.returncode == -signal.SIGKILL
     (left,) = (tmp_path / "new").iterdir()
     cache, source = DiskCache.at(tmp_path, limit), Source()
@@ -449,7 +441,8 @@ print("done")
 
 
 def test_a_disk_that_is_full_is_no_reason_to_fail(tmp_path: Path) -> None:
-    assert run_script(FILL, tmp_path).communicate(timeout=300) == ("done\n", "")
+    done = run_warm("-c", FILL, tmp_path)
+    assert (done.stdout, done.stderr) == ("done\n", "")
     assert [path.name.split("-")[:2] for path in segments_in(tmp_path)] == [["0", "40000"]]
     assert not list((tmp_path / "new").iterdir())
 

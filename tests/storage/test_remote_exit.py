@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +17,12 @@ from numbered_rows import NAMES, Source, put_all, wait_until, with_parent
 from servers.faults import SLOW_DOWN, Request, Stall
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
+from warm_interpreters import ColdProcess, WarmProcess
 
 from penstock import OptionError
 
 BUCKET = "leaving"
 SCRIPT = Path(__file__).with_name("leaving_script.py")
-SOURCES = Path(__file__).parents[2] / "src"
 WAYS = {"hold": 0, "break": 0, "exit": 3, "raise": 1, "interrupt": -2, "thread": 0}
 """how a process leaves an epoch, and the status that it ends with"""
 
@@ -61,7 +59,14 @@ class Ended:
         return quiet and self.status == WAYS[self.way] and self.said == "reading\n"
 
 
-def run(source: Source, way: str, until: Callable[[], bool] | None = None, **options: Any) -> Ended:
+def run(
+    source: Source,
+    way: str,
+    until: Callable[[], bool] | None = None,
+    *,
+    cold: bool = False,
+    **options: Any,
+) -> Ended:
     """Read in an interpreter of its own, and leave once it is so far that ``until`` holds.
 
     Seconds are those from then on; one that hangs is ended and fails the test.
@@ -73,23 +78,13 @@ def run(source: Source, way: str, until: Callable[[], bool] | None = None, **opt
         "output_format": "numpy",
         **options,
     }
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), way, source.folder, json.dumps(settings)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), "PYTHONFAULTHANDLER": "1"},
-    )
-    with process:
-        try:
-            if until is not None:
-                wait_until(until)
-            began = time.monotonic()
-            said, complained = process.communicate("leave now\n", timeout=300)
-        finally:
-            process.kill()
-    return Ended(way, process.returncode, said, complained, time.monotonic() - began)
+    command = [SCRIPT, way, source.folder, json.dumps(settings)]
+    with ColdProcess(*command) if cold else WarmProcess(*command) as process:
+        if until is not None:
+            wait_until(until)
+        began = time.monotonic()
+        ended = process.finish("leave now\n")
+    return Ended(way, ended.returncode, ended.stdout, ended.stderr, time.monotonic() - began)
 
 
 def is_of_an_epoch(request: Request) -> bool:
@@ -116,8 +111,8 @@ def test_interpreters_with_workers_leave_in_mid_epoch(source: Source) -> None:
     assert [one for one in ended if not one.well] == []
 
 
-def test_an_interpreter_leaves_in_mid_epoch(source: Source) -> None:
-    ended = run_all(source, ["hold", "exit"], num_workers=0)
+def test_an_interpreter_of_its_own_leaves_in_mid_epoch(source: Source) -> None:
+    ended = run_all(source, ["hold", "exit"], cold=True, num_workers=0)
     assert [one for one in ended if not one.well] == []
 
 

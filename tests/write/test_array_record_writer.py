@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
+from warm_interpreters import run_warm
 
 from penstock.access.array_record import ArrayRecordBackend
 from penstock.errors import OptionError, SchemaError, WriteError
@@ -225,7 +224,7 @@ write_array_record(tables(), sys.argv[1])
 
 def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
     path = tmp_path / "x.array_record"
-    done = subprocess.run([sys.executable, "-c", KILLED, path], timeout=120, check=False)
+    done = run_warm("-c", KILLED, path)
     assert done.returncode == 9
     assert [name.startswith(".x.array_record.") for name in names(tmp_path)] == [True]
     write_array_record(TABLE, path)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shuffled_rows import beside, copied, ids_of, write_numbered
+from warm_interpreters import run_warm
 
 from penstock import FileChangedError, StateMismatchError, WriteError, shuffle_into
 
@@ -60,8 +59,7 @@ def test_killed_and_run_again(tmp_path: Path, how: str, count: int, kind: str, t
     source, copies = tmp_path / "source", tmp_path / "copies"
     write_numbered(source, files=2, rows=8_000, group=1_000)
     copies.mkdir()
-    command = [sys.executable, "-W", "ignore", SCRIPT, source, copies, how, count, kind, there]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    done = run_warm(SCRIPT, source, copies, how, count, kind, there)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["different"] == []
@@ -187,8 +185,7 @@ except WriteError as error:
 
 @pytest.mark.parametrize("limit", [40_000, 150_000])
 def test_no_room(source: Path, tmp_path: Path, limit: int) -> None:
-    command = [sys.executable, "-c", SMALL_DISK, source, tmp_path / "out", limit]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    done = run_warm("-c", SMALL_DISK, source, tmp_path / "out", limit)
     assert done.returncode == 0, done.stderr
     assert "cannot be written" in done.stdout
     assert "make room and run the same again" in done.stdout

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -19,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import ipc
 from shuffled_rows import beside, copied, ids_of, write_numbered
+from warm_interpreters import run_warm
 
 from penstock import OptionError, SchemaError, StructuredDataset, shuffle_into
 from penstock.write.keys import row_keys
@@ -375,8 +374,7 @@ def test_memory_stays_within_its_limit(tmp_path: Path) -> None:
         columns = {f"c{i}": rng.random(250_000) for i in range(18)}
         table = pa.table({"id": ids, **columns, "t": [f"row number {i}" for i in ids]})
         pq.write_table(table, tmp_path / "source" / f"{file}.parquet", row_group_size=10_000)
-    command = [sys.executable, "-c", LIMITED, str(tmp_path / "source"), str(tmp_path / "out")]
-    told = subprocess.run(command, capture_output=True, text=True)
+    told = run_warm("-c", LIMITED, tmp_path / "source", tmp_path / "out")
     assert told.returncode == 0, told.stderr
     allocated, resident = map(int, told.stdout.split())
     assert allocated < 36 << 20

@@ -32,6 +32,8 @@ from penstock.formats.failures import may_be_skipped
 from penstock.model import Int64Array, computed_once
 from penstock.plan import parse_bytes
 from penstock.storage import Access, DiskCache, Options
+from penstock.storage.access import protocol_of
+from penstock.storage.listing import named_locations
 
 __all__ = ["ArrayRecordBackend"]
 
@@ -78,6 +80,8 @@ class ArrayRecordBackend(Backend):
         """
         if access is None:
             access = _access(storage_options, cache_dir, cache_bytes)
+        named = named_locations(paths, as_they_are=access.filesystem is not None)
+        self._named = [one for one in named if not protocol_of(one)]
         self._high_memory = high_memory
         self._warned: set[str] = set()
         self._skips_broken = on_error == "skip"
@@ -106,6 +110,10 @@ class ArrayRecordBackend(Backend):
     @property
     def shard_names(self) -> Sequence[str]:
         return [shard.name for shard in self._shards]
+
+    @property
+    def locations(self) -> Sequence[str]:
+        return [*self._named, *(shard.file.path for shard in self._shards)]
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
@@ -196,28 +204,40 @@ class ArrayRecordBackend(Backend):
     def _read_on(
         self, shard: Shard, first: int, count: int, block_bytes: int, broken: BrokenRecords
     ) -> Iterator[tuple[Sequence[int], list[bytes]]]:
+        """All by one reader: any other would have to decode the group that this one is in."""
         stop, size = first + count, _FIRST_BYTES
+        reader = None
         while first < stop:
             rows = min(max(1, min(block_bytes, _BLOCK_BYTES) // size), stop - first)
             if self._high_memory:
                 rows = stop - first
-            numbers, records = self._run(shard, range(first, first + rows), broken)
+            reader = reader or self._files.taken(shard.file)
+            numbers = range(first, first + rows)
+            found: tuple[Sequence[int], list[bytes]]
+            try:
+                found = numbers, self._run(reader, shard, numbers)
+            except ReadError as error:
+                if not self._may_skip(error):
+                    raise
+                reader = None  # it fails ever after
+                found = self._whole(shard, numbers, broken)
+            records = found[1]
             if records:
-                yield numbers, records
+                yield found
                 size = max(1, sum(map(len, records)) // len(records))
             first += rows
+        if reader is not None:
+            self._files.readers.give_back(shard.file.path, reader)
 
-    def _run(
-        self, shard: Shard, numbers: range, broken: BrokenRecords
-    ) -> tuple[Sequence[int], list[bytes]]:
-        """Records that follow each other; those that cannot be read are left out if they may be."""
+    def _run(self, reader: Any, shard: Shard, numbers: range) -> list[bytes]:
+        """Records that follow each other."""
         read = read_at_once if self._high_memory else read_run
-        try:
-            with self._files.reader(shard.file) as reader:
-                return numbers, read(reader, numbers.start, len(numbers), shard.file.path)
-        except ReadError as error:
-            if not self._may_skip(error):
-                raise
+        return read(reader, numbers.start, len(numbers), shard.file.path)
+
+    def _whole(
+        self, shard: Shard, numbers: Sequence[int], broken: BrokenRecords
+    ) -> tuple[Sequence[int], list[bytes]]:
+        """Those of them that can be read."""
         found = broken.all_but(numbers, lambda number: self._files.record(shard.file, number))
         return [numbers[place] for place, _ in found], [record for _, record in found]
 

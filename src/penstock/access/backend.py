@@ -95,6 +95,11 @@ class Backend(ABC):
         """What tells a shard from another one that is there under its name later."""
         return [None] * self.num_shards
 
+    @property
+    def locations(self) -> Sequence[str]:
+        """What the user named, where that are places: nothing may be written into these."""
+        return ()
+
     def unit_rows(self, shard: int) -> int | None:
         """How many rows of a shard are best read as one; None: any rows are as good."""
         return None

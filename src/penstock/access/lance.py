@@ -81,6 +81,10 @@ class LanceBackend(Backend):
         return [f"{self.uri}/fragment {number}" for number in self._found.fragments]
 
     @property
+    def locations(self) -> Sequence[str]:
+        return [self.uri]
+
+    @property
     def shard_bytes(self) -> Sequence[int | None]:
         return self._found.sizes
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-import numpy as np
 import pyarrow as pa
-import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
@@ -21,10 +19,11 @@ from penstock.convert.columns import (
     ObjectColumn,
     StructColumn,
     TensorColumn,
-    object_array,
 )
+from penstock.convert.decoded import together
 from penstock.convert.packing import Batch, pack, unpack
 from penstock.convert.ragged import RaggedColumn
+from penstock.convert.segments import Bytes
 
 __all__ = ["Row", "RowBatch"]
 
@@ -61,7 +60,7 @@ class RowBatch(Sequence[Any]):
             return _record_batch(self._block)
         batch = _columns(self._block)
         for name, values in self._decoded.items():
-            batch[name] = _together(values, self.output_format)
+            batch[name] = together(values, self.output_format)
         return batch
 
     def row(self, place: int) -> Any:
@@ -200,7 +199,7 @@ def _is_same(value: Any, made: Any) -> bool:
     return len(value) == len(made) and all(map(operator.is_, value, made))
 
 
-def _arrived(buffer: torch.Tensor, layout: bytes) -> dict[str, Any]:
+def _arrived(buffer: Bytes, layout: bytes) -> dict[str, Any]:
     return _columns(unpack(buffer, layout))
 
 
@@ -261,24 +260,6 @@ def _first(column: Column) -> Any:
     if isinstance(column, TensorColumn | ArrayColumn):
         return column.values[0]
     return _split(column)[0]
-
-
-def _together(values: list[Any], output_format: str) -> Any:
-    """Decoded values as one array, if they are arrays of one shape and type, or numbers."""
-    if output_format == "dict" or not values:
-        return values
-    if all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values):
-        numbers = np.asarray(values)
-        if numbers.dtype.kind in "biuf":
-            return torch.from_numpy(numbers) if output_format == "torch" else numbers
-    first = values[0]
-    kind = torch.Tensor if output_format == "torch" else np.ndarray
-    if all(
-        isinstance(value, kind) and value.shape == first.shape and value.dtype == first.dtype
-        for value in values
-    ):
-        return torch.stack(values) if output_format == "torch" else np.stack(values)
-    return values if output_format == "torch" else object_array(values)
 
 
 def _collate_rows(batch: Any, *, collate_fn_map: Any = None) -> Any:

@@ -18,12 +18,12 @@ from torch.utils.data import get_worker_info
 from penstock.convert.images import decode_image
 from penstock.errors import OptionError, PenstockError, ReadError, SchemaError
 
-__all__ = ["Decoder", "make_decoders", "named_decoders"]
+__all__ = ["DATA_ERRORS", "Decoder", "make_decoders", "named_decoders", "usable_threads"]
 
 _VALUES_A_THREAD = 4
 """with fewer the work of starting a thread is not worth it"""
 
-_DATA_ERRORS = (
+DATA_ERRORS = (
     PenstockError,
     ValueError,
     OSError,
@@ -48,7 +48,7 @@ class Decoder:
     def decoded(self, values: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception]]:
         """All values, and why some of them could not be decoded."""
         stored = values.to_pylist()
-        threads = min(_threads(), max(1, len(stored) // _VALUES_A_THREAD))
+        threads = min(usable_threads(), max(1, len(stored) // _VALUES_A_THREAD))
         if threads == 1:
             results = [self._try(value) for value in stored]
         else:
@@ -60,7 +60,7 @@ class Decoder:
     def _try(self, value: Any) -> Any:
         try:
             return self._decode(value)
-        except _DATA_ERRORS as error:
+        except DATA_ERRORS as error:
             return _Failed(error)
 
     def _decode(self, value: Any) -> Any:
@@ -131,7 +131,7 @@ def _encoded(value: Any) -> bytes:
     return bytes(data)
 
 
-def _threads() -> int:
+def usable_threads() -> int:
     """Cores of this process, shared with the other workers of a loader."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     info = get_worker_info()

@@ -95,11 +95,14 @@ class RecordFiles:
     @contextmanager
     def reader(self, file: DataFileInfo) -> Iterator[Any]:
         """A reader of a file, for one thread."""
-        reader = self.readers.taken(file.path)
-        if reader is None:
-            reader = self._opened(file)
+        reader = self.taken(file)
         yield reader
         self.readers.give_back(file.path, reader)
+
+    def taken(self, file: DataFileInfo) -> Any:
+        """A reader of a file, to be given back to ``readers`` unless it has failed."""
+        reader = self.readers.taken(file.path)
+        return self._opened(file) if reader is None else reader
 
     def record(self, file: DataFileInfo, number: int) -> bytes:
         """One record, by as few calls as can be."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from penstock.access import Backend
 from penstock.archives.record_codecs import CODECS
-from penstock.cli import convert_video
+from penstock.cli import convert_tar, convert_video
 from penstock.cli.command import Command
 from penstock.cli.shuffle_into import Bar
 from penstock.cli.sources import (
@@ -29,14 +30,19 @@ from penstock.write.array_record import write_array_record
 __all__ = ["CONVERT"]
 
 
+_OF_SOURCE, _OF_TARGET = ("format", "catalog", "columns"), ("target_options", "work_dir")
 _OPTIONS_OF = {
-    "array-record": ["group_size", "compression", "shard_records", "format", "catalog", "columns"],
+    "array-record": ["group_size", "compression", "shard_records", *_OF_SOURCE],
+    "tar": [
+        *("shard_bytes", "shard_samples", "pattern", "index", "geometry", "no_hash", "no_sidecars"),
+        *("field", "key_column", "keys", "metadata", *_OF_SOURCE, *_OF_TARGET),
+    ],
     "video-frames": [
-        *("quality", "size", "fps", "every", "fragment_bytes"),
-        *("on_error", "target_options", "work_dir"),
+        *("quality", "size", "fps", "every", "fragment_bytes", "on_error", *_OF_TARGET),
     ],
 }
-"""what is said by options that no other form has"""
+"""what is said by options that not all forms have"""
+_CODECS = ("array-record", "video-frames")
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -44,7 +50,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
         "source",
         metavar="SOURCE",
         nargs="+",
-        help="files, directories, globs, URLs; for records also a Lance table or ArrayRecord files",
+        help="files, directories, globs, URLs; or a Lance table, ArrayRecord files, tars",
     )
     parser.add_argument("target", metavar="TARGET", help="a file or a directory, made by this")
     parser.add_argument("--to", required=True, choices=list(_OPTIONS_OF), help="the form of TARGET")
@@ -57,32 +63,43 @@ def _add_arguments(parser: ArgumentParser) -> None:
     records.add_argument(
         "--shard-records", type=int, help="records of a file; TARGET is then a directory"
     )
-    records.add_argument(
-        "--format", help="of files, or one of iceberg, paimon, lance, array-record"
-    )
-    records.add_argument("--catalog", metavar="JSON", help="catalog_config of a table")
-    records.add_argument("--columns", metavar="A,B", help="the columns to write (default: all)")
+    convert_tar.add_arguments(parser)
     convert_video.add_arguments(parser)
+    source = parser.add_argument_group("array-record and tar", "what is read")
+    source.add_argument(
+        "--format", help="of files, or one of folder, tar, iceberg, paimon, lance, array-record"
+    )
+    source.add_argument("--catalog", metavar="JSON", help="catalog_config of a table")
+    source.add_argument("--columns", metavar="A,B", help="the columns to write (default: all)")
+    target = parser.add_argument_group("tar and video-frames", "what is written")
+    target.add_argument("--target-options", metavar="JSON", help="credentials for TARGET")
+    target.add_argument("--work-dir", help="for what is on its way (default: beside TARGET)")
     parser.set_defaults(refuse=partial(_refuse_options, parser))
 
 
 def _refuse_options(parser: ArgumentParser, arguments: Namespace) -> None:
     """End with a message if there are options of another form."""
-    for form, names in _OPTIONS_OF.items():
-        for name in names:
-            if form != arguments.to and getattr(arguments, name) != parser.get_default(name):
-                option = name.replace("_", "-")
-                parser.error(f"--{option} has no effect with --to {arguments.to}: it is of {form}")
+    known = _OPTIONS_OF[arguments.to]
+    for name in dict.fromkeys(name for names in _OPTIONS_OF.values() for name in names):
+        if name not in known and getattr(arguments, name) != parser.get_default(name):
+            forms = [form for form, names in _OPTIONS_OF.items() if name in names]
+            option = name.replace("_", "-")
+            parser.error(
+                f"--{option} has no effect with --to {arguments.to}: it is of {' and '.join(forms)}"
+            )
+    if arguments.codec is not None and arguments.to not in _CODECS:
+        parser.error(f"--codec has no effect with --to {arguments.to}")
 
 
 def _run(arguments: Namespace) -> int:
     arguments.refuse(arguments)
-    convert = convert_video.run if arguments.to == "video-frames" else _to_array_record
     try:
-        return convert(arguments)
+        return _FORMS[arguments.to](arguments)
     except OptionError as error:
-        said = str(error).replace("overwrite=True", "--overwrite")
-        raise OptionError(said.replace("shard_records", "--shard-records")) from error
+        said = str(error)
+        for name, option in _SAID.items():
+            said = said.replace(name, option)
+        raise OptionError(said) from error
 
 
 def _to_array_record(arguments: Namespace) -> int:
@@ -120,5 +137,19 @@ def _source(arguments: Namespace) -> Any:
     backend = chosen_backend(source, arguments)
     return chosen_source(source, arguments) if backend is None else backend
 
+
+_FORMS: dict[str, Callable[[Namespace], int]] = {
+    "array-record": _to_array_record,
+    "tar": convert_tar.run,
+    "video-frames": convert_video.run,
+}
+_SAID = {
+    "overwrite=True": "--overwrite",
+    "shard_records": "--shard-records",
+    'keys="number"': "--keys number",
+    'keys="prefix"': "--keys prefix",
+    "(fields=)": "(--field)",
+}
+"""what is called otherwise on the command line"""
 
 CONVERT = Command("convert", "Write a source in another form, in its order.", _add_arguments, _run)

@@ -23,8 +23,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     group.add_argument(
         "--on-error", choices=["raise", "skip"], default="raise", help="at a damaged video"
     )
-    group.add_argument("--target-options", metavar="JSON", help="credentials for TARGET")
-    group.add_argument("--work-dir", help="for what is on its way (default: beside TARGET)")
 
 
 def run(arguments: Namespace) -> int:

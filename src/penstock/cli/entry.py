@@ -10,13 +10,14 @@ import penstock
 from penstock.cli.audit import AUDIT
 from penstock.cli.command import Command
 from penstock.cli.convert import CONVERT
+from penstock.cli.index import INDEX
 from penstock.cli.inspect import INSPECT
 from penstock.cli.shuffle_into import SHUFFLE_INTO
 from penstock.errors import PenstockError
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS: tuple[Command, ...] = (INSPECT, AUDIT, CONVERT, SHUFFLE_INTO)
+COMMANDS: tuple[Command, ...] = (INSPECT, AUDIT, CONVERT, INDEX, SHUFFLE_INTO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock import StructuredDataset
+from penstock import StructuredDataset, TarDataset
 from penstock.cli.command import Command
 from penstock.convert.dense import dense_type
+from penstock.loader.opening import kind_of
 from penstock.storage.redaction import has_secret, public_url
 
 __all__ = ["INSPECT", "Column", "Report", "examine"]
@@ -48,7 +49,8 @@ class Report:
 
 def examine(location: str, *, format: str | None = None, batch_size: int = 1024) -> Report:
     """Look at the metadata of every file of ``location``; no data is read."""
-    dataset = StructuredDataset(location, format=format)
+    is_tar = format == "tar" or (format is None and kind_of(location) == "tar")
+    dataset = TarDataset(location) if is_tar else StructuredDataset(location, format=format)
     sizes = [file.file_size for file in dataset.files]
     groups = [file.row_groups for file in dataset.files]
     rows = dataset.num_rows
@@ -83,7 +85,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("location", metavar="URL", help="a file, a directory, a glob or a URL")
     parser.add_argument(
         "--format",
-        help="parquet, orc, csv, json, jsonl or arrow; taken from the extension if left out",
+        help="parquet, orc, csv, json, jsonl, arrow or tar; taken from the extension if left out",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TextIO
 
 from penstock.cli.command import Command
-from penstock.cli.sources import TABLES, chosen_columns, chosen_source, chosen_storage, json_options
+from penstock.cli.sources import chosen_columns, chosen_storage, json_options, opened_source
 from penstock.write import ROW_GROUP_ROWS, shuffle_into
 
 __all__ = ["SHUFFLE_INTO", "Bar"]
@@ -51,7 +51,7 @@ class Bar:
 
 def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "source", metavar="SOURCE", help="a file, a directory, a glob, a URL; or a table"
+        "source", metavar="SOURCE", help="a file, a directory, a glob, a URL; a table, tars"
     )
     parser.add_argument("target", metavar="TARGET", help="a directory or a URL, made by this")
     parser.add_argument(
@@ -89,11 +89,13 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(arguments: Namespace) -> int:
     bar = Bar(sys.stderr)
+    source = opened_source(arguments.source, arguments)
+    is_path = isinstance(source, str)
     try:
         report = shuffle_into(
-            chosen_source(arguments.source, arguments),
+            source,
             arguments.target,
-            format=None if arguments.format in TABLES else arguments.format,
+            format=arguments.format if is_path else None,
             target_format=arguments.to,
             seed=arguments.seed,
             memory_bytes=arguments.memory,
@@ -101,9 +103,9 @@ def _run(arguments: Namespace) -> int:
             file_rows=arguments.file_rows,
             file_bytes=arguments.file_bytes,
             compression=arguments.compression,
-            columns=None if arguments.format in TABLES else chosen_columns(arguments),
+            columns=chosen_columns(arguments) if is_path else None,
             partitioning=arguments.partitioning,
-            storage_options=None if arguments.format in TABLES else chosen_storage(arguments),
+            storage_options=chosen_storage(arguments) if is_path else None,
             target_options=json_options("--target-options", arguments.target_options),
             work_dir=arguments.work_dir,
             overwrite=arguments.overwrite,

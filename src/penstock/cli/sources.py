@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.access import Backend
 from penstock.errors import OptionError
-from penstock.loader import ArrayRecordDataset, IcebergDataset, LanceDataset, PaimonDataset
+from penstock.loader import (
+    ArrayRecordDataset,
+    IcebergDataset,
+    LanceDataset,
+    PaimonDataset,
+    TarDataset,
+)
 from penstock.loader.opening import kind_of
 
 __all__ = [
@@ -19,11 +25,17 @@ __all__ = [
     "chosen_source",
     "chosen_storage",
     "json_options",
+    "opened_source",
 ]
 
 TABLES = ("iceberg", "paimon")
 """formats that are no formats of files"""
-_LANCE, _ARRAY_RECORD = "lance", "array-record"
+_LANCE, _ARRAY_RECORD, _TAR = "lance", "array-record", "tar"
+_OPENED: dict[str, Callable[..., Any]] = {
+    _LANCE: LanceDataset,
+    _ARRAY_RECORD: ArrayRecordDataset,
+    _TAR: TarDataset,
+}
 
 
 def chosen_source(source: Any, arguments: Namespace) -> Any:
@@ -43,19 +55,32 @@ def chosen_source(source: Any, arguments: Namespace) -> Any:
 
 
 def chosen_backend(source: str | Sequence[str], arguments: Namespace) -> Backend | None:
-    """The rows of a Lance table or of ArrayRecord files; None if it is anything else."""
+    """The rows of a Lance table, of ArrayRecord files or tars; None if it is anything else."""
     named = [source] if isinstance(source, str) else list(source)
     kind = arguments.format or kind_of(named[0])
-    if kind not in (_LANCE, _ARRAY_RECORD):
+    if kind not in _OPENED:
         return None
     if arguments.catalog is not None:
         raise OptionError("--catalog has no effect without --format iceberg or paimon")
     storage = chosen_storage(arguments)
     if kind == _ARRAY_RECORD:
         return ArrayRecordDataset(named, storage_options=storage).backend
+    if kind == _TAR:
+        return TarDataset(named, storage_options=storage).backend
     if len(named) > 1:
         raise OptionError("one Lance table is converted at a time")
     return LanceDataset(named[0], storage_options=storage).backend
+
+
+def opened_source(source: str, arguments: Namespace) -> Any:
+    """What is copied row by row: a location of files, or the dataset of anything else."""
+    kind = arguments.format or kind_of(source)
+    if kind not in _OPENED:
+        return chosen_source(source, arguments)
+    if arguments.catalog is not None:
+        raise OptionError("--catalog has no effect without --format iceberg or paimon")
+    storage, columns = chosen_storage(arguments), chosen_columns(arguments)
+    return _OPENED[kind](source, storage_options=storage, columns=columns)
 
 
 def chosen_columns(arguments: Namespace) -> list[str] | None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.convert.columns import Column, Rows, StructColumn
+from penstock.convert.decoded import decoded_kind, python_values
 from penstock.errors import ConversionError
 
 __all__ = ["ArrowBlock", "Block", "ColumnBlock"]
@@ -220,17 +221,20 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 def _python_values(rows: pa.Table) -> dict[str, list[Any]]:
     return {
-        name: _to_pylist(name, column)
-        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        field.name: _to_pylist(field, column)
+        for field, column in zip(rows.schema, rows.columns, strict=True)
     }
 
 
-def _to_pylist(name: str, column: pa.ChunkedArray) -> list[Any]:
+def _to_pylist(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:
+    kind = decoded_kind(field)
+    if kind is not None:
+        return python_values(column, kind)
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:  # nanoseconds, or a year beyond 9999
         raise ConversionError(
-            f"column {name!r} ({column.type}) holds a value that Python has no object for: "
+            f"column {field.name!r} ({column.type}) holds a value that Python has no object for: "
             f"{error}; "
             'give it another type in schema=, or read with output_format="arrow"'
         ) from error

@@ -17,7 +17,9 @@ from penstock.convert.builders import (
     RaggedBuilder,
     StructBuilder,
 )
+from penstock.convert.decoded import LENT, DecodedBuilder, decoded_kind
 from penstock.convert.dense import Dense, dense_type
+from penstock.convert.lent import LentBuilder
 from penstock.convert.memory import decoded_type, storage_type
 from penstock.convert.nulls import REFUSE, Remedies, Remedy, dense_fill, object_fill
 from penstock.errors import OptionError, SchemaError
@@ -58,6 +60,12 @@ class FieldPlanner:
         _check_type(field.type, path)
         remedy = self.remedies.of(path, field.nullable, outer)
         keys = (field.name, f"{field.name}_mask") if remedy.mask else (field.name,)
+        decoded = decoded_kind(field)
+        if decoded == LENT:
+            fill = object_fill(remedy, b"", pa.large_binary(), path)
+            return LentBuilder(path, keys, fill, self.for_torch)
+        if decoded is not None:
+            return DecodedBuilder.of(path, keys, decoded, remedy, self.for_torch)
         type_ = storage_type(field.type)
         dense = dense_type(field.type, self.for_torch)
         if dense is not None:

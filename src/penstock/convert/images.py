@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.errors import MissingExtraError, ReadError
 
-__all__ = ["Encoded", "decode_image"]
+__all__ = ["Encoded", "decode_image", "image_pixels"]
 
 Encoded = bytes | bytearray | memoryview
 Pixels = npt.NDArray[np.uint8]
@@ -23,12 +23,12 @@ def decode_image(data: Encoded, *, channels_first: bool = True) -> Pixels:
     and of several frames the first. Orientation tags of cameras are not applied. A ReadError says
     why bytes do not decode; where they lie the caller has to add. Any thread may call this.
     """
-    pixels = _rgb(data)
+    pixels = image_pixels(data)
     return np.array(pixels.transpose(2, 0, 1) if channels_first else pixels, order="C")
 
 
-def _rgb(data: Encoded) -> Pixels:
-    """Pixels in memory that may not be written to."""
+def image_pixels(data: Encoded) -> Pixels:
+    """The same as [H, W, 3], in memory that may not be written to."""
     pillow = _pillow()
     try:
         with pillow.open(BytesIO(data)) as image:

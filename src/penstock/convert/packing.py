@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from penstock.convert.shared import shared_bytes
+from penstock.convert.segments import Bytes, Outgoing, contents, outgoing
 
 __all__ = ["Batch", "is_plain", "pack", "places", "unpack"]
 
@@ -31,7 +31,7 @@ class Batch(dict[str, Any]):
         return Batch(self)
 
 
-def pack(value: Any) -> tuple[torch.Tensor, bytes]:
+def pack(value: Any) -> tuple[Outgoing, bytes]:
     """Any picklable value, with all arrays and tensors in it moved to one shared buffer.
 
     What is pickled beside them lies there, too: strings and bytes would take far longer through
@@ -42,26 +42,25 @@ def pack(value: Any) -> tuple[torch.Tensor, bytes]:
     _Pickler(stream, protocol=5, buffer_callback=found.append).dump(value)
     views = [stream.getbuffer(), *(buffer.raw() for buffer in found)]
     offsets, size = places([view.nbytes for view in views])
-    shared = shared_bytes(size)
-    memory = shared.numpy()
+    buffer = outgoing(size)
+    memory = buffer.memory
     for offset, view in zip(offsets, views, strict=True):
         if view.nbytes:
             memory[offset : offset + view.nbytes] = np.frombuffer(view, np.uint8)
     layout = [(offset, view.nbytes) for offset, view in zip(offsets, views, strict=True)]
-    return shared, pickle.dumps((_values, layout))
+    return buffer, pickle.dumps((_values, layout))
 
 
-def _values(buffer: torch.Tensor, layout: list[tuple[int, int]]) -> Any:
-    values: Any = buffer.numpy()
-    memory = memoryview(values)
+def _values(buffer: Bytes, layout: list[tuple[int, int]]) -> Any:
+    memory = memoryview(buffer.data)
     pickled, *arrays = [memory[offset : offset + size] for offset, size in layout]
     return pickle.loads(pickled, buffers=arrays)
 
 
-def unpack(buffer: torch.Tensor, layout: bytes) -> Any:
+def unpack(buffer: Outgoing | Bytes, layout: bytes) -> Any:
     """What was packed; arrays and tensors are views of the buffer."""
     make, how = pickle.loads(layout)
-    return make(buffer, how)
+    return make(contents(buffer), how)
 
 
 def places(sizes: Sequence[int]) -> tuple[list[int], int]:

@@ -10,6 +10,7 @@ from penstock.loader.opening import open_dataset
 from penstock.loader.paimon import PaimonDataset
 from penstock.loader.state import merge_states
 from penstock.loader.structured import StructuredDataset
+from penstock.loader.tar import TarDataset
 from penstock.loader.video_frames import VideoFramesDataset
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "StatefulLoader",
     "StructuredDataset",
     "TabularDataset",
+    "TarDataset",
     "VideoFramesDataset",
     "merge_states",
     "open_dataset",

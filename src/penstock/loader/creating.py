@@ -18,7 +18,7 @@ from penstock.loader.dataset import TabularDataset
 from penstock.loader.options import check_callable, check_count, check_flag, check_seconds
 from penstock.loader.ranks import find_ranks
 
-__all__ = ["LoaderOptions", "LoaderSettings", "create_loader"]
+__all__ = ["LoaderOptions", "LoaderSettings", "create_dataset", "create_loader"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +69,10 @@ class LoaderSettings:
         check_callable("worker_init_fn", self.worker_init_fn)
 
 
-def create_loader(
+def create_dataset(
     make: Callable[..., AnyDataset], options: Mapping[str, Any]
-) -> tuple[StatefulLoader, AnyDataset]:
-    """A loader and its dataset, which ``make`` makes of the keywords that are not the loader's."""
+) -> tuple[AnyDataset, LoaderSettings, int]:
+    """A dataset for this rank, and what is left for its loader, with the number of workers."""
     of_loader = {one.name for one in fields(LoaderSettings)}
     settings = LoaderSettings(**{k: v for k, v in options.items() if k in of_loader})
     of_dataset = {k: v for k, v in options.items() if k not in of_loader}
@@ -87,6 +87,14 @@ def create_loader(
         device_mesh=settings.device_mesh,
     )
     dataset = make(**{**of_dataset, "rank": ranks, "world_size": None})
+    return dataset, settings, workers
+
+
+def create_loader(
+    make: Callable[..., AnyDataset], options: Mapping[str, Any]
+) -> tuple[StatefulLoader, AnyDataset]:
+    """A loader and its dataset, which ``make`` makes of the keywords that are not the loader's."""
+    dataset, settings, workers = create_dataset(make, options)
     planner = dataset.planner
     planner.workers = max(workers, 1)
     planner.evened(planner.crew.start(dataset.epoch).place)  # what cannot be is refused now

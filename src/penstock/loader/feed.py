@@ -18,6 +18,7 @@ from penstock.convert.packing import pack
 from penstock.convert.shared import shared_bytes
 from penstock.loader.board import Board
 from penstock.loader.claims import Claims, Takings
+from penstock.loader.freed_memory import keep_freed_memory
 from penstock.loader.options import Finish
 from penstock.loader.parcels import Parcel, pack_blocks, pack_dicts
 from penstock.loader.pipeline import OpenLanes, Pipeline, Stream
@@ -98,6 +99,7 @@ class Feed(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Sent]:
         info = get_worker_info()
         assert info is not None
+        keep_freed_memory()
         streams: Sequence[Stream]
         if self._claims is None:
             streams = self._board.starts(info.id, info.num_workers)

@@ -16,11 +16,13 @@ from penstock.loader.lance import LanceDataset
 from penstock.loader.paimon import PaimonDataset
 from penstock.loader.settings import PathLike
 from penstock.loader.structured import StructuredDataset
+from penstock.loader.tar import TarDataset
 from penstock.loader.video_frames import VideoFramesDataset
 
 __all__ = ["kind_of", "open_dataset"]
 
 _RECORDS = re.compile(r"\.array_?record[^/]*$")
+_TARS = re.compile(r"\.tar$", re.IGNORECASE)
 _OF_OPTION: dict[str, type[TabularDataset]] = {
     "catalog_config": IcebergDataset,
     "catalog_options": PaimonDataset,
@@ -36,7 +38,8 @@ _ENTRIES_LOOKED_AT = 100
 def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> TabularDataset:
     """The dataset for what lies at a location, with the keywords of that dataset.
 
-    Lance tables and ArrayRecord files are known by their names or by what is in their directory.
+    Lance tables, ArrayRecord files and tars are known by their names or by what is in their
+    directory.
     ``catalog_config`` makes it an Iceberg table, ``catalog_options`` a Paimon table, and windows
     (``window_length``, ``hop_size``, ``frame_skip``) make it video frames. All else are tabular
     files, whose format is that of their extensions.
@@ -55,11 +58,13 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
         return LanceDataset(path, **options)
     if kind == "array-record":
         return ArrayRecordDataset(location, **options)
+    if kind == "tar":
+        return TarDataset(location, **options)
     return StructuredDataset(location, **{"format": None, **options})
 
 
 def kind_of(path: str) -> str | None:
-    """What lies at a path by its name, or by the names in its directory: lance, array-record.
+    """What lies at a path by its name, or by the names in its directory: lance, array-record, tar.
 
     Also ``train.array_record-00001-of-00010``, ``train.array_record*`` and ``a.array_record[0:9]``.
     """
@@ -70,4 +75,6 @@ def kind_of(path: str) -> str | None:
             names = [entry.name for entry in islice(entries, _ENTRIES_LOOKED_AT)]
     if path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(here, "_versions")):
         return "lance"
-    return "array-record" if any(map(_RECORDS.search, [path, *names])) else None
+    if any(map(_RECORDS.search, [path, *names])):
+        return "array-record"
+    return "tar" if any(map(_TARS.search, [path, *names])) else None

@@ -13,7 +13,7 @@ import torch
 
 from penstock.convert import Block, Converter
 from penstock.convert.packing import is_plain, pack, places, unpack
-from penstock.convert.shared import shared_bytes
+from penstock.convert.segments import Bytes, Outgoing, contents, outgoing
 from penstock.stream import Cursor
 
 __all__ = ["Parcel", "ParcelRun", "pack_blocks", "pack_dicts"]
@@ -27,8 +27,8 @@ class Parcel:
     cursors: list[Cursor]
     """the place in the lane after each batch"""
     rows: int
-    buffer: torch.Tensor
-    """shared memory that holds the values"""
+    buffer: Outgoing | Bytes
+    """what holds the values: before it is sent, and when it has arrived"""
     layout: bytes
     """how to make batches of it"""
     whole: bool
@@ -53,7 +53,9 @@ class ParcelRun:
         return min(delivered * self._batch_size, self._parcel.rows)
 
     def batches(self) -> Iterator[Any]:
-        buffer = self._parcel.buffer.pin_memory() if self._pin else self._parcel.buffer
+        buffer = contents(self._parcel.buffer)
+        if self._pin:
+            buffer = torch.from_numpy(buffer).pin_memory().numpy()
         content = unpack(buffer, self._parcel.layout)
         if self._parcel.whole:
             blocks = content if isinstance(content[0], Block) else [self._converter.block(content)]
@@ -64,7 +66,7 @@ class ParcelRun:
         return self._parcel.cursors[max(delivered - 1, 0)]
 
 
-def pack_blocks(blocks: Sequence[Block]) -> tuple[torch.Tensor, bytes] | None:
+def pack_blocks(blocks: Sequence[Block]) -> tuple[Outgoing, bytes] | None:
     """The rows of consecutive blocks, as one set of columns if all are arrays.
 
     None if batches had better be cut before they are sent.
@@ -76,8 +78,8 @@ def pack_blocks(blocks: Sequence[Block]) -> tuple[torch.Tensor, bytes] | None:
     first = parts[0] or []
     rows = sum(block.num_rows for block in blocks)
     offsets, size = places([array.nbytes // len(array) * rows for array in first])
-    buffer = shared_bytes(size)
-    memory = buffer.numpy()
+    buffer = outgoing(size)
+    memory = buffer.memory
     layout = []
     for place, array in enumerate(first):
         shape = (rows, *array.shape[1:])
@@ -87,12 +89,11 @@ def pack_blocks(blocks: Sequence[Block]) -> tuple[torch.Tensor, bytes] | None:
     return buffer, pickle.dumps((_arrays, layout))
 
 
-def _arrays(buffer: torch.Tensor, layout: list[tuple[int, str, tuple[int, ...]]]) -> Any:
-    memory = buffer.numpy()
-    return [np.ndarray(shape, dtype, memory, offset) for offset, dtype, shape in layout]
+def _arrays(buffer: Bytes, layout: list[tuple[int, str, tuple[int, ...]]]) -> Any:
+    return [np.ndarray(shape, dtype, buffer, offset) for offset, dtype, shape in layout]
 
 
-def pack_dicts(batches: Sequence[Any]) -> tuple[torch.Tensor, bytes] | None:
+def pack_dicts(batches: Sequence[Any]) -> tuple[Outgoing, bytes] | None:
     """Dicts of tensors that are alike but for their rows, column by column; None for all else."""
     first = batches[0]
     if not all(type(batch) is dict and batch.keys() == first.keys() for batch in batches):
@@ -103,8 +104,8 @@ def pack_dicts(batches: Sequence[Any]) -> tuple[torch.Tensor, bytes] | None:
     arrays = [[part.numpy() for part in column] for column in columns]
     rows = [[len(part) for part in column] for column in arrays]
     offsets, size = places([sum(part.nbytes for part in column) for column in arrays])
-    buffer = shared_bytes(size)
-    memory = buffer.numpy()
+    buffer = outgoing(size)
+    memory = buffer.memory
     layout = []
     for offset, parts, lengths in zip(offsets, arrays, rows, strict=True):
         shape, dtype = (sum(lengths), *parts[0].shape[1:]), parts[0].dtype
@@ -128,7 +129,7 @@ def _alike(column: Sequence[Any]) -> bool:
 
 
 def _dicts(
-    buffer: torch.Tensor,
+    buffer: Bytes,
     layout: tuple[list[Any], list[tuple[int, str, tuple[int, ...]]], list[list[int]]],
 ) -> Any:
     keys, places, rows = layout

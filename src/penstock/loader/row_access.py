@@ -24,7 +24,8 @@ def backend_of(found: Discovered, settings: Settings) -> Backend:
             return _arrow_backend(found, settings)
     raise OptionError(
         f"{rows.name} has no rows by index here: they can be had of Parquet and Arrow files "
-        "(without filters and columns in paths), Lance tables, ArrayRecord files and video frames; "
+        "(without filters and columns in paths), Lance tables, ArrayRecord files, tars and "
+        "video frames; "
         "penstock shuffle-into writes a copy of anything else"
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from penstock.convert.segments import forget_dead_senders
 from penstock.errors import OptionError, PenstockError, WorkerError
 from penstock.loader.feed import Failure, Feed, LaneEnd
 from penstock.loader.parcels import Parcel, ParcelRun
@@ -136,6 +137,7 @@ class Inbox:
     def close(self) -> None:
         """Let go of the workers: they end, unless they are persistent."""
         self._parcels = None
+        forget_dead_senders()
 
     def _receive(self) -> None:
         began = time.perf_counter()

@@ -15,7 +15,7 @@ __all__ = ["GivenUp", "Patience", "forget", "in_background", "interruptibly"]
 
 T = TypeVar("T")
 
-_REQUESTS_AT_ONCE = 24
+_REQUESTS_AT_ONCE = 64
 _IDLE_S = 1.0
 _EXIT_PATIENCE_S = 4.0
 """how long a server that is silent may hold up the end of the interpreter"""

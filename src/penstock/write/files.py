@@ -12,11 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import OptionError
-from penstock.storage.access import protocol_of
 from penstock.write.durable import whole_file
 from penstock.write.encodings import AddGroup, arrow_file, parquet_file
 from penstock.write.failures import writing
-from penstock.write.places import LocalDirectory, PartsDirectory, RemoteDirectory
+from penstock.write.places import PartsDirectory, parts_directory
 from penstock.write.target import Receipt, TargetOptions
 
 __all__ = ["FilesTarget", "arrow_files", "parquet_files"]
@@ -77,22 +76,16 @@ def parquet_files(options: TargetOptions) -> FilesTarget:
     """Parquet as pyarrow writes it, a row group for each table."""
     compression = options.compression or "snappy"
     _check_compression(compression, ("none", "snappy", "gzip", "brotli", "zstd", "lz4"))
-    return FilesTarget(_directory(options), ".parquet", partial(parquet_file, compression))
+    return FilesTarget(parts_directory(options), ".parquet", partial(parquet_file, compression))
 
 
 def arrow_files(options: TargetOptions) -> FilesTarget:
     """Arrow IPC files, a record batch for each table."""
     compression = options.compression or "none"
     _check_compression(compression, ("none", "zstd", "lz4"))
-    return FilesTarget(_directory(options), ".arrow", partial(arrow_file, compression))
+    return FilesTarget(parts_directory(options), ".arrow", partial(arrow_file, compression))
 
 
 def _check_compression(given: str, known: Sequence[str]) -> None:
     if given not in known:
         raise OptionError(f"compression must be one of {', '.join(known)}, not {given!r}")
-
-
-def _directory(options: TargetOptions) -> PartsDirectory:
-    if protocol_of(options.location):
-        return RemoteDirectory.of(options)
-    return LocalDirectory.of(options)

@@ -50,14 +50,15 @@ class Incoming:
         if format is not None or storage_options is not None:
             raise OptionError("format and storage_options are options of paths")
         schema, tables = found
+        places: Sequence[str] = source.locations if isinstance(source, Backend) else ()
         if columns is None:
-            return cls(schema, tables)
+            return cls(schema, tables, places, places)
         wanted = list(columns)
         unknown = [name for name in wanted if name not in schema.names]
         if unknown:
             raise OptionError(f"there is no column {unknown[0]!r}: {', '.join(schema.names)}")
         chosen = pa.schema([schema.field(name) for name in wanted])
-        return cls(chosen, (table.select(wanted) for table in tables))
+        return cls(chosen, (table.select(wanted) for table in tables), places, places)
 
     def refuse_within(self, target: str) -> None:
         """Raise an OptionError if writing there would destroy what is read."""

@@ -1,4 +1,4 @@
-"""What of a shuffle is done: lines of JSON, each on the disk before the next step begins."""
+"""What of a long work is done: lines of JSON, each on the disk before the next step begins."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Journal:
         if differing:
             named = ", ".join(name.replace("_", " ") for name in differing)
             raise StateMismatchError(
-                f"{self.directory} holds the unfinished work of another shuffle (not the same: "
+                f"{self.directory} holds unfinished work that is another (not the same: "
                 f"{named}); run it with the same source and options to finish it, or delete that "
                 "directory to start anew"
             )

@@ -18,9 +18,9 @@ from penstock.write.failures import writing
 from penstock.write.target import TargetOptions
 from penstock.write.uploads import delete, put
 
-__all__ = ["MARKER", "LocalDirectory", "PartsDirectory", "RemoteDirectory"]
+__all__ = ["LocalDirectory", "PartsDirectory", "RemoteDirectory", "parts_directory"]
 
-MARKER = "_penstock_shuffled.json"
+_MARKER = "_penstock_shuffled.json"
 """written last, where files cannot all appear at once; readers of data files pass it over"""
 _READ_ONLY = {"http", "https", "hf"}
 
@@ -56,11 +56,12 @@ class LocalDirectory:
 
     target: Path
     overwrite: bool
+    marker: str = _MARKER
 
     @classmethod
-    def of(cls, options: TargetOptions) -> LocalDirectory:
+    def of(cls, options: TargetOptions, marker: str = _MARKER) -> LocalDirectory:
         """The directory at a path; links are followed."""
-        return cls(Path(os.path.realpath(options.location)), options.overwrite)
+        return cls(Path(os.path.realpath(options.location)), options.overwrite, marker)
 
     @property
     def staging(self) -> Path:
@@ -84,7 +85,7 @@ class LocalDirectory:
         """It is where it should be."""
 
     def holds(self, name: str, size_bytes: int, run: str) -> bool:
-        shown = not self.staging.exists() and _run_of(self.target / MARKER) == run
+        shown = not self.staging.exists() and _run_of(self.target / self.marker) == run
         found = (self.target if shown else self.staging) / name
         return found.is_file() and found.stat().st_size == size_bytes
 
@@ -94,12 +95,12 @@ class LocalDirectory:
                 for file in self.staging.iterdir():
                     if file.name not in names:
                         file.unlink()
-                with whole_file(self.staging / MARKER) as path:
+                with whole_file(self.staging / self.marker) as path:
                     path.write_text(marker, encoding="utf-8")
                 self._make_way()
                 os.rename(self.staging, self.target)
                 flush_directory(self.target.parent)
-            elif _run_of(self.target / MARKER) != run:
+            elif _run_of(self.target / self.marker) != run:
                 raise WriteError(f"the files in {self.staging} are gone; run the same again")
             if self._replaced.exists():
                 shutil.rmtree(self._replaced)
@@ -127,9 +128,10 @@ class RemoteDirectory:
     store: RemoteStore
     staging: Path
     overwrite: bool
+    marker: str = _MARKER
 
     @classmethod
-    def of(cls, options: TargetOptions) -> RemoteDirectory:
+    def of(cls, options: TargetOptions, marker: str = _MARKER) -> RemoteDirectory:
         """The prefix at a URL."""
         if protocol_of(options.location) in _READ_ONLY:
             raise OptionError(
@@ -138,7 +140,7 @@ class RemoteDirectory:
         access = Access(storage_options=options.storage_options)
         store, (url,) = access.store_for([options.location])
         assert isinstance(store, RemoteStore)
-        return cls(url, store, options.work_dir / "parts", options.overwrite)
+        return cls(url, store, options.work_dir / "parts", options.overwrite, marker)
 
     def refuse(self) -> None:
         if not self.overwrite and next(self.store.list(self.url), None) is not None:
@@ -149,7 +151,7 @@ class RemoteDirectory:
 
     def keep(self, name: str) -> None:
         """Files of an older copy may lie beside new ones now, so its marker goes first."""
-        marker = f"{self.url}/{MARKER}"
+        marker = f"{self.url}/{self.marker}"
         if self.store.status(marker) is not None:
             delete(self.store, marker)
         put(self.store, self.staging / name, f"{self.url}/{name}")
@@ -160,7 +162,7 @@ class RemoteDirectory:
         return found is not None and found.size == size_bytes
 
     def commit(self, names: Sequence[str], marker: str, run: str) -> None:
-        kept = {f"{self.url}/{name}" for name in (*names, MARKER)}
+        kept = {f"{self.url}/{name}" for name in (*names, self.marker)}
         for file in list(self.store.list(self.url)):
             if file.path not in kept:
                 if not self.overwrite:
@@ -170,10 +172,16 @@ class RemoteDirectory:
                     )
                 delete(self.store, file.path)
         self.staging.mkdir(parents=True, exist_ok=True)
-        path = self.staging / MARKER
+        path = self.staging / self.marker
         with writing(path):
             path.write_text(marker, encoding="utf-8")
-        put(self.store, path, f"{self.url}/{MARKER}")
+        put(self.store, path, f"{self.url}/{self.marker}")
+
+
+def parts_directory(options: TargetOptions, marker: str = _MARKER) -> PartsDirectory:
+    """The one at the location of a target; ``marker`` is the file that is written last."""
+    kind = RemoteDirectory if protocol_of(options.location) else LocalDirectory
+    return kind.of(options, marker)
 
 
 def _run_of(marker: Path) -> str | None:

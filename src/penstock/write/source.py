@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
+from penstock.access.streaming import BackendRows
 from penstock.errors import OptionError
 from penstock.formats import TabularReader, discover
 from penstock.formats.failures import naming
@@ -133,12 +134,13 @@ def as_rows(source: Any, **options: Any) -> tuple[SourceRows, Sequence[str]]:
             "source must be a path, a list of paths, or a dataset of this library, not a "
             f"{type(source).__name__}"
         )
-    return FileRows.of(reader, files), ()
+    named = reader.rows.backend.locations if isinstance(reader.rows, BackendRows) else ()
+    return FileRows.of(reader, files), named
 
 
 def read_in_order(
     rows: SourceRows, first_chunk: int, *, block_bytes: int, ahead_bytes: int
-) -> Iterator[tuple[int, pa.Table]]:
+) -> Generator[tuple[int, pa.Table], None, None]:
     """Chunks from one on, each table with the number of its chunk, read ahead by threads.
 
     A chunk that may be large is not read ahead, but block by block when its turn comes.

@@ -32,6 +32,8 @@ class TarFacts:
     """of a tar that breaks off, the last member that is whole; all after it is not indexed"""
     extras: str | None = None
     """all else that a JSON index says, as a JSON object"""
+    form: str | None = None
+    """how that JSON index words what it says, where not as this library does"""
 
 
 @dataclass(frozen=True, eq=False)

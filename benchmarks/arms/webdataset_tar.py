@@ -1,0 +1,57 @@
+"""webdataset, as it is installed."""
+
+from __future__ import annotations
+
+import webdataset
+from data import Data
+from tar_data import sample_count, tar_paths
+from torch.utils.data import DataLoader
+
+from arms.registry import Arm, Mark, Pieces, register
+from arms.tar_orders import BATCH_SAMPLES, SEQUENTIAL_EPOCHS, WORKERS
+
+
+def _dataset(data: Data) -> webdataset.WebDataset:
+    return webdataset.WebDataset([str(path) for path in tar_paths(data)], shardshuffle=False)
+
+
+def _sequential(data: Data) -> Pieces:
+    for _ in range(SEQUENTIAL_EPOCHS):
+        count = 0
+        for sample in _dataset(data):
+            count += len(sample["jpg"]) > 0 and len(sample["json"]) > 0
+        if count != sample_count(data):
+            raise SystemExit(f"{count} samples")
+        yield count
+        yield Mark.EPOCH_END
+
+
+def _raw(samples: list[dict[str, bytes]]) -> dict[str, list[bytes]]:
+    return {name: [sample[name] for sample in samples] for name in samples[0]}
+
+
+def _loader(batched_in_pipeline: bool, data: Data) -> Pieces:
+    """Batches by torch's loader, or in the pipeline as its documentation advises."""
+    dataset, batch_size = _dataset(data), BATCH_SAMPLES
+    if batched_in_pipeline:
+        dataset, batch_size = dataset.batched(BATCH_SAMPLES, collation_fn=_raw), None
+    loader = DataLoader(
+        dataset,
+        batch_size=batch_size,
+        num_workers=WORKERS,
+        collate_fn=None if batched_in_pipeline else _raw,
+        persistent_workers=True,
+    )
+    for _ in range(SEQUENTIAL_EPOCHS):
+        count = 0
+        for batch in loader:
+            count += len(batch["jpg"])
+        if count != sample_count(data):
+            raise SystemExit(f"{count} samples")
+        yield count
+        yield Mark.EPOCH_END
+
+
+register(Arm("webdataset_tar.sequential", "tar", _sequential))
+register(Arm("webdataset_tar.loader", "tar", lambda data: _loader(False, data)))
+register(Arm("webdataset_tar.loader-batched", "tar", lambda data: _loader(True, data)))

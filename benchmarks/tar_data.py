@@ -1,0 +1,150 @@
+"""The data of indexed tars: made once, in folders of their own beside the other data.
+
+Four tars of pairs: a JPEG of about 65 KB and a JSON file of a few facts about it. Their JSON index
+lies in a folder beside them that has links to the tars, for readers that want both in one place.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from data import Data
+
+__all__ = ["entries_path", "indexed_tars", "make_tar_data", "sample_count", "tar_paths"]
+
+TARS = 4
+ENTRIES = 400_000
+_SHAPES = ((512, 512), (640, 480), (480, 640), (768, 432), (432, 768), (576, 448), (448, 576))
+
+
+def sample_count(data: Data) -> int:
+    """Pairs over all tars."""
+    return TARS * _samples_per_tar(data)
+
+
+def _samples_per_tar(data: Data) -> int:
+    return max(1, round(2_500 * data.scale))
+
+
+def tar_paths(data: Data) -> list[Path]:
+    """The tars, in order."""
+    return data.files("tar")
+
+
+def indexed_tars(data: Data) -> Path:
+    """A folder of the tars and their JSON indices, with the sizes of images and all sidecars."""
+    return data.folder("tar-indexed")
+
+
+def entries_path(data: Data, kind: str) -> Path:
+    """The index of very many entries, ``json`` or ``idx.arrow``, of a tar that is not there."""
+    return data.folder("tar-entries") / kind / f"shard_0000.{kind}"
+
+
+def entry_count(data: Data) -> int:
+    """Entries of that index."""
+    return max(10, round(ENTRIES * data.scale))
+
+
+def make_tar_data(data: Data) -> None:
+    """Write what is not there yet."""
+    for kind, write in _WRITERS.items():
+        folder = data.folder(kind)
+        if folder.exists():
+            continue
+        unfinished = folder.with_name(f"{kind}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        write(data, unfinished)
+        unfinished.rename(folder)
+
+
+def _write_tars(data: Data, folder: Path) -> None:
+    chosen = random.Random(0)
+    pictures = [(width, height, _jpeg(width, height)) for width, height in _SHAPES]
+    for shard in range(TARS):
+        path = folder / f"shard_{shard:04d}.tar"
+        with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+            for number in range(_samples_per_tar(data)):
+                width, height, picture = chosen.choice(pictures)
+                key = f"{shard:04d}_{number:06d}"
+                about = {
+                    "caption": f"a picture of thing {number}, seen from the side",
+                    "width": width,
+                    "height": height,
+                    "id": number,
+                    "url": f"https://example.com/images/{key}.jpg",
+                    "score": round(chosen.random(), 6),
+                    "tags": ["one", "two", f"tag{number % 17}"],
+                }
+                surplus = chosen.randbytes(chosen.randrange(64, 6000))  # behind the picture's end
+                _add(tar, f"{key}.jpg", picture + surplus)
+                _add(tar, f"{key}.json", json.dumps(about).encode())
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mtime = len(content), 1_700_000_000
+    tar.addfile(info, io.BytesIO(content))
+
+
+def _jpeg(width: int, height: int) -> bytes:
+    """Noise, at the quality at which it has about 65 KB."""
+    from PIL import Image
+
+    noise = np.random.default_rng(width).integers(0, 256, (height // 4, width // 4, 3), np.uint8)
+    picture = Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR)
+    file = io.BytesIO()
+    for quality in (60, 75, 85, 92, 95):
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=quality)
+        if file.tell() > 60_000:
+            break
+    return file.getvalue()
+
+
+def _write_indexed(data: Data, folder: Path) -> None:
+    from penstock.archives import index_tars
+
+    for path in tar_paths(data):
+        os.link(path, folder / path.name)
+    index_tars(folder, geometry=True, format="json")
+
+
+def _write_entries(data: Data, folder: Path) -> None:
+    """An index as those in the wild are: name, place, and the size of the image."""
+    from penstock.archives.tar.arrow_index import write_arrow_indexes
+    from penstock.archives.tar.json_index import read_json_index
+
+    chosen = random.Random(0)
+    files, offset = {}, 512
+    for number in range(entry_count(data)):
+        size = chosen.randrange(40_000, 90_000)
+        width, height = chosen.choice(_SHAPES)
+        shape = {"width": width, "height": height, "aspect": round(width / height, 7)}
+        files[f"{number:09d}.webp"] = {"offset": offset, "length": size, **shape}
+        offset += 512 + -(-size // 512) * 512
+    content = json.dumps({"filesize": offset + 512, "files": files}).encode()
+    for kind in ("json", "idx.arrow"):
+        (folder / kind).mkdir()
+    (folder / "json" / "shard_0000.json").write_bytes(content)
+    index = read_json_index(content, "shard_0000.json")
+    write_arrow_indexes(folder / "idx.arrow" / "shard_0000.idx.arrow", [("shard_0000.tar", index)])
+    with open(folder / "json" / "shard_0000.tar", "wb") as tar:
+        tar.truncate(offset + 512)
+    os.link(folder / "json" / "shard_0000.tar", folder / "idx.arrow" / "shard_0000.tar")
+
+
+_WRITERS: dict[str, Callable[[Data, Path], None]] = {
+    "tar": _write_tars,
+    "tar-indexed": _write_indexed,
+    "tar-entries": _write_entries,
+}

@@ -1,0 +1,96 @@
+"""Payloads of tars of this machine that batches copy from where they are mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.archives.tar.collection import TarCollection
+from penstock.archives.tar.mapped_tars import MappedTar, MappedTars
+from penstock.convert.lent import Lender, enlisted, lent_array
+from penstock.errors import ReadError
+from penstock.model import DataFileInfo, Int64Array
+
+__all__ = ["TarLenders"]
+
+_DENSE = 0.5
+"""of a run of bytes, from which on it is fetched as a whole"""
+
+
+class TarLender:
+    """One tar. It is mapped when bytes are asked for, and looked at again each time."""
+
+    def __init__(self, file: DataFileInfo, shard: int, tars: MappedTars) -> None:
+        self._file, self._shard, self._tars = file, shard, tars
+
+    @property
+    def key(self) -> object:
+        return self._file.path, self._file.file_size, self._file.etag
+
+    @property
+    def tar(self) -> MappedTar:
+        return self._tars.get(self._shard)
+
+    def read(self, offsets: list[int], sizes: list[int]) -> list[bytes]:
+        found = self.tar.read(offsets, sizes)
+        self._check(found, offsets, sizes)
+        return found
+
+    def views(self, offsets: list[int], sizes: list[int]) -> list[memoryview]:
+        found = self.tar.views(offsets, sizes)
+        self._check(found, offsets, sizes)
+        return found
+
+    def _check(self, found: Sequence[Sized], offsets: list[int], sizes: list[int]) -> None:
+        if [len(part) for part in found] == sizes:
+            return
+        short = next(i for i, part in enumerate(found) if len(part) != sizes[i])
+        raise ReadError(
+            f"{self._file.path}: of {sizes[short]:,} bytes at {offsets[short]:,} only "
+            f"{len(found[short]):,} can be read; the tar breaks off or its index is not its own"
+        )
+
+
+class TarLenders:
+    """The tars of a collection, as far as they lend."""
+
+    def __init__(self, collection: TarCollection) -> None:
+        self._collection = collection
+        self._tars = MappedTars(collection.files)
+        self._made: dict[int, tuple[int, Lender]] = {}
+
+    def lent(self, shards: Int64Array, offsets: Int64Array, sizes: Int64Array) -> pa.Array:
+        """Members of any tars; the system is told that they will be read."""
+        numbers = np.empty(len(shards), np.int64)
+        for shard in np.unique(shards).tolist():
+            here = shards == shard
+            numbers[here] = self._enlisted(shard)
+            there = here & (sizes > 0)
+            _announce(self._tars.get(shard), offsets[there], sizes[there])
+        return lent_array(numbers, offsets, sizes)
+
+    def _enlisted(self, shard: int) -> int:
+        found = self._made.get(shard)
+        if found is None:
+            made = TarLender(self._collection.files[shard], shard, self._tars)
+            found = self._made.setdefault(shard, enlisted(made))
+        return found[0]
+
+    def __getstate__(self) -> TarCollection:
+        return self._collection
+
+    def __setstate__(self, collection: TarCollection) -> None:
+        self.__init__(collection)  # type: ignore[misc]
+
+
+def _announce(tar: MappedTar, offsets: Int64Array, sizes: Int64Array) -> None:
+    if not len(offsets):
+        return
+    start, stop = int(offsets.min()), int((offsets + sizes).max())
+    if int(sizes.sum()) > _DENSE * (stop - start):
+        tar.will_read(start, stop - start)
+        return
+    for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
+        tar.will_read(offset, size)

@@ -1,0 +1,157 @@
+"""The blocks of a tar: what stands in a header, and in what extends one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = [
+    "BLOCK",
+    "MEMBER_KINDS",
+    "WITHOUT_PAYLOAD",
+    "HeaderError",
+    "compression_of",
+    "decoded",
+    "first_broken",
+    "header_name",
+    "header_names",
+    "header_rows",
+    "header_size",
+    "padded",
+    "pax_records",
+    "string_array",
+]
+
+BLOCK = 512
+MEMBER_KINDS = b"0\x007"
+"""regular files; those of a tar from before ustar are of kind NUL"""
+WITHOUT_PAYLOAD = b"123456"
+"""links, devices, directories and pipes, whatever their size field says"""
+
+_CHECKSUM = slice(148, 156)
+_SIZE = slice(124, 136)
+_PREFIX = slice(345, 500)
+_MAGIC_OF_USTAR = b"ustar\0"
+_DIGIT_VALUES = 8 ** np.arange(5, -1, -1)
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "gzip -d"),
+    b"BZh": ("bzip2", "bzip2 -d"),
+    b"\xfd7zXZ\0": ("xz", "xz -d"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d --rm"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4 -d --rm"),
+}
+
+
+class HeaderError(Exception):
+    """A block is no header of a member that could be indexed; the text says why."""
+
+
+def padded(size: int) -> int:
+    """The bytes that a payload takes, whole blocks."""
+    return (size + BLOCK - 1) & -BLOCK
+
+
+def header_size(block: bytes) -> int:
+    """The size field: octal digits, or a number to the base of 256 where those do not suffice."""
+    field = block[_SIZE]
+    if field[0] & 0x80:
+        if field[0] & 0x40:
+            raise HeaderError("the size of a member is negative")
+        return int.from_bytes(field, "big") - (1 << 95)
+    return _octal(field, "size")
+
+
+def header_name(block: bytes) -> bytes:
+    """The name field, behind the prefix of a ustar header."""
+    name = block[:100].partition(b"\0")[0]
+    if block.startswith(_MAGIC_OF_USTAR, 257) and block[345]:
+        return block[_PREFIX].partition(b"\0")[0] + b"/" + name
+    return name
+
+
+def header_rows(blocks: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    """Headers as the rows of an array."""
+    return np.frombuffer(b"".join(blocks), np.uint8).reshape(-1, BLOCK)
+
+
+def header_names(rows: npt.NDArray[np.uint8]) -> list[bytes]:
+    """The names of many headers; see ``header_name``."""
+    field = rows[:, :100]
+    names: list[bytes] = np.ascontiguousarray(field).view("S100").ravel().tolist()
+    ends = field == 0
+    unusual = (ends[:, :-1] & ~ends[:, 1:]).any(1) | (rows[:, _PREFIX.start] != 0)
+    for row in np.flatnonzero(unusual).tolist():
+        names[row] = header_name(rows[row].tobytes())
+    return names
+
+
+def first_broken(rows: npt.NDArray[np.uint8]) -> int | None:
+    """Which of some headers is the first that does not have the checksum that it names."""
+    field = rows[:, _CHECKSUM]
+    sums = rows.sum(1, dtype=np.int32) - field.sum(1, dtype=np.int32) + 8 * ord(" ")
+    digits = field[:, :6].astype(np.int32) - ord("0")
+    plain = ((digits >= 0) & (digits < 8)).all(1) & ((field[:, 6] == 0) | (field[:, 6] == 32))
+    doubtful = np.flatnonzero(~plain | (digits @ _DIGIT_VALUES != sums))
+    return next((row for row in doubtful.tolist() if not _has_checksum(rows[row])), None)
+
+
+def _has_checksum(row: npt.NDArray[np.uint8]) -> bool:
+    """Some have summed up signed bytes, and numbers are written in more ways than one."""
+    try:
+        named = _octal(row[_CHECKSUM].tobytes(), "checksum")
+    except HeaderError:
+        return False
+    rest = np.delete(row, _CHECKSUM)
+    spaces = 8 * ord(" ")
+    return named in (int(rest.sum()) + spaces, int(rest.view(np.int8).sum()) + spaces)
+
+
+def _octal(field: bytes, what: str) -> int:
+    digits = field.partition(b"\0")[0].strip(b" ")
+    if not digits:
+        return 0
+    if digits.strip(b"01234567"):
+        raise HeaderError(f"the {what} in a header is no number")
+    return int(digits, 8)
+
+
+def pax_records(data: bytes) -> dict[bytes, bytes]:
+    """What an extended header says: lines of their length, a name, and a value of any bytes."""
+    records: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data) and data[at]:
+        length, space, _ = data[at : at + 20].partition(b" ")
+        if not space or not length.isdigit():
+            raise HeaderError("an extended header is damaged")
+        end = at + int(length)
+        name, equals, value = data[at + len(length) + 1 : end - 1].partition(b"=")
+        if not equals or data[end - 1 : end] != b"\n":
+            raise HeaderError("an extended header is damaged")
+        records[name] = value
+        at = end
+    return records
+
+
+def decoded(name: bytes) -> str:
+    """A name as text: UTF-8, or what Latin-1 makes of it, which every name can be read as."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name.decode("latin-1")
+
+
+def string_array(names: Sequence[bytes]) -> pa.StringArray:
+    """Names as text; see ``decoded``."""
+    try:
+        return pa.array(names, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([decoded(name) for name in names], pa.string())
+
+
+def compression_of(beginning: bytes) -> tuple[str, str] | None:
+    """What a file is compressed by and the command that undoes it; None if it is not."""
+    found = (told for magic, told in _COMPRESSED.items() if beginning.startswith(magic))
+    return next(found, None)

@@ -1,0 +1,130 @@
+"""What the entries of a JSON index say under a key, as a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import StaleIndexError
+from penstock.model import Int64Array
+
+__all__ = ["Entries"]
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Entries:
+    """Names and entries of members, in step, in the order of the text.
+
+    Entries are taken apart in the order in which they lie in memory, those that have the same
+    keys at once: there are few such groups, and many entries. ``odd`` marks entries of which
+    columns do not say all that they say, or say more.
+    """
+
+    def __init__(self, names: list[str], entries: list[dict[str, Any]], shown: str) -> None:
+        self.names, self.entries, self._shown = names, entries, shown
+        if set(map(type, entries)) - {dict}:
+            place = next(i for i, entry in enumerate(entries) if type(entry) is not dict)
+            self.refuse(place, "its entry is no JSON object")
+        self._groups = _groups(entries)
+        self.keys: set[str] = set().union(*(columns for _, columns in self._groups))
+        self.odd = np.zeros(len(names), bool)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def parts(self, key: str) -> Iterator[tuple[Int64Array, list[Any]]]:
+        """The places of entries that say anything under a key, and what."""
+        for places, columns in self._groups:
+            if key in columns:
+                yield places, columns[key]
+
+    def present(self, key: str) -> BoolArray:
+        """Which entries say anything under a key, and be it null."""
+        there = np.zeros(len(self), bool)
+        for places, _ in self.parts(key):
+            there[places] = True
+        return there
+
+    def integers(self, key: str, *, missing: int | None = None, below: int = 2**63) -> Int64Array:
+        """Numbers that are not negative; ``missing`` where there is none, if that may be."""
+        numbers = np.full(len(self), -1 if missing is None else missing, np.int64)
+        for places, values in self.parts(key):
+            if missing is not None and None in values:
+                self.odd[places] |= np.array([value is None for value in values], bool)
+                places = places[[value is not None for value in values]]
+                values = [value for value in values if value is not None]
+            if set(map(type, values)) - {int} or not _within(values, below):
+                wrong = next(i for i, v in enumerate(values) if not _is_number(v, below))
+                self.refuse(places[wrong], f"{key} is {_cut_short(values[wrong])}")
+            numbers[places] = values
+        if missing is None and (numbers < 0).any():
+            self.refuse(int(np.argmax(numbers < 0)), f"its entry has no {key}")
+        return numbers
+
+    def texts(self, key: str) -> pa.StringArray:
+        """Strings; null, and odd, where there is anything else."""
+        texts = np.full(len(self), None, object)
+        for places, values in self.parts(key):
+            if set(map(type, values)) - {str}:
+                self.odd[places] |= np.array([type(value) is not str for value in values], bool)
+                values = [value if type(value) is str else None for value in values]
+            texts[places] = values
+        return self.strings(texts.tolist())
+
+    def strings(self, values: list[str | None]) -> pa.StringArray:
+        """An array of texts in step with the members."""
+        try:
+            return pa.array(values, pa.string())
+        except UnicodeEncodeError:
+            place = next(i for i, v in enumerate(values) if v is not None and not _is_text(v))
+            self.refuse(place, f"{values[place]!r} is no Unicode text")
+
+    def refuse(self, place: int, why: str) -> NoReturn:
+        """Say of a member what cannot be."""
+        raise StaleIndexError(
+            f"{self._shown}: member {self.names[place]!r}: {why}: the index is damaged, or not "
+            "one of a tar; make it anew with: penstock index"
+        )
+
+
+def _groups(entries: list[dict[str, Any]]) -> list[tuple[Int64Array, dict[str, list[Any]]]]:
+    """The places of entries with the same keys in the same order, and what is under each."""
+    shapes = list(map(tuple, entries))
+    numbers = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
+    codes = np.fromiter(map(numbers.__getitem__, shapes), np.int64, len(shapes))
+    order = np.argsort(codes, kind="stable")
+    edges = np.cumsum(np.bincount(codes, minlength=len(numbers)))[:-1]
+    groups = []
+    for shape, places in zip(numbers, np.split(order, edges), strict=bool(entries)):
+        group = entries if len(numbers) == 1 else [entries[place] for place in places.tolist()]
+        flat = list(chain.from_iterable(map(dict.values, group)))
+        columns = {key: flat[number :: len(shape)] for number, key in enumerate(shape)}
+        groups.append((places, columns))
+    return groups
+
+
+def _within(values: list[int], below: int) -> bool:
+    return not values or 0 <= min(values) <= max(values) < below
+
+
+def _is_number(value: object, below: int) -> bool:
+    return type(value) is int and 0 <= value < below
+
+
+def _cut_short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) < 80 else shown[:80] + "..."
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

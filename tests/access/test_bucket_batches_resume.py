@@ -1,0 +1,237 @@
+"""Batches of buckets go on where they were, whoever reads ahead and however many ranks."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from penstock.access import ArrowBackend, BucketBatchSampler, RowDataset
+from penstock.errors import StateMismatchError
+
+SAMPLES = 1000
+BUCKETS = np.random.default_rng(3).choice(7, SAMPLES, p=[0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.005])
+BATCH = 16
+
+
+def make(buckets: Any = BUCKETS, batch_size: Any = BATCH, **options: Any) -> BucketBatchSampler:
+    return BucketBatchSampler(buckets, batch_size, **options)
+
+
+def ranks_of(size: int, buckets: Any = BUCKETS, **options: Any) -> list[BucketBatchSampler]:
+    return [make(buckets, rank=rank, world_size=size, **options) for rank in range(size)]
+
+
+def resumed(
+    state: dict[str, Any], size: int, buckets: list[int], **options: Any
+) -> list[list[list[int]]]:
+    """What so many ranks take from a state on."""
+    samplers = ranks_of(size, buckets, **options)
+    for sampler in samplers:
+        sampler.load_state_dict(state)
+    return [list(sampler) for sampler in samplers]
+
+
+@pytest.mark.filterwarnings("ignore:.* samples come twice")
+def test_small_batches_at_the_end_take_from_the_steps_before() -> None:
+    """The last step may have one batch of one sample: others are cut so that four are left."""
+    buckets = [0] * 40 + [1, 2, 3, 4, 5]
+    inside_of_batches = 0
+    for seed in range(30):
+        options = {"batch_size": 10, "seed": seed}
+        samplers = ranks_of(4, buckets, **options)
+        lists = [list(sampler) for sampler in samplers]
+        assert {len(batches) for batches in lists} == {3}
+        assert sorted(chain(*chain(*lists))) == list(range(45))
+        for steps in range(3):
+            state = samplers[0].state_dict(batches=steps)
+            inside_of_batches += state["offset"] > 0
+            assert resumed(state, 4, buckets, **options) == [batches[steps:] for batches in lists]
+            for size in (1, 3, 7):
+                rest = resumed(state, size, buckets, **options)
+                assert len({len(batches) for batches in rest}) == 1
+                begun = chain(*(batches[:steps] for batches in lists))
+                everything = list(chain(*begun, *chain(*rest)))
+                assert set(everything) == set(range(45))
+                left = 45 - sum(len(batch) for batches in lists for batch in batches[:steps])
+                assert len(everything) - 45 == max(0, len(rest[0]) * size - left)
+    assert inside_of_batches
+
+
+@st.composite
+def bucket_lists(draw: st.DrawFn) -> list[int]:
+    counts = draw(st.lists(st.integers(0, 9), min_size=1, max_size=6))
+    return [number for number, count in enumerate(counts) for _ in range(count)]
+
+
+@given(
+    buckets=bucket_lists(),
+    batch=st.integers(1, 5),
+    before=st.integers(1, 6),
+    after=st.integers(1, 6),
+    steps=st.integers(0, 50),
+    seed=st.integers(0, 5),
+)
+def test_any_ranks_go_on_from_any_step_of_any_others(
+    buckets: list[int], batch: int, before: int, after: int, steps: int, seed: int
+) -> None:
+    count = len(buckets)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = [
+            BucketBatchSampler(buckets, batch, seed=seed, rank=rank, world_size=before)
+            for rank in range(before)
+        ]
+        steps = min(steps, len(first[0]))
+        running = [iter(sampler) for sampler in first]
+        taken = [list(islice(one, steps)) for one in running]
+        states = [json.loads(json.dumps(sampler.state_dict())) for sampler in first]
+        assert all(state == states[0] for state in states)
+        rests = [list(one) for one in running]
+        over = steps == len(first[0])
+
+        again = [
+            BucketBatchSampler(buckets, batch, seed=seed, rank=rank, world_size=before)
+            for rank in range(before)
+        ]
+        for sampler in again:
+            sampler.load_state_dict(states[0])
+        if not over:
+            assert [list(sampler) for sampler in again] == rests
+        assert {sampler.epoch for sampler in again} == ({1} if count else {0})
+
+        others = [
+            BucketBatchSampler(buckets, batch, seed=seed, rank=rank, world_size=after)
+            for rank in range(after)
+        ]
+        for sampler in others:
+            sampler.load_state_dict(states[0])
+        left = [list(sampler) for sampler in others]
+    assert len({len(batches) for batches in left}) == 1
+    for one in chain(*taken, *left):
+        assert one
+        assert len({buckets[sample] for sample in one}) == 1
+    if not over:
+        everything = list(chain(*chain(*taken), *chain(*left)))
+        assert set(everything) == set(range(count))
+        assert len(everything) < count + max(before, after)
+        if count >= max(before, after) * len(first[0]) * 2:
+            assert len(everything) == count
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_behind_a_loader_that_reads_ahead(workers: int) -> None:
+    rows = RowDataset(ArrowBackend(table=pa.table({"id": range(SAMPLES)})))
+
+    def loader(sampler: BucketBatchSampler) -> Any:
+        return DataLoader(
+            rows,
+            batch_sampler=sampler,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+        )
+
+    def batches(loaded: Any) -> list[list[int]]:
+        return [batch["id"].tolist() for batch in loaded]
+
+    expected = [batches(loader(make(epoch=epoch))) for epoch in range(2)]
+    assert expected == [list(make(epoch=epoch)) for epoch in range(2)]
+    sampler = make()
+    assert len(loader(sampler)) == len(expected[0])
+    running = iter(loader(sampler))
+    steps = len(expected[0]) - 2  # the sampler has come to its end by then
+    for _ in range(steps):
+        next(running)
+    state = sampler.state_dict(batches=steps)
+    del running
+    assert state["epoch"] == 0
+    resumed = make()
+    resumed.load_state_dict(state)
+    again = loader(resumed)
+    assert batches(again) == expected[0][steps:]
+    assert batches(again) == expected[1]
+    resumed.seek(3, epoch=1)
+    assert batches(again) == expected[1][3:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
+def test_stateful_dataloader_over_buckets(workers: int) -> None:
+    rows = RowDataset(ArrowBackend(table=pa.table({"id": range(SAMPLES)})))
+
+    def loader() -> Any:
+        return StatefulDataLoader(
+            rows,
+            batch_sampler=make(rank=1, world_size=2),
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+        )
+
+    whole = loader()
+    expected = [[batch["id"].tolist() for batch in whole] for _ in range(2)]
+    assert expected[0] != expected[1]
+    stopped = loader()
+    running = iter(stopped)
+    first = [next(running)["id"].tolist() for _ in range(9)]
+    state = stopped.state_dict()
+    del running
+    assert first == expected[0][:9]
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert [batch["id"].tolist() for batch in resumed] == expected[0][9:]
+    assert [batch["id"].tolist() for batch in resumed] == expected[1]
+
+
+def test_epochs_and_places() -> None:
+    sampler = make()
+    whole = [list(make(epoch=epoch)) for epoch in range(3)]
+    assert list(islice(sampler, 5)) == whole[0][:5]
+    assert sampler.epoch == 0
+    assert list(sampler) == whole[0]  # one that was left begins again
+    assert sampler.epoch == 1
+    sampler.set_epoch(2)
+    assert list(sampler) == whole[2]
+    sampler.seek(4, epoch=1)
+    sampler.set_epoch(1)  # the same epoch keeps the place
+    assert sampler.state_dict(batches=0) == sampler.state_dict()
+    assert list(sampler) == whole[1][4:]
+    assert [sampler.batch(step, epoch=0) for step in (0, 7, -1)] == [
+        whole[0][s] for s in (0, 7, -1)
+    ]
+    old = iter(sampler)
+    next(old)
+    sampler.seek(0, epoch=0)
+    list(old)
+    assert (sampler.epoch, sampler.state_dict()["position"]) == (0, 0)
+    sampler.load_state_dict(make().state_dict(batches=len(sampler)))
+    assert (sampler.epoch, sampler.state_dict()["position"]) == (1, 0)
+
+
+def test_states_of_others() -> None:
+    state = make().state_dict(batches=5)
+    assert state["position"] == 5
+    for wrong, said in [
+        ({"seed": 6}, "seed 6, and this 42"),
+        ({"drop_last": True}, "drop_last True, and this False"),
+        ({"kind": "global"}, "kind global, and this buckets"),
+        ({"epoch": -1}, "damaged state: epoch"),
+        ({"position": "5"}, "damaged state: position"),
+        ({"offset": 16}, "damaged state: batch 5 of epoch 0 has no sample 16"),
+    ]:
+        with pytest.raises(StateMismatchError, match=said):
+            make().load_state_dict({**state, **wrong})
+    with pytest.raises(StateMismatchError, match="the state has buckets"):
+        make(batch_size=8).load_state_dict(state)
+    with pytest.raises(StateMismatchError, match="the state has buckets"):
+        make(BUCKETS[::-1]).load_state_dict(state)
+    with pytest.raises(StateMismatchError, match=r"not a state of a sampler: .*\['epoch'\]"):
+        make().load_state_dict({"epoch": 1})

@@ -1,0 +1,360 @@
+"""``TarShards``: samples of tars by number, and all that is known of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tarfile
+import threading
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tars_made import Member, members, write_shards, write_tar
+
+from penstock import TarShards
+from penstock.archives import index_tars
+from penstock.archives.tar.sequence import samples_of
+from penstock.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
+
+SHARDS = [members(20, 0), members(7, 1, folder="deep/er/")]
+
+
+def png(width: int, height: int) -> bytes:
+    """As much of an image as tells its size."""
+    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + width.to_bytes(4) + height.to_bytes(4) + bytes(50)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    write_shards(folder, SHARDS)
+    return folder
+
+
+@pytest.fixture
+def shards(folder: Path) -> TarShards:
+    return TarShards(folder)
+
+
+def one_tar(tmp_path: Path, shard: list[Member], **index: Any) -> TarShards:
+    """A tar with an index, if it is said how that is made."""
+    path = write_tar(tmp_path / "a.tar", shard)
+    if index:
+        index_tars(path, **index)
+    return TarShards(path)
+
+
+# --- files and samples
+
+
+def test_what_there_is(shards: TarShards) -> None:
+    assert shards.num_shards == 2
+    assert list(shards.shard_names) == ["shard_0000.tar", "shard_0001.tar"]
+    assert len(shards) == 27
+    assert shards.get_shard_file_count(0) == 40
+    assert shards.get_shard_sample_count(-1) == 7
+    assert shards.list_files_in_shard(1) == [name for name, _ in SHARDS[1]]
+    assert shards.list_samples_in_shard(0) == [name for name, _ in SHARDS[0][::2]]
+    assert repr(shards) == "<TarShards: 2 shards>"
+
+
+def test_a_shard_that_is_open(shards: TarShards) -> None:
+    shard = shards.open_shard(1)
+    assert (shard.name, len(shard)) == ("shard_0001.tar", 7)
+    assert shard.keys[3] == "deep/er/01_0003"
+    assert [shard.read_file(i) for i in range(14)] == [payload for _, payload in SHARDS[1]]
+    assert shard.read_file(-1) == SHARDS[1][-1][1]
+    assert shard.read_sample(2) == SHARDS[1][4][1]
+    assert shard.read_sample_json(2) == SHARDS[1][5][1]
+    assert shard.load_sample(2).bytes == SHARDS[1][4][1]
+    assert "7 samples in 14 files" in repr(shard)
+
+
+def test_a_sample(shards: TarShards) -> None:
+    sample = shards.load_sample(1, 3)
+    name, payload = SHARDS[1][6]
+    assert (sample.path, sample.key) == (name, "deep/er/01_0003")
+    assert (sample.bytes, sample.data, sample.size) == (payload, payload, len(payload))
+    assert sample.json == {"caption": "what is in deep/er/01_0003", "id": 3}
+    assert sample.captions == "what is in deep/er/01_0003"
+    assert dict(sample.fields) == {"jpg": payload, "json": SHARDS[1][7][1]}
+    assert (sample.shard, sample.number) == (1, 3)
+    assert (sample.width, sample.height, sample.aspect) == (None, None, None)
+    with open(shards.collection.files.paths[1], "rb") as tar:
+        tar.seek(sample.offset)
+        assert tar.read(sample.size) == payload
+    assert "jpg, json" in repr(sample)
+
+
+def test_samples_in_the_order_asked_for(shards: TarShards) -> None:
+    wanted = [(1, 3), (0, 19), (1, 0), (0, 0), (1, 3), (-1, -1)]
+    found = shards.load_samples(wanted)
+    assert [sample.bytes for sample in found] == [SHARDS[s][2 * n][1] for s, n in wanted[:-1]] + [
+        SHARDS[1][-2][1]
+    ]
+    assert [sample.json["id"] for sample in found] == [3, 19, 0, 0, 3, 6]
+    assert shards.load_samples([]) == []
+
+
+def test_all_samples_one_after_the_other(shards: TarShards) -> None:
+    everything = [payload for shard in SHARDS for _, payload in shard[::2]]
+    assert [sample.bytes for sample in shards.samples()] == everything
+    assert [sample.bytes for sample in shards] == everything
+    assert [(s.shard, s.number) for s in shards.samples(1)] == [(1, n) for n in range(7)]
+    assert [s.json["id"] for s in samples_of(shards.payloads, [1, 0], None)] == [
+        *range(7),
+        *range(20),
+    ]
+
+
+def test_blocks_of_any_size_hold_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = [("x.jpg", b""), *members(30), ("y.jpg", b"")]
+    shards = one_tar(tmp_path, shard)
+    expected = [sample.fields for sample in shards.samples()]
+    for size in (1, 700, 5000, 1 << 30):
+        monkeypatch.setattr("penstock.archives.tar.sequence._BLOCK_BYTES_HERE", size)
+        assert [sample.fields for sample in shards.samples()] == expected
+    assert len(expected) == 32
+
+
+def test_numbers_that_are_not_there(shards: TarShards) -> None:
+    for ask, what in (
+        (lambda: shards.load_sample(2, 0), "no shard 2: there are 2"),
+        (lambda: shards.load_sample(-3, 0), "no shard -3"),
+        (lambda: shards.load_sample(1, 7), r"shard_0001\.tar has no sample 7: it has 7"),
+        (lambda: shards.load_sample(1, -8), "no sample -8"),
+        (lambda: shards.load_samples([(0, 0), (0, 20)]), "no sample 20"),
+        (lambda: shards.open_shard(0).read_file(40), r"shard_0000\.tar has no file 40: it has 40"),
+        (lambda: shards.open_shard(0).read_file(-41), "no file -41"),
+        (lambda: shards.open_shard(5), "no shard 5"),
+        (lambda: shards.open_shard(1).read_sample_json(7), "no sample 7"),
+        (lambda: shards.samples(9), "no shard 9"),
+        (lambda: shards.get_shard_file_count(9), "no shard 9"),
+    ):
+        with pytest.raises(IndexError, match=what):
+            ask()
+    with pytest.raises(TypeError):
+        shards.load_sample("0", 0)  # type: ignore[arg-type]
+
+
+def test_fields_with_dots_and_samples_without_sidecars(tmp_path: Path) -> None:
+    shard = [
+        ("a.seg.png", b"seg"),
+        ("a.jpg", b"jpg"),
+        ("a.cls", b"7"),
+        ("b.json", b"[1, 2]"),
+        ("c.JPG", b"large"),
+        ("plain", b"no dot"),
+    ]
+    shards = one_tar(tmp_path, shard)
+    samples = list(shards.samples())
+    assert [sample.path for sample in samples] == ["a.seg.png", "b.json", "c.JPG", "plain"]
+    assert dict(samples[0].fields) == {"seg.png": b"seg", "jpg": b"jpg", "cls": b"7"}
+    assert (samples[0].json, samples[0].captions) == (None, None)
+    assert (samples[1].json, samples[1].captions) == ([1, 2], None)
+    assert shards.open_shard(0).read_sample_json(0) is None
+    assert list(samples[2].fields) == ["jpg"]
+    assert dict(samples[3].fields) == {"__data__": b"no dot"}
+    assert shards.open_shard(0).keys == ["a", "b", "c", "plain"]
+
+
+def test_names_that_lead_elsewhere_are_only_names(tmp_path: Path) -> None:
+    shard = [("../../evil.jpg", b"up"), ("/etc/evil.jpg", b"root"), ("./x/../y.jpg", b"dots")]
+    inside = tmp_path / "in" / "side"
+    shards = TarShards(write_tar(inside / "a.tar", shard))
+    assert [sample.bytes for sample in shards.samples()] == [b"up", b"root", b"dots"]
+    assert shards.list_files_in_shard(0) == [name for name, _ in shard]
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["a.tar"]
+    assert not os.path.exists("/etc/evil.jpg")
+
+
+def test_a_tar_without_members(tmp_path: Path) -> None:
+    shards = one_tar(tmp_path, [])
+    assert (len(shards), shards.list_files_in_shard(0), list(shards.samples())) == (0, [], [])
+    with pytest.raises(IndexError, match="no sample 0"):
+        shards.load_sample(0, 0)
+
+
+# --- what is said of samples
+
+
+@pytest.mark.parametrize("how", ["scanned", "json", "arrow", "bare"])
+def test_captions_of_all_kinds(tmp_path: Path, how: str) -> None:
+    shard = [
+        ("a.png", png(4, 3)),
+        ("a.json", b'{"caption": "one"}'),
+        ("b.png", png(5, 5)),
+        ("b.json", b'{"captions": ["one", "two"]}'),
+        ("c.png", png(6, 1)),
+        ("c.txt", "ein größerer Satz\n".encode()),
+        ("d.png", png(1, 1)),
+        ("d.json", b'{"prompt": "asked for"}'),
+        ("d.txt", b"not this"),
+        ("e.png", png(2, 1)),
+        ("e.json", b'["no", "object"]'),
+    ]
+    forms: dict[str, dict[str, Any]] = {
+        "scanned": {},
+        "json": {"format": "json", "geometry": True},
+        "arrow": {"format": "arrow", "geometry": True},
+        "bare": {"format": "json", "sidecars": False},
+    }
+    samples = list(one_tar(tmp_path, shard, **forms[how]).samples())
+    captions = [sample.captions for sample in samples]
+    assert captions[:3] == ["one", ["one", "two"], "ein größerer Satz"]
+    assert captions[3] in ("asked for", ["asked for", "not this"])
+    assert captions[4] is None
+    assert samples[4].json == ["no", "object"]
+    assert samples[2].json is None
+    assert [(s.width, s.height) for s in samples] == [(4, 3), (5, 5), (6, 1), (1, 1), (2, 1)]
+    assert samples[0].aspect == pytest.approx(4 / 3)
+
+
+def test_captions_of_the_index_go_first(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", members(2))
+    index_tars(path)
+    said = json.loads((tmp_path / "a.json").read_text())
+    said["files"]["00_0000.jpg"]["captions"] = ["written", "by hand"]
+    (tmp_path / "a.json").write_text(json.dumps(said))
+    first, second = TarShards(path).samples()
+    assert first.captions == ["written", "by hand"]
+    assert first.json["caption"] == "what is in 00_0000"
+    assert second.captions == "what is in 00_0001"
+
+
+def test_json_that_cannot_be_read_names_shard_and_member(tmp_path: Path) -> None:
+    shards = one_tar(tmp_path, [("x.jpg", b"1"), ("x.json", b"{not json"), ("y.json", b"\xff")])
+    sample = shards.load_sample(0, 0)
+    assert sample.bytes == b"1"
+    for ask in (lambda: sample.json, lambda: sample.captions):
+        with pytest.raises(ReadError, match=r"a\.tar: the JSON of 'x\.jpg' cannot be read"):
+            ask()
+    with pytest.raises(ReadError, match=r"'y\.json'"):
+        _ = shards.load_sample(0, 1).json
+
+
+# --- what must not be
+
+
+def huge_tar(path: Path) -> None:
+    """A small sample, and one of ten gigabytes, of which the disk has nothing."""
+    size = 10 << 30
+    with open(path, "wb") as file:
+        for name, payload in (("small.jpg", b"small"), ("small.json", b"{}")):
+            header = tarfile.TarInfo(name)
+            header.size = len(payload)
+            file.write(header.tobuf(tarfile.GNU_FORMAT) + payload.ljust(512, b"\0"))
+        header = tarfile.TarInfo("huge.mp4")
+        header.size = size
+        file.write(header.tobuf(tarfile.GNU_FORMAT))
+        file.seek(size, os.SEEK_CUR)
+        file.write(bytes(1024))
+
+
+def test_a_member_of_ten_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    huge_tar(path)
+    shards = TarShards(path)
+    limit = 1 << 20
+    for ask in (
+        lambda: shards.load_sample(0, 1, max_file_size=limit),
+        lambda: shards.load_samples([(0, 0), (0, 1)], max_file_size=limit),
+        lambda: list(shards.samples(max_file_size=limit)),
+        lambda: shards.open_shard(0).load_sample(1, max_file_size=limit),
+    ):
+        with pytest.raises(ReadError, match=r"a\.tar: member 'huge\.mp4' has 10,737,418,240 bytes"):
+            ask()
+    assert shards.load_sample(0, 0, max_file_size=limit).bytes == b"small"
+    assert shards.load_sample(0, 0, max_file_size=5).bytes == b"small"
+    with pytest.raises(ReadError, match=r"small\.jpg"):
+        shards.load_sample(0, 0, max_file_size=4)
+
+
+def test_a_stale_index(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", members(5))
+    index_tars(path)
+    write_tar(tmp_path / "a.tar", members(6, 9))
+    shards = TarShards(path)
+    for ask in (
+        lambda: shards.load_sample(0, 0),
+        lambda: list(shards.samples()),
+        lambda: len(shards),
+        lambda: shards.open_shard(0),
+    ):
+        with pytest.raises(StaleIndexError, match=r"a\.tar.*penstock index"):
+            ask()
+
+
+def test_options_that_cannot_be(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", members(1))
+    for options, what in (
+        ({"cache_bytes": "1GiB"}, "cache_bytes has no effect without cache_dir"),
+        ({"cache_dir": tmp_path / "c", "cache_bytes": "much"}, "cache_bytes must be"),
+        ({"storage_options": 7}, "storage_options must be"),
+    ):
+        with pytest.raises(OptionError, match=what):
+            TarShards(tmp_path, **options)  # type: ignore[arg-type]
+    with pytest.raises(NothingFoundError):
+        TarShards(tmp_path / "nowhere")
+
+
+# --- aspect buckets, and more than one user
+
+
+def test_aspect_buckets_of_files_and_samples(tmp_path: Path) -> None:
+    for number in range(2):
+        shapes = [(64, 64), (128, 64), (64, 64)]
+        shard = [(f"{i}.png", png(*shape)) for i, shape in enumerate(shapes)]
+        index_tars(write_tar(tmp_path / f"{number}.tar", shard), geometry=True)
+    shards = TarShards(tmp_path)
+    for listed in (shards.list_shard_sample_aspect_buckets(), shards.list_shard_aspect_buckets()):
+        assert [one["shard_name"] for one in listed] == ["0.tar", "1.tar"]
+        found = {key: [e["filename"] for e in some] for key, some in listed[1]["buckets"].items()}
+        assert found == {"1.00": ["0.png", "2.png"], "2.00": ["1.png"]}
+    [last] = shards.list_shard_sample_aspect_buckets([-1], key="geometry-tuple")
+    assert last["shard_idx"] == 1
+    assert set(last["buckets"]) == {"(64, 64)", "(128, 64)"}
+    buckets = shards.aspect_buckets(key="geometry-list")
+    assert {key: buckets.bucket(i).tolist() for i, key in enumerate(buckets.keys)} == {
+        "[64, 64]": [0, 2, 3, 5],
+        "[128, 64]": [1, 4],
+    }
+    with pytest.raises(IndexError, match="no shard 2"):
+        shards.list_shard_aspect_buckets([2])
+
+
+def test_a_copy_is_small_and_reads_the_same(shards: TarShards) -> None:
+    assert len(shards) == 27
+    shards.load_sample(0, 0)
+    sent = pickle.dumps(shards)
+    assert len(sent) < 3000
+    again = pickle.loads(sent)
+    assert [s.fields for s in again.samples()] == [s.fields for s in shards.samples()]
+
+
+def test_threads_read_at_once(shards: TarShards) -> None:
+    found: dict[int, list[bytes]] = {}
+    together = threading.Barrier(6)
+
+    def work(number: int) -> None:
+        together.wait(60)
+        samples = shards.load_samples([(0, n) for n in range(20)])
+        found[number] = [sample.bytes for sample in samples]
+        found[number] += [shards.load_sample(1, n).bytes for n in range(7)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = [payload for shard in SHARDS for _, payload in shard[::2]]
+    assert found == dict.fromkeys(range(6), everything)
+
+
+def test_a_sample_outlives_its_shards(folder: Path) -> None:
+    sample = TarShards(folder).load_sample(0, 4)
+    assert BytesIO(sample.bytes).read() == SHARDS[0][8][1]
+    assert sample.json["id"] == 4

@@ -1,0 +1,188 @@
+"""Loaders whose batches are of one shape: every sample once, resumed exactly, shared by ranks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sample_tars import write_samples, write_tar
+from torch.utils.data import DataLoader
+
+from penstock import OptionError, SkippedDataWarning, StateMismatchError, TarDataset
+from penstock.archives.tar.arrow_index import write_arrow_indexes
+from penstock.archives.tar.scanning import scan_tar
+from penstock.loader.bucketed import BucketedLoader
+from penstock.model import DataFileInfo
+from penstock.storage import LocalStore
+
+COUNTS = (37, 26)
+ROWS = sum(COUNTS)
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+
+def indexed(folder: Path) -> Path:
+    for path in sorted(folder.glob("*.tar")):
+        file = DataFileInfo(str(path), path.stat().st_size)
+        index = scan_tar(LocalStore(), file, geometry=True)
+        write_arrow_indexes(str(path.with_suffix(".idx.arrow")), [(path.name, index)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return indexed(write_samples(tmp_path_factory.mktemp("tars"), COUNTS))
+
+
+def loaded(source: Path, **options: Any) -> BucketedLoader:
+    chosen = {"num_workers": 0, "batch_size": 4, "shuffle": True, "columns": ["__key__", "png"]}
+    loader, dataset = TarDataset.create_dataloader(
+        source, bucketed=True, decode=["png"], **{**chosen, **options}
+    )
+    assert isinstance(loader, BucketedLoader)
+    assert isinstance(dataset, TarDataset)
+    return loader
+
+
+def keys_of(batches: Iterable[Any]) -> list[list[int]]:
+    return [[int(key) for key in batch["__key__"]] for batch in batches]
+
+
+def flat(batches: Iterable[list[int]]) -> list[int]:
+    return [key for batch in batches for key in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_of_one_shape(folder: Path, workers: int) -> None:
+    loader = loaded(folder, num_workers=workers)
+    assert isinstance(loader, DataLoader)
+    batches = list(loader)
+    assert len(loader) == len(batches)
+    assert all(isinstance(batch["png"], torch.Tensor) for batch in batches)
+    assert len({batch["png"].shape[1:] for batch in batches}) == 4
+    keys = keys_of(batches)
+    assert sorted(flat(keys)) == list(range(ROWS))
+    assert all(len({key % 4 for key in batch}) == 1 for batch in keys)
+    again = keys_of(loader)
+    assert sorted(flat(again)) == list(range(ROWS))
+    assert again != keys
+
+
+def test_every_key_of_buckets(folder: Path) -> None:
+    by_aspect = loaded(folder, key="aspect", round_to=0)
+    by_shape = loaded(folder, key="geometry-tuple", target_pixel_area=256)
+    for loader in (by_aspect, by_shape):
+        assert sorted(flat(keys_of(loader))) == list(range(ROWS))
+    with pytest.raises(OptionError, match="key"):
+        loaded(folder, key="colour")
+
+
+def test_sizes_of_batches_by_shape(folder: Path) -> None:
+    loader = loaded(folder, batch_size=lambda shape: 2 if shape == (24, 12) else 8)
+    sizes: dict[tuple[int, ...], set[int]] = {}
+    for batch in loader:
+        sizes.setdefault(tuple(batch["png"].shape[2:]), set()).add(len(batch["png"]))
+    assert max(sizes[(12, 24)]) == 2
+    assert max(sizes[(16, 16)]) == 8
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_at_any_batch(folder: Path, workers: int) -> None:
+    whole = keys_of(loaded(folder))
+    loader = loaded(folder, num_workers=workers, prefetch_factor=4) if workers else loaded(folder)
+    for taken in (0, 1, 7, len(whole) - 1):
+        batches = iter(loader)
+        for _ in range(taken):
+            next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+        other = loaded(folder)
+        other.load_state_dict(state)
+        assert other.state_dict() == state
+        assert keys_of(other) == whole[taken:]
+        del batches  # it was left: the epoch begins again
+
+
+def test_the_end_of_an_epoch_is_the_start_of_the_next(folder: Path) -> None:
+    loader = loaded(folder)
+    first, second = keys_of(loader), keys_of(loader)
+    other = loaded(folder)
+    batches = iter(other)
+    for _ in first:
+        next(batches)
+    state = other.state_dict()
+    third = loaded(folder)
+    third.load_state_dict(state)
+    assert keys_of(third) == second
+    third.set_epoch(0)
+    assert third.epoch == 0
+    assert keys_of(third) == first
+    assert third.epoch == 1
+
+
+def test_a_pass_that_is_left_begins_again(folder: Path) -> None:
+    loader = loaded(folder, num_workers=1, prefetch_factor=64)  # all are asked for at once
+    whole = keys_of(loaded(folder))
+    for _ in range(2):
+        assert keys_of([next(iter(loader))]) == whole[:1]
+    assert keys_of(loader) == whole
+
+
+def test_ranks_take_the_same_number_of_steps(folder: Path) -> None:
+    ranks = [loaded(folder, rank=rank, world_size=3) for rank in range(3)]
+    batches = [keys_of(one) for one in ranks]
+    assert len({len(one) for one in batches}) == 1
+    assert Counter(flat(flat(batches))) == Counter(range(ROWS))
+    state = None
+    begun = [loaded(folder, rank=rank, world_size=3) for rank in range(3)]
+    for one in begun:
+        running = iter(one)
+        next(running)
+        next(running)
+        state = one.state_dict()
+    alone = loaded(folder)
+    alone.load_state_dict(state)
+    seen = [key for one in batches for batch in one[:2] for key in batch]
+    assert sorted(seen + flat(keys_of(alone))) == list(range(ROWS))
+
+
+def test_functions_of_the_user_get_batches(folder: Path) -> None:
+    for workers in (0, 1):
+        loader = loaded(folder, num_workers=workers, transform=half, collate_fn=counted)
+        assert {type(batch) for batch in loader} == {dict}
+        assert sum(batch["rows"] for batch in loader) == ROWS
+        assert all(batch["png"].dtype == torch.float32 for batch in loader)
+
+
+def half(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "png": batch["png"] / 2}
+
+
+def counted(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "rows": len(batch["png"])}
+
+
+def test_shapes_have_to_be_known(tmp_path: Path, folder: Path) -> None:
+    write_samples(tmp_path, [8])
+    with pytest.raises(OptionError, match="geometry"):
+        loaded(tmp_path)
+    write_tar(tmp_path / "shard_0001.tar", [("100000.png", b"no image"), ("100001.txt", b"a")])
+    indexed(tmp_path)
+    with pytest.warns(SkippedDataWarning, match="2 of 10"):
+        loader = loaded(tmp_path, on_error="skip")
+    assert sorted(flat(keys_of(loader))) == list(range(8))
+
+
+def test_states_of_others_are_refused(folder: Path) -> None:
+    state = loaded(folder).state_dict()
+    with pytest.raises(StateMismatchError):
+        loaded(folder, batch_size=5).load_state_dict(state)
+    streamed, _ = TarDataset.create_dataloader(folder, num_workers=0)
+    with pytest.raises(StateMismatchError):
+        streamed.load_state_dict(state)
+    with pytest.raises(StateMismatchError):
+        loaded(folder).load_state_dict(streamed.state_dict())

@@ -1,0 +1,148 @@
+"""What fields of samples are decoded to: in streams as in rows by index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sample_tars import SIZES, npy, picture, sample, write_samples, write_tar
+from torch.utils.data import DataLoader
+
+from penstock import OptionError, ReadError, SkippedDataWarning, TarDataset
+from penstock.testing.loader_contract import frozen
+
+
+def first_batch(source: Path, **options: Any) -> Any:
+    loader, _ = TarDataset.create_dataloader(source, **{"num_workers": 0, **options})
+    return next(iter(loader))
+
+
+def text_length(data: bytes) -> dict[str, Any]:
+    return {"length": len(data), "first": np.frombuffer(data[:2], np.uint8)}
+
+
+def as_number(data: bytes) -> int:
+    return int(data) + 1
+
+
+def as_vector(data: bytes) -> np.ndarray:
+    return np.full(3, int(data), np.int16)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_samples(tmp_path_factory.mktemp("tars"), [9, 4])
+
+
+@pytest.mark.parametrize("output_format", ["torch", "dict"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_streams_and_rows_are_the_same(folder: Path, output_format: str, workers: int) -> None:
+    loader, dataset = TarDataset.create_dataloader(
+        folder, decode=True, batch_size=4, output_format=output_format, num_workers=workers
+    )
+    batches = list(map(frozen, loader))
+    by_index = [dataset.rows.batch(range(i, min(i + 4, 13))) for i in range(0, 13, 4)]
+    assert batches == list(map(frozen, by_index))
+    if output_format == "torch":
+        collated = DataLoader(dataset.rows, batch_size=4, num_workers=workers)
+        assert list(map(frozen, collated)) == batches
+
+
+def test_every_extension(folder: Path) -> None:
+    batch = first_batch(folder, decode=True, batch_size=5)
+    assert [tuple(one.shape) for one in batch["png"]] == [(3, h, w) for w, h in [*SIZES, SIZES[0]]]
+    assert all(one.dtype == torch.uint8 for one in batch["png"])
+    assert [one[:, 0, 0].tolist() for one in batch["png"]] == [[i, 0, 7] for i in range(5)]
+    assert batch["json"][3] == {"id": 3, "caption": "picture 3"}
+    assert batch["cls"].tolist() == [0, 1, 2, 3, 4]
+    assert batch["npy"].shape == (5, 2, 3)
+    assert batch["npy"].dtype == torch.float32
+    assert batch["txt"][2] == "ä 2"
+
+
+def test_nothing_is_decoded_unless_asked_for(folder: Path) -> None:
+    batch = first_batch(folder, batch_size=2)
+    assert all(type(value) is bytes for name in ("png", "json", "cls") for value in batch[name])
+    batch = first_batch(folder, batch_size=2, decode="json", columns=["json", "cls"])
+    assert batch["json"][1]["id"] == 1
+    assert batch["cls"] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "PNG", "GIF", "BMP"])
+def test_images_of_one_shape_are_stacked(tmp_path: Path, kind: str) -> None:
+    name = {"JPEG": "jpg"}.get(kind, kind.lower())
+    images = [(f"{i}.{name}", picture(i, (10, 6), kind)) for i in range(3)]
+    write_tar(tmp_path / "a.tar", images)
+    batch = first_batch(tmp_path, decode=True)
+    assert batch[name].shape == (3, 3, 6, 10)
+    assert batch[name].is_contiguous()
+    batch[name].add_(1)
+    assert first_batch(tmp_path, decode=True, output_format="numpy")[name].dtype == np.uint8
+
+
+def test_functions_and_names(folder: Path) -> None:
+    decode = {"txt": text_length, "cls": as_number, "npy": "bytes", "json": "text"}
+    for workers in (0, 1):
+        batch = first_batch(folder, decode=decode, batch_size=3, num_workers=workers)
+        assert [one["length"] for one in batch["txt"]] == [4, 4, 4]
+        assert batch["cls"].tolist() == [1, 2, 3]
+        assert batch["npy"][0] == dict(sample(0))["000000.npy"]
+        assert json.loads(batch["json"][2])["id"] == 2
+    assert first_batch(folder, decode={"cls": as_vector}, batch_size=3)["cls"].shape == (3, 3)
+    with pytest.raises(OptionError, match="arrow"):
+        TarDataset(folder, decode=decode, output_format="arrow")
+
+
+def test_arrow_keeps_npy_and_text(folder: Path) -> None:
+    batch = first_batch(folder, decode=True, output_format="arrow", batch_size=2)
+    assert batch["npy"][1].as_py() == npy(np.full((2, 3), 1, np.float32))
+    assert json.loads(batch["json"][0].as_py())["id"] == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "data", "why"),
+    [
+        ("png", b"no picture", "image"),
+        ("png", picture(1, (500, 500))[:200], "image"),
+        ("json", b"{", "."),
+        ("json", b"\xff\xfe\xff", "."),
+        ("cls", b"seven", "seven"),
+        ("cls", b"9" * 30, "64 bits"),
+        ("npy", b"\x93NUMPY\x01\x00", "npy"),
+        ("txt", b"\xff\xff", "utf-8"),
+    ],
+    ids=["no image", "half an image", "half json", "no text", "no number", "large", "npy", "utf-8"],
+)
+def test_what_does_not_decode_is_named(tmp_path: Path, field: str, data: bytes, why: str) -> None:
+    members = dict(one for i in range(6) for one in sample(i)) | {f"000004.{field}": data}
+    write_tar(tmp_path / "a.tar", members.items())
+    _, dataset = TarDataset.create_dataloader(tmp_path, decode=True, num_workers=0)
+    named = rf"a\.tar, member '000004\.{field}'.*{why}"
+    with pytest.raises(ReadError, match=named):
+        next(iter(dataset))
+    with pytest.raises(ReadError, match=named):
+        dataset.rows[4]
+    assert len(dataset.rows[[0, 5]]["cls"]) == 2
+    skipping = TarDataset(tmp_path, decode=True, on_error="skip").rows
+    with pytest.warns(SkippedDataWarning, match=named):
+        assert skipping.batch(range(6))["cls"].tolist() == [0, 1, 2, 3, 5]
+
+
+def test_functions_that_raise_name_the_member(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("x.num", b"1"), ("y.num", b"z")])
+    with pytest.raises(ReadError, match=r"a\.tar, member 'y\.num'.*'z'"):
+        first_batch(tmp_path, decode={"num": as_number})
+
+
+def test_missing_fields_of_what_is_decoded(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("x.png", picture(1, (4, 4))), ("x.cls", b"1"), ("y.cls", b"2")])
+    batch = first_batch(tmp_path, decode=True, nulls={"png": None})
+    assert batch["png"][0].shape == (3, 4, 4)
+    assert batch["png"][1] is None
+    row = TarDataset(tmp_path, decode=True, nulls={"png": None}).rows[1]
+    assert row["png"] is None
+    assert int(row["cls"]) == 2

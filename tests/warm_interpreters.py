@@ -1,0 +1,187 @@
+"""Scripts in processes of their own that need not import torch and penstock first.
+
+To import them takes two seconds of a core, and most scripts of the tests take less. A server
+(`warm_server`) has imported them, and has done nothing else, and forks for every script. What a
+script does with threads, workers, signals and at its exit is what it does in any interpreter.
+What is to be seen of imports, options of the interpreter or the start of a process is not: such a
+test starts ``sys.executable``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Self
+
+PRELOADED = ("penstock", "pyarrow.parquet", "torch.distributed")
+PATIENCE_S = 300.0
+HERE = str(Path(__file__).parent)
+PATHS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+class WarmProcess:
+    """A running script: ``script ...``, ``-c code ...`` or ``-m module ...``, with its arguments.
+
+    It leads a session of its own. What it prints goes to files, so that nothing need be read.
+    """
+
+    def __init__(
+        self,
+        *command: object,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        preloaded: tuple[str, ...] = PRELOADED,
+    ) -> None:
+        self.command = list(map(str, command))
+        self.returncode: int | None = None
+        self._preloaded = preloaded
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._complained: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        reading, writing = os.pipe()
+        self.stdin = os.fdopen(writing, "w")
+        environment = dict(os.environ if env is None else env)
+        self.pid = self._started(reading, environment, str(cwd or Path.cwd()))
+        os.close(reading)
+
+    def poll(self) -> int | None:
+        """The exit status, minus the number of a signal, once there is one."""
+        return self._wait(0)
+
+    def first_line(self) -> str:
+        """What it has printed to standard output up to the first line's end."""
+        while "\n" not in self._text(self._said) and self._wait(0.02) is None:
+            pass
+        return self._text(self._said).partition("\n")[0]
+
+    def send_signal(self, number: int) -> None:
+        """To it and to all that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def finish(
+        self, told: str = "", *, timeout_s: float = PATIENCE_S
+    ) -> subprocess.CompletedProcess[str]:
+        """Tell it this, wait for its end, and say how it ended; one that hangs is killed."""
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.write(told)
+            self.stdin.close()
+        if self._wait(timeout_s) is None:
+            self.close()
+            said = self._text(self._said), self._text(self._complained)
+            raise subprocess.TimeoutExpired(self.command, timeout_s, *said)
+        said, complained = self._text(self._said), self._text(self._complained)
+        return subprocess.CompletedProcess(self.command, self.returncode, said, complained)
+
+    def close(self) -> None:
+        if self._wait(0) is None:
+            self.send_signal(signal.SIGKILL)
+            self._wait(PATIENCE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        for file in (self.stdin, self._said, self._complained):
+            with contextlib.suppress(BrokenPipeError):
+                file.close()
+
+    def _started(self, stdin: int, environment: Mapping[str, str], folder: str) -> int:
+        order = {"command": self.command, "environment": environment, "folder": folder}
+        self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            files = [stdin, self._said.fileno(), self._complained.fileno(), theirs.fileno()]
+            _server(self._preloaded).order(json.dumps(order).encode(), files)
+        self._news.settimeout(PATIENCE_S)
+        pid: int = json.loads(self._news.recv(100))
+        return pid
+
+    def _wait(self, timeout_s: float) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as ended:
+                ended.register(self._news, selectors.EVENT_READ)
+                if ended.select(timeout_s):
+                    self.returncode = json.loads(self._news.recv(100))
+                    self._news.close()
+        return self.returncode
+
+    @staticmethod
+    def _text(file: IO[bytes]) -> str:
+        return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode()
+
+
+class ColdProcess(WarmProcess):
+    """The same for an interpreter that is started: what a user's script runs in."""
+
+    def _started(self, stdin: int, environment: Mapping[str, str], folder: str) -> int:
+        self._process = subprocess.Popen(
+            [sys.executable, *self.command],
+            stdin=stdin,
+            stdout=self._said,
+            stderr=self._complained,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
+        return self._process.pid
+
+    def _wait(self, timeout_s: float) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.returncode = self._process.wait(timeout_s)
+        return self.returncode
+
+
+def run_warm(
+    *command: object,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = PATIENCE_S,
+    preloaded: tuple[str, ...] = PRELOADED,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script to its end, like ``subprocess.run``."""
+    with WarmProcess(*command, env=env, cwd=cwd, preloaded=preloaded) as process:
+        return process.finish(timeout_s=timeout_s)
+
+
+class _Server:
+    def __init__(self, preloaded: tuple[str, ...]) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        start = 'exec(*__import__("warm_server").next_script())'
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", start, str(theirs.fileno()), *preloaded],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([HERE, *PATHS])},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+
+    def order(self, what: bytes, descriptors: list[int]) -> None:
+        socket.send_fds(self._channel, [what], descriptors)
+
+    def stop(self) -> None:
+        self._channel.close()
+        self._process.wait()
+
+
+_servers: dict[tuple[str, ...], _Server] = {}
+_starting = threading.Lock()
+
+
+def _server(preloaded: tuple[str, ...]) -> _Server:
+    with _starting:
+        if preloaded not in _servers:
+            _servers[preloaded] = _Server(preloaded)
+            atexit.register(_servers[preloaded].stop)
+        return _servers[preloaded]

@@ -1,0 +1,95 @@
+"""Copies into tars that are killed.
+
+usage: killed_tar_copies.py SOURCE FOLDER STEP
+
+Each case is a run in a process of its own that gets SIGKILL at the n-th thing that it does to
+files, for every STEP-th n until a run comes through, and is then gone on with. Prints a line of
+JSON: how many were killed, and what was wrong afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.errors import OptionError
+from penstock.write import write_tar
+
+OPTIONS = {"shard_bytes": "20KiB"}
+REFUSED = 3
+"""the status of a run that found that all was done"""
+WATCHED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "open"}
+
+
+def main(source: str, folder: Path, step: int) -> None:
+    assert attempt(source, folder / "whole", None) == 0
+    expected = contents(folder / "whole")
+    killed, wrong, resumed = 0, [], 0
+    event = 1
+    while True:
+        target = folder / f"case-{event}"
+        status = attempt(source, target, event)
+        if status == 0:
+            break
+        assert status == signal.SIGKILL, status
+        killed += 1
+        seen = target.exists()
+        if seen and contents(target) != expected:
+            wrong.append(f"{target.name} was seen before it was whole")
+        forgotten = seen and not (folder / f".{target.name}.penstock-work/journal.jsonl").exists()
+        resumed += (folder / f".{target.name}.penstock-parts/shard_00000.tar").exists()
+        status = attempt(source, target, None)
+        if status != (REFUSED if forgotten else 0):
+            wrong.append(f"{target.name} ended with {status}")
+        if contents(target) != expected:
+            wrong.append(f"{target.name} is another")
+        event += step
+    print(json.dumps({"killed": killed, "resumed": resumed, "wrong": wrong}))
+
+
+def attempt(source: str, target: Path, event: int | None) -> int:
+    """Run it once in a process of its own; the signal or the status that it ended with."""
+    child = os.fork()
+    if child:
+        status = os.waitpid(child, 0)[1]
+        return os.WTERMSIG(status) or os.WEXITSTATUS(status)
+    status = 1
+    try:
+        if event is not None:
+            sys.addaudithook(killing(str(target.parent), event))
+        write_tar(source, target, **OPTIONS)
+        status = 0
+    except OptionError:
+        status = REFUSED
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def killing(folder: str, event: int) -> Callable[[str, tuple[object, ...]], None]:
+    """Kills this process right before it does the n-th thing to files in a folder."""
+    left = [event]
+
+    def hook(name: str, arguments: tuple[object, ...]) -> None:
+        if name in WATCHED and arguments and str(arguments[0]).startswith(folder):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return hook
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All but the marker, which says which run it was."""
+    files = sorted(path for path in folder.iterdir() if not path.name.startswith("_"))
+    return {path.name: path.read_bytes() for path in files}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,417 @@
+"""``write_tar``: folders, rows and tars as tar shards, killed at any moment, and read back."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from servers.s3 import S3Server
+from warm_interpreters import run_warm
+
+import penstock
+from penstock import (
+    ConversionError,
+    FileChangedError,
+    OptionError,
+    StateMismatchError,
+    TarWriter,
+    WriteError,
+)
+from penstock.write import write_array_record, write_tar
+
+SCRIPT = Path(__file__).with_name("killed_tar_copies.py")
+
+
+class Stop(Exception):
+    """Ends a copy as an interrupt would."""
+
+
+def stopping(calls: int) -> Callable[[str, float], None]:
+    """Tells of the progress so often, and then stops the copy."""
+    left = [calls]
+
+    def progress(stage: str, share: float) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Stop
+
+    return progress
+
+
+def samples(folder: Path) -> dict[str, dict[str, bytes]]:
+    """Those of all tars in their order, by key."""
+    found: dict[str, dict[str, bytes]] = {}
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            for info in tar:
+                head, slash, base = info.name.rpartition("/")
+                key, _, field = base.partition(".")
+                fields = found.setdefault(head + slash + key, {})
+                fields[field] = tar.extractfile(info).read()
+    return found
+
+
+def hidden(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name.startswith(".")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "folder"
+    for n in range(40):
+        path = root / ("train" if n % 2 else "val.1") / f"{n:03d}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(f"{n:03d}.jpg").write_bytes(bytes([n]) * 1000 * (n % 5))
+        path.with_name(f"{n:03d}.json").write_text(json.dumps({"n": n}))
+    (root / "train" / "README").write_text("no dot")
+    (root / "train" / "001.seg.PNG").write_bytes(b"more of a sample")
+    (root / ".hidden.jpg").write_bytes(b"")
+    return root
+
+
+def test_a_folder(folder: Path, tmp_path: Path) -> None:
+    told: list[float] = []
+    report = write_tar(
+        folder, tmp_path / "out", shard_samples=16, progress=lambda _, share: told.append(share)
+    )
+    assert (report.samples, report.resumed) == (41, False)
+    assert report.shards == ("shard_00000.tar", "shard_00001.tar", "shard_00002.tar")
+    found = samples(tmp_path / "out")
+    assert list(found) == sorted(found)
+    assert len(found) == 41
+    assert found["train/README"] == {"": b"no dot"}
+    assert found["train/001"] == {
+        "jpg": bytes([1]) * 1000,
+        "json": b'{"n": 1}',
+        "seg.PNG": b"more of a sample",
+    }
+    assert found["val.1/004"]["jpg"] == bytes([4]) * 4000
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert not hidden(tmp_path)
+    rows = penstock.open(str(tmp_path / "out")).backend
+    assert rows.num_rows == 41
+    assert rows.get_row(0)["__key__"] == "train/001"
+
+
+def test_large_files_come_in_pieces(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    data = np.random.default_rng(0).bytes((9 << 20) + 13)
+    (tmp_path / "in" / "a.mp4").write_bytes(data)
+    write_tar(tmp_path / "in", tmp_path / "out")
+    assert samples(tmp_path / "out") == {"a": {"mp4": data}}
+
+
+def test_files_by_number(folder: Path, tmp_path: Path) -> None:
+    write_tar(folder, tmp_path / "out", keys="number")
+    assert list(samples(tmp_path / "out"))[:2] == ["000000000", "000000001"]
+
+
+def test_rows(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "image": pa.array(
+                [{"bytes": b"one", "path": "1.jpg"}, {"bytes": b"two", "path": None}, None]
+            ),
+            "label": [1, 2, None],
+            "txt": ["first", None, "third"],
+            "vector": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32(), 2)),
+            "score": [0.5, float("nan"), float("inf")],
+            "day": [datetime.date(2026, 1, 2), None, None],
+            "at": pa.array([1, 2, 3], pa.timestamp("ns")),
+            "price": [Decimal("1.50"), None, None],
+            "tags": [["a"], [], None],
+            "__url__": ["u", "u", "u"],
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    write_tar(
+        tmp_path / "rows.parquet",
+        tmp_path / "out",
+        fields={"image": "jpg", "label": "cls", "vector": "npy"},
+    )
+    found = samples(tmp_path / "out")
+    assert list(found) == ["000000000", "000000001", "000000002"]
+    assert found["000000000"].keys() == {"jpg", "cls", "txt", "npy", "json"}
+    assert found["000000001"].keys() == {"jpg", "cls", "npy", "json"}
+    assert found["000000002"].keys() == {"txt", "npy", "json"}
+    assert found["000000000"]["jpg"] == b"one"
+    assert (found["000000001"]["cls"], found["000000002"]["txt"]) == (b"2", b"third")
+    vector = np.load(io.BytesIO(found["000000001"]["npy"]))
+    assert vector.dtype == np.float32
+    assert vector.tolist() == [3, 4]
+    assert json.loads(found["000000000"]["json"]) == {
+        **{"score": 0.5, "day": "2026-01-02", "at": "1970-01-01 00:00:00.000000001"},
+        **{"price": "1.50", "tags": ["a"]},
+    }
+    assert json.loads(found["000000002"]["json"])["score"] is None
+
+
+def test_rows_by_a_key_of_theirs(tmp_path: Path) -> None:
+    table = pa.table({"id": [30, 10], "__key__": ["a/x", "b"], "bin": [b"1", b"2"]})
+    for name, options, keys in [
+        ("own", {}, ["a/x", "b"]),
+        ("number", {"keys": "number"}, ["000000000", "000000001"]),
+        ("column", {"key_column": "id"}, ["30", "10"]),
+    ]:
+        report = write_tar(table, tmp_path / name, **options)
+        assert list(samples(tmp_path / name)) == keys
+        assert report.samples == 2
+    assert samples(tmp_path / "own")["b"] == {"bin": b"2", "json": b'{"id":10}'}
+    with pytest.raises(ConversionError, match="row 1 has no key"):
+        write_tar(pa.table({"__key__": ["a", None], "bin": [b"", b""]}), tmp_path / "null")
+    assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        ({"a": [1]}, {"fields": {"b": "jpg"}}, "no column 'b'"),
+        ({"a": [1]}, {"key_column": "b"}, "no column 'b'"),
+        ({"json": ["{}"], "a": [1]}, {}, "a field json already, which a would go into"),
+        ({"a": [b""], "b": [b""]}, {"fields": {"a": "b"}}, "two columns would be the field 'b'"),
+        ({"image/data": [b""]}, {}, r'fields=\{"image/data": "jpg"\}'),
+        ({"__key__": ["a"]}, {}, "no column that could be a field"),
+        ({"__key__": ["a.jpg"], "bin": [b""]}, {}, "has a dot in its last part"),
+        ({"__key__": ["a", "a"], "bin": [b"", b""]}, {}, 'comes twice .* keys="number"'),
+        ({"a": [1]}, {"keys": "prefix"}, "is for tars"),
+        ({"a": [1]}, {"keys": "new"}, "keys must be one of"),
+        ({"a": [1]}, {"metadata": "x"}, "metadata has no effect"),
+        ({"a": [1]}, {"format": "folder"}, "format has no effect"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_rows_that_are_no_samples(
+    tmp_path: Path, columns: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+        write_tar(pa.table(columns), tmp_path / "out", **options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    report = write_tar(pa.table({"bin": pa.array([], pa.binary())}), tmp_path / "out")
+    assert report.shards == ("shard_00000.tar",)
+    assert len(penstock.open(str(tmp_path / "out")).backend) == 0
+
+
+def test_tars_of_tars(folder: Path, tmp_path: Path) -> None:
+    write_tar(folder, tmp_path / "one", shard_samples=5)
+    (tmp_path / "one" / "shard_00001.json").unlink()  # then it is scanned
+    report = write_tar(tmp_path / "one", tmp_path / "two", shard_samples=12, index="arrow")
+    assert (report.samples, len(report.shards)) == (41, 4)
+    assert samples(tmp_path / "two") == samples(tmp_path / "one")
+    write_tar(tmp_path / "two", tmp_path / "three", shard_samples=5)
+    for path in sorted((tmp_path / "one").glob("*.tar")):
+        assert path.read_bytes() == (tmp_path / "three" / path.name).read_bytes()
+
+
+def test_tars_whose_keys_repeat(tmp_path: Path) -> None:
+    for name in ("a/x", "b/x"):
+        with TarWriter(tmp_path / "in" / name) as writer:
+            for n in range(3):
+                writer.write({"__key__": f"{n}", "txt": f"{name} {n}"})
+    with pytest.raises(OptionError, match=r"comes twice .* keys=\"prefix\""):
+        write_tar(tmp_path / "in", tmp_path / "out")
+    with pytest.raises(StateMismatchError, match="keys"):
+        write_tar(tmp_path / "in", tmp_path / "out", keys="number")
+    write_tar(tmp_path / "in", tmp_path / "other", keys="prefix")
+    found = samples(tmp_path / "other")
+    assert list(found)[2:4] == ["a/x/shard_00000/2", "b/x/shard_00000/0"]
+    assert found["b/x/shard_00000/1"] == {"txt": b"b/x 1"}
+
+
+def test_tars_of_others(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "in.tar", "w") as tar:
+        for name in ("./a.jpg", "./.hidden", "./dir/b.JPG", "./dir/b.Seg.png", "./a.txt"):
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(name), 99
+            tar.addfile(info, io.BytesIO(name.encode()))
+    write_tar(tmp_path / "in.tar", tmp_path / "out")
+    assert samples(tmp_path / "out") == {
+        "a": {"jpg": b"./a.jpg", "txt": b"./a.txt"},
+        "dir/b": {"JPG": b"./dir/b.JPG", "Seg.png": b"./dir/b.Seg.png"},
+    }
+    with tarfile.open(tmp_path / "out" / "shard_00000.tar") as tar:
+        assert tar.getnames() == ["a.jpg", "a.txt", "dir/b.JPG", "dir/b.Seg.png"]
+    with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("../../etc/evil.txt"))
+    with pytest.raises(OptionError, match="leads out of the archive"):
+        write_tar(tmp_path / "bad.tar", tmp_path / "evil")
+    write_tar(tmp_path / "bad.tar", tmp_path / "good", keys="number")
+    assert list(samples(tmp_path / "good")) == ["000000000"]
+
+
+def test_records_and_back(folder: Path, tmp_path: Path) -> None:
+    write_tar(folder, tmp_path / "tars")
+    records = tmp_path / "a.array_record"
+    write_array_record(penstock.open(str(tmp_path / "tars")).backend, records)
+    write_tar(penstock.open(str(records)).backend, tmp_path / "again")
+    lowered = {
+        key: {field.lower() or "__data__": data for field, data in fields.items()}
+        for key, fields in samples(tmp_path / "tars").items()
+    }
+    again = samples(tmp_path / "again")
+    assert {k: {f or "__data__": d for f, d in v.items()} for k, v in again.items()} == lowered
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["folder", "rows", "tars"])
+def test_a_copy_that_is_killed(folder: Path, tmp_path: Path, kind: str) -> None:
+    source = folder
+    if kind == "rows":
+        source = tmp_path / "rows.parquet"
+        table = pa.table({"id": range(90), "bin": [bytes([n]) * 999 for n in range(90)]})
+        pq.write_table(table, source, row_group_size=25)
+    elif kind == "tars":
+        source = tmp_path / "tars"
+        write_tar(folder, source, shard_samples=9)
+    (tmp_path / "work").mkdir()
+    step = {"folder": 11, "rows": 11, "tars": 11}[kind]
+    done = run_warm(SCRIPT, source, tmp_path / "work", step)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["wrong"] == [], done.stderr
+    assert told["killed"] >= 4
+    assert told["resumed"] >= 2
+
+
+def test_a_copy_that_is_stopped(tmp_path: Path) -> None:
+    whole, out, source = tmp_path / "whole", tmp_path / "out", tmp_path / "rows.parquet"
+    table = pa.table({"bin": [bytes([n % 250]) * 900 for n in range(400)]})
+    pq.write_table(table, source, row_group_size=64)
+    write_tar(source, whole, shard_samples=50)
+    for calls in (2, 3, 4):
+        with pytest.raises(Stop):
+            write_tar(source, out, shard_samples=50, progress=stopping(calls))
+        assert not out.exists()
+    staged = sorted((tmp_path / ".out.penstock-parts").glob("*.tar"))
+    assert len(staged) > 2
+    written = {path.name: path.stat().st_mtime_ns for path in staged}
+    report = write_tar(source, out, shard_samples=50)
+    assert (report.samples, report.resumed) == (400, True)
+    for path in whole.glob("shard_*"):
+        assert path.read_bytes() == (out / path.name).read_bytes()
+    assert {name: (out / name).stat().st_mtime_ns for name in written} == written
+    assert not hidden(tmp_path)
+
+
+def test_another_source_or_other_options(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(Stop):
+        write_tar(folder, out, shard_samples=3, progress=stopping(1))
+    with pytest.raises(StateMismatchError, match=r"shard samples.*delete that directory"):
+        write_tar(folder, out, shard_samples=4)
+    (folder / "new.txt").write_text("x")
+    with pytest.raises(StateMismatchError, match="source files"):
+        write_tar(folder, out, shard_samples=3)
+    (folder / "new.txt").unlink()
+    assert write_tar(folder, out, shard_samples=3).resumed
+
+
+def test_parts_that_are_gone(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"bin": [b"x" * 900] * 400}), tmp_path / "rows.parquet")
+    source, out = tmp_path / "rows.parquet", tmp_path / "out"
+    with pytest.raises(Stop):
+        write_tar(source, out, shard_samples=50, progress=stopping(4))
+    (tmp_path / ".out.penstock-parts" / "shard_00001.tar").unlink()
+    with pytest.raises(WriteError, match=r"shard_00001\.tar.*is gone or another"):
+        write_tar(source, out, shard_samples=50)
+
+
+def test_a_file_that_changes(folder: Path, tmp_path: Path) -> None:
+    def change(stage: str, share: float) -> None:
+        (folder / "val.1" / "038.json").write_text("longer than it was before")
+
+    with pytest.raises(FileChangedError, match=r"038\.json"):
+        write_tar(folder, tmp_path / "out", progress=change)
+    assert not (tmp_path / "out").exists()
+
+
+def test_into_its_own_source(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="is inside the source"):
+        write_tar(folder, folder / "tars")
+    with pytest.raises(OptionError, match="is inside the target"):
+        write_tar(folder, tmp_path, overwrite=True)
+    tars = tmp_path / "tars"
+    write_tar(folder, tars)
+    for target in (tars, tars / "below"):
+        with pytest.raises(OptionError, match="is inside the"):
+            write_tar(tars, target, overwrite=True)
+        with pytest.raises(OptionError, match="is inside the"):
+            write_array_record(penstock.open(str(tars)).backend, target / "x.array_record")
+    assert sorted(path.name for path in tars.iterdir()) == [
+        *("_penstock_tars.json", "shard_00000.json", "shard_00000.tar")
+    ]
+
+
+def test_what_is_there_already(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("x")
+    with pytest.raises(OptionError, match="is not empty"):
+        write_tar(folder, out)
+    assert (out / "mine").exists()
+    write_tar(folder, out, overwrite=True)
+    assert not (out / "mine").exists()
+    assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x.array_record", "t.lance/data/x.lance"])
+def test_what_is_opened_otherwise(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    with pytest.raises(OptionError, match=r"penstock\.open"):
+        write_tar(tmp_path / name.partition("/")[0], tmp_path / "out")
+
+
+def test_compressed_tars_are_told_of(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("a.txt"))
+    with pytest.raises(penstock.PenstockError, match="gz"):
+        write_tar(tmp_path / "x.tar.gz", tmp_path / "out")
+
+
+def test_into_a_store(
+    folder: Path, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bucket = s3_server.make_bucket(f"tars-{uuid4().hex[:12]}")
+    access = {"storage_options": s3_server.storage_options}
+    target = {"target_options": s3_server.storage_options, "shard_samples": 25}
+    rows = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"bin": [bytes([n]) * 99 for n in range(200)]}), rows)
+    with pytest.raises(Stop):
+        write_tar(rows, f"s3://{bucket}/rows", progress=stopping(3), **target)
+    before = s3_server.keys(bucket)
+    assert before[:2] == ["rows/shard_00000.json", "rows/shard_00000.tar"]
+    assert write_tar(rows, f"s3://{bucket}/rows", **target).resumed
+    names = [f"shard_{n:05d}{ending}" for n in range(8) for ending in (".json", ".tar")]
+    assert s3_server.keys(bucket) == [f"rows/{name}" for name in ["_penstock_tars.json", *names]]
+    again = write_tar(f"s3://{bucket}/rows", tmp_path / "back", shard_samples=25, **access)
+    write_tar(rows, tmp_path / "here", shard_samples=25)
+    assert again.samples == 200
+    assert samples(tmp_path / "back") == samples(tmp_path / "here")
+    with pytest.raises(OptionError, match="is not empty"):
+        write_tar(rows, f"s3://{bucket}/rows", **target)
+    with pytest.raises(OptionError, match="is inside the source"):
+        write_tar(f"s3://{bucket}/rows", f"s3://{bucket}/rows/below", **target, **access)
+    for path in folder.rglob("val.1/*"):
+        s3_server.put(bucket, f"files/{path.relative_to(folder)}", path.read_bytes())
+    write_tar(f"s3://{bucket}/files", tmp_path / "files", **access)
+    found = samples(tmp_path / "files")
+    assert len(found) == 20
+    assert found["val.1/004"] == {"jpg": bytes([4]) * 4000, "json": b'{"n": 4}'}
