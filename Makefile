@@ -6,12 +6,13 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 JOBS ?= 3
 export PYTHON
 
-.PHONY: help setup demo test coverage check audit integrations bench docs clean
+.PHONY: help setup demo test thorough coverage check audit integrations bench docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train a small model, stop in mid-epoch, resume, and count every row"
 	@echo "make test    run the whole test-suite"
+	@echo "make thorough   the random tests of plans, formats and tables, with ten times the examples"
 	@echo "make coverage   the same for all but Paimon, and which lines it reaches"
 	@echo "make check   lint, format check, types, import rules"
 	@echo "make audit   kill, resume and resize loaders 200 times, and count every row"
@@ -62,6 +63,11 @@ test: $(READY) $(PAIMON)/.ready
 	@scripts/run-tests $(BIN)/python -n $(JOBS) --hypothesis-profile=ci
 	@scripts/run-tests $(PAIMON)/bin/python -n $(JOBS) --hypothesis-profile=ci \
 		tests/formats/test_parquet_format.py tests/loader/test_loader_contract.py tests/tables/paimon
+
+# Ten times as many random examples, and others in every run.
+thorough: $(READY)
+	@env -u CI -u BUILD_NUMBER $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=thorough \
+		tests/plan tests/formats tests/tables/iceberg/test_iceberg_histories.py
 
 # Apart from test: to count lines takes a quarter of the time again.
 coverage: $(READY)

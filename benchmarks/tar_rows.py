@@ -56,8 +56,8 @@ TAR = (
         "tar-payloads",
         "images of tars at random, 64 by a call",
         "tars.payloads",
-        ("tars.pread",),
-        "bare `os.pread` of the same bytes",
+        ("tars.pread-batches",),
+        "bare `os.pread` of the same bytes, in lists of 64",
         0.7,
     ),
     Comparison(

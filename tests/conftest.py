@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 
@@ -29,6 +31,7 @@ from servers.fixtures import (  # noqa: F401
 collect_ignore = ["access/rank_scripts"]  # what tests start, and no tests
 
 settings.register_profile("without deadline", deadline=None)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("without deadline")
 
 # Where children are started by a server, that has imported what they need.
@@ -65,7 +68,16 @@ def nothing_is_left_behind() -> Iterator[None]:
         gc.collect()
         time.sleep(0.05)
         left = _leftovers() - before
+    _give_memory_back()
     assert not left, f"left behind by the tests of this module: {sorted(left)}"
+
+
+def _give_memory_back() -> None:
+    """Allocators keep it: gigabytes after some modules, and to fork takes ten times as long."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _end_pool_of_pyiceberg() -> None:

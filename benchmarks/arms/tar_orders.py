@@ -6,10 +6,11 @@ import numpy as np
 from data import Data
 from tar_data import TARS, sample_count
 
-__all__ = ["BATCH_SAMPLES", "SEQUENTIAL_EPOCHS", "WORKERS", "random_samples"]
+__all__ = ["BATCH_SAMPLES", "RANDOM_EPOCHS", "SEQUENTIAL_EPOCHS", "WORKERS", "random_samples"]
 
 BATCH_SAMPLES = 64
 SEQUENTIAL_EPOCHS = 5
+RANDOM_EPOCHS = 3
 WORKERS = 2
 
 

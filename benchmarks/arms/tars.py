@@ -22,7 +22,7 @@ from tar_data import (
 )
 
 from arms.registry import Arm, Mark, Pieces, register
-from arms.tar_orders import BATCH_SAMPLES, SEQUENTIAL_EPOCHS, WORKERS, random_samples
+from arms.tar_orders import BATCH_SAMPLES, RANDOM_EPOCHS, SEQUENTIAL_EPOCHS, WORKERS, random_samples
 from penstock import TarDataset, TarShards
 from penstock.archives import index_tars
 
@@ -45,11 +45,13 @@ def _random(data: Data) -> Pieces:
     shards = TarShards(indexed_tars(data))
     shards.load_sample(0, 0)
     yield Mark.CLOCK_STARTS
-    for shard, number in random_samples(data):
-        sample = shards.load_sample(shard, number)
-        if not sample.bytes or not sample.fields["json"]:
-            raise SystemExit("a sample without its image or its JSON")
-        yield 1
+    for _ in range(RANDOM_EPOCHS):
+        for shard, number in random_samples(data):
+            sample = shards.load_sample(shard, number)
+            if not sample.bytes or not sample.fields["json"]:
+                raise SystemExit("a sample without its image or its JSON")
+            yield 1
+        yield Mark.EPOCH_END
 
 
 def _images(data: Data) -> tuple[TarShards, list[tuple[int, int]]]:
@@ -59,14 +61,27 @@ def _images(data: Data) -> tuple[TarShards, list[tuple[int, int]]]:
     return shards, [(shard, primary[shard][sample]) for shard, sample in random_samples(data)]
 
 
+def _spans(data: Data) -> list[tuple[int, int, int]]:
+    """The same images by tar, size and offset."""
+    shards, images = _images(data)
+    indexes = [shards.collection.index(shard) for shard in range(TARS)]
+    return [
+        (shard, int(indexes[shard].sizes[file]), int(indexes[shard].offsets[file]))
+        for shard, file in images
+    ]
+
+
 def _payloads(data: Data) -> Pieces:
     shards, images = _images(data)
     order = np.array(images)
     batches = np.split(order, range(BATCH_SAMPLES, len(order), BATCH_SAMPLES))
     shards.payloads.read_many(*batches[0].T)
     yield Mark.CLOCK_STARTS
-    for batch in batches:
-        yield len(shards.payloads.read_many(batch[:, 0], batch[:, 1]))
+    for _ in range(RANDOM_EPOCHS):
+        for batch in batches:
+            held = shards.payloads.read_many(batch[:, 0], batch[:, 1])  # until the next are there
+            yield len(held)
+        yield Mark.EPOCH_END
 
 
 def _payload(data: Data) -> Pieces:
@@ -74,32 +89,45 @@ def _payload(data: Data) -> Pieces:
     opened = [shards.open_shard(shard) for shard in range(TARS)]
     opened[0].read_file(0)
     yield Mark.CLOCK_STARTS
-    for shard, file in images:
-        opened[shard].read_file(file)
-        yield 1
+    for _ in range(RANDOM_EPOCHS):
+        for shard, file in images:
+            opened[shard].read_file(file)
+            yield 1
+        yield Mark.EPOCH_END
 
 
 def _pread(data: Data) -> Pieces:
-    shards, images = _images(data)
-    indexes = [shards.collection.index(shard) for shard in range(TARS)]
-    spans = [
-        (shard, int(indexes[shard].sizes[file]), int(indexes[shard].offsets[file]))
-        for shard, file in images
-    ]
+    spans = _spans(data)
     opened = [os.open(path, os.O_RDONLY) for path in tar_paths(data)]
     yield Mark.CLOCK_STARTS
-    for shard, size, offset in spans:
-        os.pread(opened[shard], size, offset)
-        yield 1
+    for _ in range(RANDOM_EPOCHS):
+        for shard, size, offset in spans:
+            os.pread(opened[shard], size, offset)
+            yield 1
+        yield Mark.EPOCH_END
+
+
+def _pread_batches(data: Data) -> Pieces:
+    """As many at a time, all held until the next are there."""
+    spans = _spans(data)
+    opened = [os.open(path, os.O_RDONLY) for path in tar_paths(data)]
+    yield Mark.CLOCK_STARTS
+    for _ in range(RANDOM_EPOCHS):
+        for first in range(0, len(spans), BATCH_SAMPLES):
+            batch = spans[first : first + BATCH_SAMPLES]
+            held = [os.pread(opened[shard], size, offset) for shard, size, offset in batch]
+            yield len(held)
+        yield Mark.EPOCH_END
 
 
 # --- in order
 
 
 def _sequential(data: Data) -> Pieces:
+    shards = TarShards(indexed_tars(data))
     for _ in range(SEQUENTIAL_EPOCHS):
         count = 0
-        for sample in TarShards(indexed_tars(data)):
+        for sample in shards:
             fields = sample.fields
             count += len(fields["jpg"]) > 0 and len(fields["json"]) > 0
         if count != sample_count(data):
@@ -184,19 +212,15 @@ def _http(data: Data) -> Pieces:
 
 
 def _obstore(data: Data) -> Pieces:
-    shards, images = _images(data)
+    spans = _spans(data)
     stores = [
         obstore.store.HTTPStore.from_url(url, client_options={"allow_http": True})
         for url in _urls(data, "tar")
     ]
-    indexes = [shards.collection.index(shard) for shard in range(TARS)]
-    spans = [
-        (shard, indexes[shard].offsets[file], indexes[shard].sizes[file]) for shard, file in images
-    ]
     obstore.get_range(stores[0], "", start=0, length=512)
     yield Mark.CLOCK_STARTS
-    for shard, offset, size in spans[:REQUESTS]:
-        obstore.get_range(stores[shard], "", start=int(offset), length=int(size))
+    for shard, size, offset in spans[:REQUESTS]:
+        obstore.get_range(stores[shard], "", start=offset, length=size)
         yield 1
 
 
@@ -208,6 +232,7 @@ for _name, _kind, _run in (
     ("payloads", "tar-indexed", _payloads),
     ("payload", "tar-indexed", _payload),
     ("pread", "tar-indexed", _pread),
+    ("pread-batches", "tar-indexed", _pread_batches),
     ("sequential", "tar-indexed", _sequential),
     ("loader", "tar-indexed", _loader),
     ("buckets", "tar-indexed", _buckets),

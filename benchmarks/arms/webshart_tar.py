@@ -10,7 +10,7 @@ from data import Data
 from tar_data import entries_path, entry_count, indexed_tars, sample_count
 
 from arms.registry import Arm, Mark, Pieces, register
-from arms.tar_orders import SEQUENTIAL_EPOCHS, random_samples
+from arms.tar_orders import RANDOM_EPOCHS, SEQUENTIAL_EPOCHS, random_samples
 
 GEOMETRY = {"key": "geometry-tuple", "target_pixel_area": 1024**2}
 BUCKET_ROUNDS = 20
@@ -36,18 +36,21 @@ def _random(data: Data) -> Pieces:
     loader = _loader(data)
     loader.load_sample(0, 0)
     yield Mark.CLOCK_STARTS
-    for shard, sample in random_samples(data):
-        entry = loader.load_sample(shard, sample)
-        if not entry.data or not entry.json_data:
-            raise SystemExit("a sample without its image or its JSON")
-        yield 1
+    for _ in range(RANDOM_EPOCHS):
+        for shard, sample in random_samples(data):
+            entry = loader.load_sample(shard, sample)
+            if not entry.data or not entry.json_data:
+                raise SystemExit("a sample without its image or its JSON")
+            yield 1
+        yield Mark.EPOCH_END
 
 
 def _sequential(data: Data) -> Pieces:
     """Members one after the other: it iterates over files."""
+    dataset = webshart.discover_dataset(f"{indexed_tars(data)}/")
     for _ in range(SEQUENTIAL_EPOCHS):
         size = 0
-        for entry in _loader(data):
+        for entry in webshart.TarDataLoader(dataset):
             size += len(entry.data)
         yield sample_count(data)
         yield Mark.EPOCH_END

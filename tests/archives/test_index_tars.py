@@ -164,6 +164,7 @@ def test_captions_that_were_written_stay(folder: Path) -> None:
 
 def test_a_stale_index_is_made_anew(folder: Path) -> None:
     index_tars(folder / "a.tar")
+    age(folder / "a.json")
     write_tar(folder / "a.tar", members(50))
     index_tars(folder / "a.tar")
     assert "50.png" in json.loads((folder / "a.json").read_text())["files"]

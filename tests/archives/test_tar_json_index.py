@@ -432,3 +432,8 @@ def test_aspects_are_told_apart_by_their_precision():
         index = read(document)
         assert index.extras is None
         assert json.loads(json_index(index)) == document
+
+
+def test_entries_that_all_have_other_keys_take_no_time_squared():
+    files = {f"{n}.jpg": {**entry(), "offset": 512 + 1024 * n, f"k{n}": n} for n in range(20_000)}
+    assert said_again({"files": files}) == {"files": files}

@@ -70,6 +70,7 @@ def test_types_of_numbers(dtype: str) -> None:
     made = np.arange(6).reshape(2, 3).astype(dtype)
     (batch,) = block_of(arrays_table([odd, np.asfortranarray(made), made])).batches(3)
     assert batch["a"][1].tolist() == batch["a"][2].tolist() == made.tolist()
+    assert all(one.data_ptr() % one.element_size() == 0 for one in batch["a"])
     if dtype == "uint16":
         assert batch["a"][1].dtype == torch.int32
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -15,38 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from both_sides import SIZE, both_sides, received, sent
 
 from penstock import WorkerError
-from penstock.convert import segments
+from penstock.convert import arrivals
+from penstock.convert import outgoing as sending
+from penstock.convert.arrivals import forget_dead_senders, mapped_segments
+from penstock.convert.outgoing import contents, outgoing
 from penstock.convert.packing import Batch, pack, unpack
-from penstock.convert.segments import contents, forget_dead_senders, mapped_segments, outgoing
 
-SIZE = 100_000
 KEPT_AT_MOST = 16
 
-
-@pytest.fixture(autouse=True)
-def both_sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process sends as a worker does, and receives; it begins and ends with no segments."""
-    monkeypatch.setattr(segments, "get_worker_info", lambda: "one")
-    segments._here.begin()
-    yield
-    gc.collect()
-    segments._here.begin()
-
-
-def sent(value: int, size: int = SIZE) -> bytes:
-    """The message that brings so many bytes of a value."""
-    buffer = outgoing(size)
-    buffer.memory[:] = value
-    return bytes(ForkingPickler.dumps(buffer))
-
-
-def received(value: int, size: int = SIZE) -> Any:
-    array = pickle.loads(sent(value, size))
-    assert array.shape == (size,)
-    assert (array == value).all()
-    return array
+__all__ = ["both_sides"]
+pytestmark = pytest.mark.usefixtures("both_sides")
 
 
 def test_a_segment_that_nobody_sees_is_filled_again() -> None:
@@ -152,9 +132,8 @@ def test_what_was_needed_for_a_while_is_given_up() -> None:
     kept = [received(value) for value in range(10)]
     assert mapped_segments() == 10
     del kept
-    for value in range(100):
-        received(value)
-    forget_dead_senders()
+    for value in range(400):
+        received(value % 256)
     assert mapped_segments() == 1
 
 
@@ -169,7 +148,7 @@ def test_sizes_that_grow_push_out_those_before() -> None:
 
 
 def test_more_bytes_than_may_be_kept_are_sent_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(sending, "_MOST_BYTES", 1 << 20)
     kept = [received(value, 300_000) for value in range(8)]
     assert mapped_segments() == 3
     assert (received(9, 2 << 20) == 9).all()
@@ -197,9 +176,16 @@ def test_a_message_is_for_one_reader() -> None:
 def test_a_message_by_name_in_another_process_is_an_error() -> None:
     received(1)
     message = sent(2)
-    segments._here.mapped.clear()
-    with pytest.raises(WorkerError, match="another process"):
+    arrivals._here.mapped.clear()
+    with pytest.raises(WorkerError, match=r"cannot be opened.*another process"):
         pickle.loads(message)
+
+
+def test_what_was_sent_is_not_sent_again_with_other_contents() -> None:
+    buffer = outgoing(SIZE)
+    ForkingPickler.dumps(buffer)
+    with pytest.raises(WorkerError, match="once more"):
+        ForkingPickler.dumps(buffer)
 
 
 def test_an_outgoing_buffer_is_copied_by_value() -> None:
@@ -238,79 +224,6 @@ def test_a_lease_ends_in_whatever_thread() -> None:
         thread.join()
     received(2)
     assert mapped_segments() == 1
-
-
-def in_child(look: Callable[[], bool]) -> Callable[[], bool]:
-    """Fork; what is returned lets the child look, and says what it saw."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.close(writing)
-        os.read(reading, 1)
-        os._exit(0 if look() else 1)
-    os.close(reading)
-
-    def answer() -> bool:
-        os.close(writing)
-        return os.waitpid(pid, 0)[1] == 0
-
-    return answer
-
-
-def test_a_child_goes_on_seeing_what_its_parent_lets_go() -> None:
-    held = [received(7)]
-    answer = in_child(lambda: bool((held[0] == 7).all()))
-    held.clear()
-    for value in (8, 9):
-        received(value)
-    assert answer()
-
-
-def test_a_child_does_not_give_back_what_its_parent_sees() -> None:
-    held = [received(7)]
-
-    def drop() -> bool:
-        held.clear()
-        return mapped_segments() == 0
-
-    assert in_child(drop)()
-    received(8)
-    assert (held[0] == 7).all()
-
-
-def test_a_child_of_a_sender_fills_segments_of_its_own() -> None:
-    received(1)
-    buffer = outgoing(SIZE)
-    buffer.memory[:] = 7
-
-    def fill() -> bool:
-        own = outgoing(SIZE)
-        own.memory[:] = 9
-        args = buffer.handed_over()  # inherited: a copy of it goes, and not the segment itself
-        return args[2] is None and bool((args[1].numpy() == 7).all())
-
-    assert in_child(fill)()
-    array = pickle.loads(bytes(ForkingPickler.dumps(buffer)))
-    assert (array == 7).all()
-
-
-def test_leases_during_a_fork_are_not_given_back() -> None:
-    here = segments._here
-    before = received(1)
-    names = set(here.mapped)
-    here.before_fork()
-    del before  # another thread's, while the child may have it
-    during = received(2)
-    names |= set(here.mapped)
-    here.after_fork()
-    del during
-    assert len(names) == 2
-    received(3)
-    assert mapped_segments() == 1
-    assert not names & set(here.mapped), "both are retired"
-    names = set(here.mapped)
-    received(4)
-    assert names == set(here.mapped), "and then it is as before"
 
 
 def test_packed_values_that_were_not_sent_can_be_looked_at() -> None:

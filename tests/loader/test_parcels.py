@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from penstock.convert import Converter
+from penstock.convert.outgoing import Outgoing
 from penstock.convert.packing import Batch, pack, unpack
-from penstock.convert.segments import Outgoing
 from penstock.loader.parcels import pack_blocks, pack_dicts
 
 

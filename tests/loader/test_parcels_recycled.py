@@ -24,7 +24,7 @@ from worker_code import with_process
 
 from penstock import StructuredDataset, WorkerError
 from penstock.access import ArrowBackend, RowDataset
-from penstock.convert.segments import forget_dead_senders, mapped_segments
+from penstock.convert.arrivals import forget_dead_senders, mapped_segments
 
 ROWS, BATCH_ROWS, EPOCHS = 6_000, 50, 3
 
@@ -172,6 +172,19 @@ def test_batches_of_spawned_workers_and_of_several_loaders_at_once(data: Path) -
         size = loader.dataset.batch_size
         here, _ = StructuredDataset.create_dataloader(data, num_workers=0, batch_size=size)
         assert found == [checksum(batch) for _, batch in zip(range(50), here, strict=False)]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_nothing_is_held_for_a_loader_that_is_gone(data: Path, persistent: bool) -> None:
+    loader, _ = StructuredDataset.create_dataloader(
+        data, num_workers=2, batch_size=BATCH_ROWS, persistent_workers=persistent
+    )
+    kept = [list(loader)[-1] for _ in range(2)]
+    assert bool(mapped_segments()) == persistent
+    del loader
+    gc.collect()
+    assert mapped_segments() == 0
+    assert [checksum(batch) for batch in kept] == [checksum(kept[0])] * 2
 
 
 def test_all_batches_may_be_kept(data: Path) -> None:

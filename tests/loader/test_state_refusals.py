@@ -211,7 +211,7 @@ if __name__ == "__main__":
     [
         {"num_workers": 0, "mix": 3, "split_rows": 70},
         {"num_workers": 2, "mix": 3, "split_rows": 70},
-        {"num_workers": 2, "multiprocessing_context": "spawn"},
+        {"num_workers": 2, "multiprocessing_context": "spawn", "persistent_workers": True},
         {"num_workers": 0, "format": "csv", "split_bytes": 2000},
     ],
 )

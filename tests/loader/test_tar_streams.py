@@ -104,6 +104,8 @@ def test_what_is_missing_is_filled_or_marked(tmp_path: Path) -> None:
     there = ds.field("bin").is_valid()
     (batch,) = loaded(tmp_path, columns=["bin"], filters=there)
     assert batch["bin"] == [b"1", b"", b"2"]
+    (batch,) = loaded(tmp_path, columns=["bin"], filters=ds.field("bin") == b"2")
+    assert batch["bin"] == [b"2"]
 
 
 class TestResumeOfTars(ResumeContract):
@@ -213,16 +215,25 @@ def test_metadata_streams(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_streams_over_http(http_server: Any, folder: Path, tmp_path: Path, workers: int) -> None:
+def test_streams_over_http(
+    http_server: Any,
+    folder: Path,
+    tmp_path: Path,
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     urls = [
         http_server.put(f"tars/{path.name}", path.read_bytes())
         for path in sorted(folder.glob("*.tar"))
     ]
-    loader = loaded(urls, batch_size=16, num_workers=workers, cache_dir=tmp_path)
+    loader = loaded(urls, batch_size=16, num_workers=workers)
     before = len(http_server.seen)
     batches = list(loader)
     assert sorted(keys_of(batches)) == list(range(ROWS))
     for batch in batches:
         check(batch)
+    asked = len(http_server.seen) - before
+    assert 0 < loader.stats()["requests"] <= asked
     if not workers:
-        assert len(http_server.seen) - before <= 2 * len(urls)
+        assert asked <= 2 * len(urls)

@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.access.backend import Backend
-from penstock.access.broken_records import BrokenRecords
+from penstock.access.record_stream import RecordStream
 from penstock.archives.array_record import (
     ReaderOptions,
     Readers,
-    read_at_once,
     read_records,
     read_run,
 )
@@ -41,10 +40,6 @@ logger = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1024
 _UNIT_BYTES = 1 << 18
-_BLOCK_BYTES = 4 << 20
-"""of a table of a stream, at most: the memory of larger ones would be fresh each time"""
-_FIRST_BYTES = 1 << 14
-"""about of a record, where that is not known"""
 
 
 class ArrayRecordBackend(Backend):
@@ -193,75 +188,12 @@ class ArrayRecordBackend(Backend):
         if not len(schema):
             yield rows_only(length)
             return
-        broken = BrokenRecords()
+        read = RecordStream(
+            self._files, self._codec, schema, block_bytes, self._high_memory, self._may_skip
+        )
         for shard, first, count in self._runs(start, length):
-            for numbers, records in self._read_on(shard, first, count, block_bytes, broken):
-                table = self._decoded(shard, numbers, records, schema, broken)
-                if table is not None:
-                    yield table
-        broken.tell()
-
-    def _read_on(
-        self, shard: Shard, first: int, count: int, block_bytes: int, broken: BrokenRecords
-    ) -> Iterator[tuple[Sequence[int], list[bytes]]]:
-        """All by one reader: any other would have to decode the group that this one is in."""
-        stop, size = first + count, _FIRST_BYTES
-        reader = None
-        while first < stop:
-            rows = min(max(1, min(block_bytes, _BLOCK_BYTES) // size), stop - first)
-            if self._high_memory:
-                rows = stop - first
-            reader = reader or self._files.taken(shard.file)
-            numbers = range(first, first + rows)
-            found: tuple[Sequence[int], list[bytes]]
-            try:
-                found = numbers, self._run(reader, shard, numbers)
-            except ReadError as error:
-                if not self._may_skip(error):
-                    raise
-                reader = None  # it fails ever after
-                found = self._whole(shard, numbers, broken)
-            records = found[1]
-            if records:
-                yield found
-                size = max(1, sum(map(len, records)) // len(records))
-            first += rows
-        if reader is not None:
-            self._files.readers.give_back(shard.file.path, reader)
-
-    def _run(self, reader: Any, shard: Shard, numbers: range) -> list[bytes]:
-        """Records that follow each other."""
-        read = read_at_once if self._high_memory else read_run
-        return read(reader, numbers.start, len(numbers), shard.file.path)
-
-    def _whole(
-        self, shard: Shard, numbers: Sequence[int], broken: BrokenRecords
-    ) -> tuple[Sequence[int], list[bytes]]:
-        """Those of them that can be read."""
-        found = broken.all_but(numbers, lambda number: self._files.record(shard.file, number))
-        return [numbers[place] for place, _ in found], [record for _, record in found]
-
-    def _decoded(
-        self,
-        shard: Shard,
-        numbers: Sequence[int],
-        records: list[bytes],
-        schema: pa.Schema,
-        broken: BrokenRecords,
-    ) -> pa.Table | None:
-        """A table of records; those that cannot be decoded are left out if they may be."""
-
-        def table_of(some: list[bytes], first: int = 0) -> pa.Table:
-            return self._codec.table(some, schema, lambda at: shard.named(numbers[first + at]))
-
-        try:
-            return table_of(records)
-        except ReadError as error:
-            if not self._may_skip(error):
-                raise
-        places = range(len(records))
-        found = broken.all_but(places, lambda place: table_of([records[place]], place))
-        return pa.concat_tables([table for _, table in found]).combine_chunks() if found else None
+            yield from read.tables(shard, first, count)
+        read.broken.tell()
 
     def _may_skip(self, error: ReadError) -> bool:
         return self._skips_broken and may_be_skipped(error)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.errors import SchemaError
 from penstock.model import Int64Array, computed_once
 from penstock.plan import ROW_ORDER, permutation
+from penstock.storage import Store
 
 __all__ = ["Backend", "Indices", "StorageBackend", "checked_indices"]
 
@@ -67,6 +68,13 @@ class Backend(ABC):
 
     fork_safe = True
     """whether a forked child may read what its parent has read from"""
+
+    store: Store | None = None
+    """where streams wait for bytes, if they do"""
+
+    def through(self, store: Store) -> Backend:
+        """The same for a stream that counts its requests, and may give up waiting for them."""
+        return self
 
     # --- what a backend knows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 from penstock.convert.images import decode_image
 from penstock.errors import OptionError, PenstockError, ReadError, SchemaError
 
-__all__ = ["DATA_ERRORS", "Decoder", "make_decoders", "named_decoders", "usable_threads"]
+__all__ = ["DATA_ERRORS", "Decoder", "in_threads", "make_decoders", "named_decoders"]
 
 _VALUES_A_THREAD = 4
 """with fewer the work of starting a thread is not worth it"""
@@ -47,13 +47,7 @@ class Decoder:
 
     def decoded(self, values: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception]]:
         """All values, and why some of them could not be decoded."""
-        stored = values.to_pylist()
-        threads = min(usable_threads(), max(1, len(stored) // _VALUES_A_THREAD))
-        if threads == 1:
-            results = [self._try(value) for value in stored]
-        else:
-            with ThreadPoolExecutor(threads, "penstock-decode") as pool:
-                results = list(pool.map(self._try, stored))
+        results = in_threads(self._try, values.to_pylist())
         failed = {i: made for i, made in enumerate(results) if isinstance(made, _Failed)}
         return results, {i: made.why for i, made in failed.items()}
 
@@ -131,7 +125,16 @@ def _encoded(value: Any) -> bytes:
     return bytes(data)
 
 
-def usable_threads() -> int:
+def in_threads(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """What a function makes of values, on all cores where that pays."""
+    threads = min(_threads(), len(values) // _VALUES_A_THREAD)
+    if threads <= 1:
+        return [function(value) for value in values]
+    with ThreadPoolExecutor(threads, "penstock-decode") as pool:
+        return list(pool.map(function, values))
+
+
+def _threads() -> int:
     """Cores of this process, shared with the other workers of a loader."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     info = get_worker_info()

@@ -45,7 +45,7 @@ class BackendRows:
         start, rows = self.first_rows[chunk.file.path], chunk.file.record_count or 0
         if chunk.row_range is not None:
             start, rows = start + chunk.row_range.offset, chunk.row_range.length
-        return self.backend.stream(start, rows, schema, block_bytes)
+        return self.backend.through(store).stream(start, rows, schema, block_bytes)
 
     def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
         return table
@@ -90,7 +90,7 @@ def discovered(
     ]
     first_rows = dict(zip(backend.shard_names, backend.shard_starts.tolist(), strict=False))
     reader = TabularReader(
-        LocalStore(fork_safe=backend.fork_safe),
+        backend.store or LocalStore(fork_safe=backend.fork_safe),
         BackendRows(backend, name, first_rows),
         schema=schema,
         read_schema=pa.schema([*schema, *more]),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from penstock.access.backend import Backend
 from penstock.access.broken_records import BrokenRecords
-from penstock.access.row_decoding import usable_threads
+from penstock.access.row_decoding import in_threads
 from penstock.access.tar_chosen import ChosenSamples
 from penstock.access.tar_decoding import Decode, FieldForm, Payload, field_forms
 from penstock.access.tar_lending import TarLenders
@@ -29,7 +28,7 @@ from penstock.formats.blocks import rows_only
 from penstock.formats.failures import may_be_skipped
 from penstock.model import Int64Array, computed_once
 from penstock.plan import parse_bytes
-from penstock.storage import Access, Options
+from penstock.storage import Access, Options, RemoteStore, Store
 from penstock.storage.listing import named_locations
 
 __all__ = ["TarBackend"]
@@ -39,7 +38,6 @@ _BLOCK_BYTES = 4 << 20
 """of a table of a stream, at most: the memory of larger ones would be fresh each time"""
 _METADATA_BYTES = 256
 """about of what an index says of a sample"""
-_VALUES_A_THREAD = 4
 
 
 class TarBackend(Backend):
@@ -97,6 +95,19 @@ class TarBackend(Backend):
     def fork_safe(self) -> bool:  # type: ignore[override]
         """Whether a forked child can read: not of a store that cannot."""
         return self.collection.fork_safe
+
+    @property
+    def store(self) -> Store | None:  # type: ignore[override]
+        """Where the tars are, unless on this machine."""
+        store = self.collection.store
+        return store if not store.local and store.fork_safe == self.fork_safe else None
+
+    def through(self, store: Store) -> TarBackend:
+        if not isinstance(store, RemoteStore):
+            return self
+        made = copy(self)
+        made._payloads = self._payloads.during(store.meter, store.patience)
+        return made
 
     @property
     def broken(self) -> tuple[str, ...]:
@@ -183,7 +194,7 @@ class TarBackend(Backend):
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         shards = np.searchsorted(self.shard_starts, rows, side="right") - 1
-        return self._table(shards, rows - self.shard_starts[shards], schema, _in_threads)
+        return self._table(shards, rows - self.shard_starts[shards], schema, in_threads)
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         return self._take(np.arange(start, start + length), schema)
@@ -196,8 +207,9 @@ class TarBackend(Backend):
             yield rows_only(length)
             return
         broken = BrokenRecords()
+        most = min(block_bytes, _BLOCK_BYTES) if self.collection.store.local else block_bytes
         for shard, samples in self._runs(start, length):
-            for some in self._cut(shard, samples, schema, min(block_bytes, _BLOCK_BYTES)):
+            for some in self._cut(shard, samples, schema, most):
                 table = self._streamed_table(shard, some, schema, broken)
                 if table.num_rows:
                     yield table
@@ -254,13 +266,10 @@ class TarBackend(Backend):
         chosen = ChosenSamples(self.collection, shards, samples)
         forms = self._read_forms(schema)
         members = [chosen.members(form.name, self._limit) for form in forms]
-        columns: dict[str, pa.Array] = {}
-        read = []
-        for form, numbers in zip(forms, members, strict=True):
-            if form.how == "lent":
-                columns[form.name] = self._lenders.lent(shards, *chosen.places(numbers))
-            else:
-                read.append((form, numbers))
+        asked = list(zip(forms, members, strict=True))
+        lent = {form.name: chosen.places(some) for form, some in asked if form.how == "lent"}
+        columns = self._lenders.lent(shards, lent)
+        read = [one for one in asked if one[0].name not in lent]
         found = self._read(shards, [numbers for _, numbers in read])
         for (form, numbers), payloads in zip(read, found, strict=True):
             columns[form.name] = form.column(payloads, chosen.naming(numbers), each)
@@ -282,12 +291,3 @@ class TarBackend(Backend):
         holding = [shards[held] for held in there]
         found = iter(self._payloads.views(np.concatenate(holding), np.concatenate(wanted)))
         return [[next(found) if one else None for one in held.tolist()] for held in there]
-
-
-def _in_threads(function: Callable[[Payload], Any], values: Sequence[Payload]) -> Iterable[Any]:
-    """What ``map`` does, on all cores where that pays."""
-    threads = min(usable_threads(), len(values) // _VALUES_A_THREAD)
-    if threads < 2:
-        return map(function, values)
-    with ThreadPoolExecutor(threads, "penstock-decode") as pool:
-        return list(pool.map(function, values))

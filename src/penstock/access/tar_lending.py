@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 
 import numpy as np
 import pyarrow as pa
@@ -61,15 +61,22 @@ class TarLenders:
         self._tars = MappedTars(collection.files)
         self._made: dict[int, tuple[int, Lender]] = {}
 
-    def lent(self, shards: Int64Array, offsets: Int64Array, sizes: Int64Array) -> pa.Array:
-        """Members of any tars; the system is told that they will be read."""
+    def lent(
+        self, shards: Int64Array, columns: Mapping[str, tuple[Int64Array, Int64Array]]
+    ) -> dict[str, pa.Array]:
+        """Members of tars by their offsets and sizes; the system is told that they will be read."""
+        if not columns:
+            return {}
         numbers = np.empty(len(shards), np.int64)
         for shard in np.unique(shards).tolist():
             here = shards == shard
             numbers[here] = self._enlisted(shard)
-            there = here & (sizes > 0)
-            _announce(self._tars.get(shard), offsets[there], sizes[there])
-        return lent_array(numbers, offsets, sizes)
+            offsets, sizes = (
+                np.concatenate([part[here] for part in parts])
+                for parts in zip(*columns.values(), strict=True)
+            )
+            _announce(self._tars.get(shard), offsets[sizes > 0], sizes[sizes > 0])
+        return {name: lent_array(numbers, *places) for name, places in columns.items()}
 
     def _enlisted(self, shard: int) -> int:
         found = self._made.get(shard)

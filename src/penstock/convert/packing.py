@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from penstock.convert.segments import Bytes, Outgoing, contents, outgoing
+from penstock.convert.outgoing import Outgoing, contents, outgoing
+from penstock.convert.segments import Bytes
 
 __all__ = ["Batch", "is_plain", "pack", "places", "unpack"]
 

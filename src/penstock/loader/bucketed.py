@@ -96,8 +96,7 @@ class BucketedLoader(DataLoader[Any]):
         self._running = None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        if self._running is not None:  # it was left: its epoch begins again
-            self.batch_sampler.set_epoch(self._running.epoch)
+        # The epoch of a pass that was left begins again, also if all of it was asked for.
         self.set_epoch(max(self.epoch, epoch_of_fit(self)))
         running = self._running = _Pass(self.batch_sampler.epoch)
         return self._delivered(running, super().__iter__())

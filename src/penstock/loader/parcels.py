@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from penstock.convert import Block, Converter
+from penstock.convert.outgoing import Outgoing, contents, outgoing
 from penstock.convert.packing import is_plain, pack, places, unpack
-from penstock.convert.segments import Bytes, Outgoing, contents, outgoing
+from penstock.convert.segments import Bytes
 from penstock.stream import Cursor
 
 __all__ = ["Parcel", "ParcelRun", "pack_blocks", "pack_dicts"]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.convert.segments import forget_dead_senders
+from penstock.convert.arrivals import forget_dead_senders
 from penstock.errors import OptionError, PenstockError, WorkerError
 from penstock.loader.feed import Failure, Feed, LaneEnd
 from penstock.loader.parcels import Parcel, ParcelRun
@@ -75,7 +75,7 @@ class WorkerOptions:
         if context.get_start_method() != "fork":
             _check_sendable({**feed.user_code, "worker_init_fn": self.init})
         out_of_order: dict[str, Any] = {} if in_order else out_of_order_option(DataLoader)
-        return DataLoader(
+        return _Workers(
             feed,
             batch_size=None,
             num_workers=self.count,
@@ -87,6 +87,14 @@ class WorkerOptions:
             worker_init_fn=self.init,
             **out_of_order,
         )
+
+
+class _Workers(DataLoader[Any]):
+    """Ends with its processes, and then nothing is left of what they sent but what is in use."""
+
+    def __del__(self) -> None:
+        self._iterator = None
+        forget_dead_senders()
 
 
 def out_of_order_option(loader_class: Callable[..., Any]) -> dict[str, Any]:

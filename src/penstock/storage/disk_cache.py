@@ -24,6 +24,7 @@ from typing import Any
 
 from penstock.errors import OptionError
 from penstock.storage.meter import Meter
+from penstock.storage.segments import Segment, note_segment, segments_in
 
 __all__ = ["DiskCache"]
 
@@ -35,25 +36,6 @@ _OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
 _SEGMENT = re.compile(r"\d+-\d+-[0-9a-f]{8}")
 _BEING_WRITTEN = re.compile(r"\d+-\d+")
 _numbers = count()
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _Segment:
-    start: int
-    stop: int
-    checksum: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.start}-{self.stop}-{self.checksum:08x}"
-
-    @classmethod
-    def named(cls, name: str) -> _Segment | None:
-        try:
-            start, stop, checksum = name.split("-")
-            return cls(int(start), int(stop), int(checksum, 16))
-        except ValueError:
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +67,19 @@ class DiskCache:
     ) -> memoryview:
         """Bytes of an object: from segments, and fetched where there are none."""
         folder = self._folder(key)
-        segments = _segments(folder)
+        segments = segments_in(folder)
         pieces: list[memoryview] = []
         while start < stop:
-            held = max((s for s in segments if s.start <= start < s.stop), key=_end, default=None)
+            held = segments.at(start)
             if held is None:
-                last = min((s.start for s in segments if start < s.start < stop), default=stop)
+                after = segments.next_start(start)
+                last = stop if after is None else min(after, stop)
                 piece = fetch(start, last)
                 self._keep(folder, start, piece)
             else:
                 data = _loaded(folder, held)
                 if data is None:
-                    segments.remove(held)
+                    segments = segments.without(held)
                     continue
                 piece = data[start - held.start : min(stop, held.stop) - held.start]
                 meter.add(cached_bytes=len(piece))
@@ -112,7 +95,7 @@ class DiskCache:
         """Store a segment; a disk that is full or read-only is no reason to fail."""
         if len(data) > self.limit_bytes:
             return
-        segment = _Segment(start, start + len(data), zlib.crc32(data))
+        segment = Segment(start, start + len(data), zlib.crc32(data))
         aside = os.path.join(self.folder, "new", f"{os.getpid()}-{next(_numbers)}")
         try:
             for needed in (folder, os.path.dirname(aside)):
@@ -120,7 +103,9 @@ class DiskCache:
             if self._reserve(aside, len(data)):
                 with open(aside, "r+b") as file:
                     file.write(data)
+                before = os.stat(folder).st_mtime_ns
                 os.replace(aside, os.path.join(folder, segment.name))
+                note_segment(folder, before, segment)
         except OSError as error:
             logger.warning("a part of %d bytes is not cached: %s", len(data), error)
             _remove(aside)
@@ -189,19 +174,7 @@ class DiskCache:
                     yield math.inf, found.st_size, path
 
 
-def _end(segment: _Segment) -> int:
-    return segment.stop
-
-
-def _segments(folder: str) -> list[_Segment]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return [segment for name in names if (segment := _Segment.named(name)) is not None]
-
-
-def _loaded(folder: str, segment: _Segment) -> memoryview | None:
+def _loaded(folder: str, segment: Segment) -> memoryview | None:
     path = os.path.join(folder, segment.name)
     try:
         with open(path, "rb") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -50,6 +50,13 @@ class Entries:
         for places, _ in self.parts(key):
             there[places] = True
         return there
+
+    def beyond(self, words: Set[str | None]) -> BoolArray:
+        """Which entries have other keys than these."""
+        other = np.zeros(len(self), bool)
+        for places, columns in self._groups:
+            other[places] = not columns.keys() <= words
+        return other
 
     def integers(self, key: str, *, missing: int | None = None, below: int = 2**63) -> Int64Array:
         """Numbers that are not negative; ``missing`` where there is none, if that may be."""

@@ -176,9 +176,7 @@ def _odd_words(said: Entries, form: JsonForm) -> BoolArray:
     }
     words |= {"json_metadata", form.name_key, "aspect" if form.aspect else None}
     words |= set(PLACE_KEYS) if form.sidecars else set()
-    odd = np.zeros(len(said), bool)
-    for key in said.keys - words:
-        odd |= said.present(key)
+    odd = said.beyond(words)
     if form.name_key is not None:
         odd |= ~said.present(form.name_key)
         for places, values in said.parts(form.name_key):

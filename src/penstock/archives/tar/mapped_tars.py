@@ -45,9 +45,13 @@ class MappedTar:
             raise FileChangedError(changed(file.path, file.file_size, self._size))
         if file.etag is not None and f"{self._modified:x}" != file.etag:
             raise FileChangedError(changed(file.path))
-        self._map: mmap.mmap | bytes = (
-            mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ) if self._size else b""
-        )
+        self._map = self._mapped() if self._size else b""
+
+    def _mapped(self) -> mmap.mmap | bytes:
+        try:
+            return mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
+        except OSError as error:
+            raise ReadError(f"{self._path} cannot be mapped: {error.strerror}") from error
 
     def read(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """Copies of parts; one that ends before its size is shorter."""

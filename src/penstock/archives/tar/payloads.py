@@ -25,6 +25,8 @@ Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 """numbers of shards or members"""
 
 _BATCHES_AHEAD = 3
+_NEAR_BYTES = 1 << 14
+"""between members, which to fetch costs less than another request"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +185,7 @@ class Payloads:
         for part in parts:
             file = self._store.open(self.collection.files[part.shard])
             files.append(file)
-            spans = zip(part.offsets, part.sizes, strict=True)
-            will_read(file, [(offset - BLOCK, offset + size) for offset, size in spans])
+            will_read(file, _spans(part))
         return files
 
     def _fetched(self, part: _Part, file: pa.NativeFile) -> Iterator[pa.Buffer]:
@@ -225,3 +226,13 @@ class Payloads:
 
     def __setstate__(self, collection: TarCollection) -> None:
         self.__init__(collection)  # type: ignore[misc]
+
+
+def _spans(part: _Part) -> list[tuple[int, int]]:
+    """The bytes of members, each with its header and padding; of near ones, those between too."""
+    starts = np.array(part.offsets, np.int64) - BLOCK
+    stops = -(-(starts + BLOCK + np.array(part.sizes, np.int64)) // BLOCK) * BLOCK
+    reached = np.maximum.accumulate(stops)
+    begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _NEAR_BYTES))
+    ends = reached[np.append(begins[1:], len(starts)) - 1]
+    return list(zip(starts[begins].tolist(), ends.tolist(), strict=True))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from typing import Protocol
 
@@ -34,8 +35,9 @@ class TarBytes(Protocol):
     shown: str
     """what it is called"""
 
-    def window(self, at: int, least: int) -> bytes:
-        """Bytes from a place on: so many or more, unless the tar ends; behind its end, none."""
+    @property
+    def window(self) -> Callable[[int, int], bytes]:
+        """Bytes from a place on: ``least`` or more, unless the tar ends; behind its end, none."""
         ...
 
     def read(self, spans: Sequence[Span]) -> list[bytes]:
@@ -83,9 +85,7 @@ class LocalBytes:
 
     def __init__(self, handle: int, size: int, shown: str) -> None:
         self._handle, self.size, self.shown = handle, size, shown
-
-    def window(self, at: int, least: int) -> bytes:
-        return os.pread(self._handle, least, at)  # most of what a read costs is its length
+        self.window = partial(os.pread, handle)
 
     def read(self, spans: Sequence[Span]) -> list[bytes]:
         return [_whole(self._pread(start, stop), start, stop, self.shown) for start, stop in spans]
@@ -112,7 +112,7 @@ class RemoteBytes:
         self._bytes = _FIRST_REMOTE_BYTES
         self._ahead = 0
 
-    def window(self, at: int, least: int) -> bytes:
+    def window(self, least: int, at: int) -> bytes:
         grows = self._end > 0 and at - self._end <= _WORTH_A_REQUEST
         self._bytes = min(2 * self._bytes, _MOST_REMOTE_BYTES) if grows else _FIRST_REMOTE_BYTES
         stop = min(at + max(self._bytes, least), self.size)
@@ -161,7 +161,7 @@ class HashedBytes:
     def _end(self) -> int:
         return self._first + len(self._piece)
 
-    def window(self, at: int, least: int) -> bytes:
+    def window(self, least: int, at: int) -> bytes:
         while self._end < min(at + least, self.size):
             self._next(keep_from=at)
         return self._piece[at - self._first :]

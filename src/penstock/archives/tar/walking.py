@@ -33,7 +33,8 @@ _BETWEEN = 2 * BLOCK
 """a header and a small payload, which come with the next header"""
 _ZEROS = 64 << 10
 _NO_BLOCK = bytes(BLOCK)
-_MEMBERS_OF_A_STRETCH = 1024
+_STEPS_OF_A_STRETCH = 1024
+"""from header to header; then what was found is checked"""
 _LONGEST_EXTENSION = 1 << 20
 _OF_INTEREST = (b"path=", b"size=", b"GNU.sparse.")
 """what of an extended header can matter; times and owners, which are in most, do not"""
@@ -89,27 +90,28 @@ class _Walk:
         """Plain headers are taken here, in as few steps as there can be."""
         blocks, offsets, sizes = headers.of_members, stretch.offsets, stretch.sizes
         heads, wants_heads, hashed = stretch.heads, self._wants_heads, self._hashed
-        read, near, least = self._source.window, self._near, self._least
+        read, near, least, regular = self._source.window, self._near, self._least, _REGULAR
         at, first, last, window = self._at, self._first, self._last, self._window
         extended = self._extended
-        while len(offsets) < _MEMBERS_OF_A_STRETCH:
+        for _ in range(_STEPS_OF_A_STRETCH):
             if at > last:
-                window, first = read(at, least), at
+                window, first = read(least, at), at
                 last = at + len(window) - near
-                self._at, self._first, self._window = at, first, window
-                if len(window) < least and not self._near_the_end():
-                    return
-                last = max(last, at)
+                if len(window) < least:
+                    self._at, self._first, self._window = at, first, window
+                    if not self._near_the_end():
+                        return
+                    last = max(last, at)
             start = at - first
             block = window[start : start + BLOCK]
             size = -1
-            if block[156] == _REGULAR and block[135] <= 32 and not extended:
+            if block[156] == regular and block[135] <= 32 and not extended:
                 try:
                     size = int(block[124:135], 8)
                 except ValueError:
                     size = -1  # which the careful way finds out again
             if size < 0:
-                self._at, self._last = at, last
+                self._at, self._first, self._last, self._window = at, first, last, window
                 at = self._special(block, stretch, headers)
                 extended, last = self._extended, self._last
                 if self._ended:
@@ -125,7 +127,7 @@ class _Walk:
             if hashed:
                 stretch.digests.append(self._source.digest(at, at + size) or "")
             at += size + 511 & -512
-        self._at, self._last = at, last
+        self._at, self._first, self._last, self._window = at, first, last, window
 
     def _near_the_end(self) -> bool:
         """Whether there is a header in a window that is the rest of the tar."""
@@ -233,7 +235,7 @@ class _Walk:
         at = self._at
         zeros = True
         while zeros and at < total:
-            window = self._source.window(at, _ZEROS)
+            window = self._source.window(_ZEROS, at)
             kept = len(window.lstrip(b"\0"))
             zeros = kept == 0
             at += len(window) - kept
