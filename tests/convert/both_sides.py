@@ -6,6 +6,7 @@ import gc
 import pickle
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,15 +15,16 @@ from penstock.convert import arrivals
 from penstock.convert import outgoing as sending
 from penstock.convert.outgoing import outgoing
 
-__all__ = ["SIZE", "both_sides", "received", "sent"]
+__all__ = ["SIZE", "WORKER", "both_sides", "received", "sent"]
 
 SIZE = 100_000
+WORKER = SimpleNamespace(num_workers=1)
 
 
 @pytest.fixture
 def both_sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process sends as a worker does, and receives; it begins and ends with no segments."""
-    monkeypatch.setattr(sending, "get_worker_info", lambda: "one")
+    monkeypatch.setattr(sending, "get_worker_info", lambda: WORKER)
     begin()
     yield
     gc.collect()

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from both_sides import SIZE, both_sides, received, sent
+from both_sides import SIZE, WORKER, both_sides, received, sent
 
 from penstock import WorkerError
 from penstock.convert import arrivals
@@ -126,6 +126,16 @@ def test_all_may_be_kept() -> None:
     assert all((array == value).all() for value, array in enumerate(kept))
     del kept
     assert mapped_segments() <= KEPT_AT_MOST
+
+
+@pytest.mark.parametrize(("workers", "most"), [(1, 16), (64, 4), (300, 0)])
+def test_many_workers_keep_few_segments_each(
+    monkeypatch: pytest.MonkeyPatch, workers: int, most: int
+) -> None:
+    monkeypatch.setattr(WORKER, "num_workers", workers)
+    kept = [received(value) for value in range(20)]
+    assert mapped_segments() == most
+    assert all((array == value).all() for value, array in enumerate(kept))
 
 
 def test_what_was_needed_for_a_while_is_given_up() -> None:

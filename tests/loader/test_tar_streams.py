@@ -72,10 +72,16 @@ def test_all_bytes_once_in_every_format(folder: Path, output_format: str, mix: i
     assert len(loader) == len(batches) == 7
 
 
-@pytest.mark.parametrize("output_format", ["torch", "numpy"])
-def test_workers_share_one_tar(folder: Path, output_format: str) -> None:
+@pytest.mark.parametrize(("output_format", "started"), [("torch", "fork"), ("numpy", "forkserver")])
+def test_workers_share_one_tar(folder: Path, output_format: str, started: str) -> None:
     loader = loaded(
-        folder, num_workers=2, batch_size=8, output_format=output_format, shuffle=True, mix=2
+        folder,
+        num_workers=2,
+        batch_size=8,
+        output_format=output_format,
+        shuffle=True,
+        mix=2,
+        multiprocessing_context=started,
     )
     for _ in range(2):
         batches = list(loader)

@@ -236,7 +236,6 @@ def test_keys_that_would_not_come_back(tmp_path: Path, key: Any, said: str) -> N
         ({"json": {"a": object()}}, ConversionError, r"x\.json"),
         ({"npy": np.array([object()])}, ConversionError, r"x\.npy"),
     ],
-    ids=str,
 )
 def test_fields_that_cannot_be_written(
     tmp_path: Path, fields: Any, error: type[Exception], said: str

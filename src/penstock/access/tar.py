@@ -187,7 +187,7 @@ class TarBackend(Backend):
             name: FieldForm(name, "lent") if name in columns and form.how == "bytes" else form
             for name, form in self._forms.items()
         }
-        del made.schema
+        made.__dict__.pop("schema", None)
         return made
 
     # --- rows

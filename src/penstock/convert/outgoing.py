@@ -29,6 +29,8 @@ __all__ = ["Outgoing", "contents", "outgoing"]
 
 _LEAST_BYTES = 1 << 16
 _MOST_SEGMENTS = 16
+_MOST_OF_ALL_WORKERS = 256
+"""for their receiver has a descriptor open for each segment"""
 _MOST_BYTES = 256 << 20
 """of the segments that a process keeps"""
 _LARGER_AT_MOST = 4
@@ -72,8 +74,11 @@ class Outgoing:
 
 def outgoing(size: int) -> Outgoing:
     """So many bytes, not initialised; in a worker memory that was there before, if there is any."""
-    is_worker = get_worker_info() is not None and hasattr(os, "fork")
-    segment = _pool.taken(size) if is_worker else None
+    worker = get_worker_info() if hasattr(os, "fork") else None
+    segment = None
+    if worker is not None:
+        share = _MOST_OF_ALL_WORKERS // max(worker.num_workers, 1)
+        segment = _pool.taken(size, min(_MOST_SEGMENTS, share))
     if segment is None:
         return Outgoing(shared_bytes(size), size)
     return Outgoing(segment.tensor[HEADER_BYTES:], size, segment)
@@ -129,8 +134,8 @@ class _Pool:
         self._segments: list[_Segment] = []
         self._takes = 0
 
-    def taken(self, size: int) -> _Segment | None:
-        """A segment to be filled; None if all that may be kept are in use."""
+    def taken(self, size: int, most: int) -> _Segment | None:
+        """A segment to be filled; None if all that may be kept, ``most`` of them, are in use."""
         with self._lock:
             self._takes += 1
             self._segments = [one for one in self._segments if not self._is_over(one)]
@@ -139,7 +144,7 @@ class _Pool:
             found = next((one for one in last_first if one.fits(size) and one.is_free), None)
             if found is not None:
                 self._segments.remove(found)
-            elif self._has_room(capacity := _capacity(size)):
+            elif self._has_room(capacity := _capacity(size), most):
                 found = _Segment(capacity)
             else:
                 return None
@@ -152,19 +157,18 @@ class _Pool:
             segment.retire()
         return segment.state == RETIRED
 
-    def _has_room(self, capacity: int) -> bool:
+    def _has_room(self, capacity: int, most: int) -> bool:
         """Whether one more may be kept; others that are not in use are given up for it."""
         kept = self._segments
         while kept and (
-            len(kept) >= _MOST_SEGMENTS
-            or sum(one.capacity for one in kept) + capacity > _MOST_BYTES
+            len(kept) >= most or sum(one.capacity for one in kept) + capacity > _MOST_BYTES
         ):
             unused = next((one for one in kept if one.is_free), None)
             if unused is None:
                 return False
             unused.retire()
             kept.remove(unused)
-        return capacity <= _MOST_BYTES
+        return most > 0 and capacity <= _MOST_BYTES
 
 
 def _capacity(size: int) -> int:

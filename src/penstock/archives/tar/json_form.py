@@ -82,9 +82,11 @@ def entry_texts(
 
     Captions and embedded sidecars are put in as they are: they are JSON.
     """
-    words = [_names(index, form, members)] if form.name_key else []
-    words.append(_numbers("offset", index.offsets[members]))
-    words.append(_numbers(form.length_key, index.sizes[members]))
+    places = zip(index.offsets[members].tolist(), index.sizes[members].tolist(), strict=True)
+    length = form.length_key
+    words = [[f'{{"offset":{offset},"{length}":{size}' for offset, size in places]]
+    if form.name_key:
+        words.append(_names(index, form, members))
     if index.sha256 is not None:
         words.append(_texts("sha256", _quoted(index.sha256.take(pa.array(members)))))
     if index.widths is not None and index.heights is not None:
@@ -94,7 +96,7 @@ def entry_texts(
     for key, column in ((form.caption_key, index.captions), ("json_metadata", index.json)):
         if column is not None:
             words.append(_texts(key, column.take(pa.array(members)).to_pylist()))
-    return ["{" + "".join(entry)[1:] + "}" for entry in zip(*words, strict=True)]
+    return ["".join(entry) + "}" for entry in zip(*words, strict=True)]
 
 
 def overlaid(entry: dict[str, Any], extras: str | None) -> dict[str, Any]:
@@ -117,10 +119,6 @@ def difference(entry: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
 
 def _same(one: object, other: object) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
-
-
-def _numbers(key: str, values: npt.NDArray[Any]) -> list[str]:
-    return [f',"{key}":{value}' for value in values.tolist()]
 
 
 def _texts(key: str, values: Sequence[str | None]) -> list[str]:

@@ -73,7 +73,8 @@ def json_index(index: TarIndex) -> bytes:
         files = f"[{','.join(texts)}]"
     else:
         quoted = map(encode_basestring, names)
-        files = "{" + ",".join(map("{}:{}".format, quoted, texts)) + "}"
+        pairs = [f"{name}:{text}" for name, text in zip(quoted, texts, strict=True)]
+        files = "{" + ",".join(pairs) + "}"
     facts = json.dumps(overlaid(_said_of(index.facts), index.facts.extras))
     comma = ", " if len(facts) > len("{}") else ""
     return f'{facts[:-1]}{comma}"files": {files}}}\n'.encode()
