@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from penstock.convert.images import decode_image
+from penstock.convert.images import _jpeg_pixels, decode_image
 from penstock.errors import MissingExtraError, ReadError
 
 RAMP = np.add.outer(np.arange(20) * 4, np.arange(30) * 4).astype(np.uint8)
@@ -113,3 +113,27 @@ def test_without_pillow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r'pip install "penstock\[images\]"'):
         decode_image(b"")
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}], ids=str)
+def test_pixels_of_a_jpeg_are_the_same_by_either_decoder(
+    monkeypatch: pytest.MonkeyPatch, mode: str, options: dict[str, object]
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (33, 47, 3), np.uint8)
+    data = encoded(Image.fromarray(noise).convert(mode), "JPEG", quality=80, **options)
+    by_default = decode_image(data + b"behind its end")
+    quick = _jpeg_pixels(data)
+    assert (quick is None) == (mode == "CMYK")  # which is left to Pillow
+    if quick is not None:
+        assert np.array_equal(quick.transpose(2, 0, 1), by_default)
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    assert _jpeg_pixels(data) is None
+    assert np.array_equal(decode_image(data), by_default)
+
+
+def test_a_jpeg_that_breaks_off_is_an_error_by_either_decoder() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    data = encoded(Image.fromarray(noise), "JPEG")[:-600]
+    with pytest.raises(ReadError, match="truncated"):
+        decode_image(data)
