@@ -22,15 +22,15 @@ from penstock.archives.array_record import (
     read_records,
     read_run,
 )
+from penstock.archives.opening import access_of
 from penstock.archives.reading_process import RecordServer
 from penstock.archives.record_codecs import Decode, codec_for
 from penstock.archives.record_files import Paths, Shard, find_shards
-from penstock.errors import OptionError, ReadError
+from penstock.errors import ReadError
 from penstock.formats.blocks import rows_only
 from penstock.formats.failures import may_be_skipped
 from penstock.model import Int64Array, computed_once
-from penstock.plan import parse_bytes
-from penstock.storage import Access, DiskCache, Options
+from penstock.storage import Access, Options
 from penstock.storage.access import protocol_of
 from penstock.storage.listing import named_locations
 
@@ -74,7 +74,7 @@ class ArrayRecordBackend(Backend):
         ``broken``; streams leave out records that cannot be read, and tell of them at their end.
         """
         if access is None:
-            access = _access(storage_options, cache_dir, cache_bytes)
+            access = access_of(storage_options, cache_dir, cache_bytes)
         named = named_locations(paths, as_they_are=access.filesystem is not None)
         self._named = [one for one in named if not protocol_of(one)]
         self._high_memory = high_memory
@@ -234,15 +234,3 @@ class ArrayRecordBackend(Backend):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_warned": set()}
-
-
-def _access(
-    storage_options: Options | None,
-    cache_dir: str | os.PathLike[str] | None,
-    cache_bytes: int | str | None,
-) -> Access:
-    if cache_dir is None and cache_bytes is not None:
-        raise OptionError("cache_bytes has no effect without cache_dir")
-    limit = None if cache_bytes is None else parse_bytes("cache_bytes", cache_bytes)
-    cache = None if cache_dir is None else DiskCache.at(cache_dir, limit)
-    return Access(storage_options={} if storage_options is None else storage_options, cache=cache)

@@ -18,9 +18,10 @@ from penstock.access.tar_chosen import ChosenSamples
 from penstock.access.tar_decoding import Decode, FieldForm, Payload, field_forms
 from penstock.access.tar_lending import TarLenders
 from penstock.access.tar_samples import METADATA, cut_by_bytes, keys_of, members_of, metadata_of
+from penstock.archives.opening import access_of
 from penstock.archives.tar.buckets import AspectBuckets, aspect_buckets
 from penstock.archives.tar.collection import TarCollection
-from penstock.archives.tar.finding import Source, access_of
+from penstock.archives.tar.finding import Source
 from penstock.archives.tar.payloads import Payloads
 from penstock.convert.decoded import decoded_kind, python_values
 from penstock.errors import OptionError, ReadError, SchemaError

@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from penstock.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
-from penstock.plan import parse_bytes
 from penstock.storage import (
     Access,
     DiskCache,
     FileStatus,
     Listing,
-    Options,
     RetryPolicy,
     Store,
     find_files,
@@ -31,7 +29,6 @@ __all__ = [
     "INDEX_ENDINGS",
     "FoundTars",
     "Source",
-    "access_of",
     "find_tars",
     "listed",
     "names_of",
@@ -60,19 +57,6 @@ class FoundTars:
     """paths relative to the source, or to what all of them lie in; each of them once"""
     indexes: Mapping[str, FileStatus]
     """files that may be an index, by path: all of searched directories, else those of the tars"""
-
-
-def access_of(
-    storage_options: Options | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    cache_bytes: int | str | None = None,
-) -> Access:
-    """What a user says of stores and the cache, checked."""
-    if cache_dir is None and cache_bytes is not None:
-        raise OptionError("cache_bytes has no effect without cache_dir")
-    limit = None if cache_bytes is None else parse_bytes("cache_bytes", cache_bytes)
-    cache = None if cache_dir is None else DiskCache.at(cache_dir, limit)
-    return Access(storage_options={} if storage_options is None else storage_options, cache=cache)
 
 
 def find_tars(source: Source, access: Access) -> FoundTars:

@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from penstock.archives.opening import access_of
 from penstock.archives.tar.arrow_index import write_arrow_indexes
 from penstock.archives.tar.checks import check_index, verify_index
-from penstock.archives.tar.finding import Source, access_of, find_tars, listed, names_of, stem_of
+from penstock.archives.tar.finding import Source, find_tars, listed, names_of, stem_of
 from penstock.archives.tar.index import TarIndex
 from penstock.archives.tar.index_jobs import place_below, write_index
 from penstock.archives.tar.index_places import (

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from penstock.archives.opening import access_of
 from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from penstock.archives.tar.finding import FoundTars, Source, access_of, find_tars, stem_of
+from penstock.archives.tar.finding import FoundTars, Source, find_tars, stem_of
 from penstock.archives.tar.index_jobs import (
     Indexed,
     IndexJob,

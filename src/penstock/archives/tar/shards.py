@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.archives.opening import access_of
 from penstock.archives.tar.bucket_lists import list_file_buckets, list_sample_buckets
 from penstock.archives.tar.buckets import AspectBuckets, BucketRule, aspect_buckets
 from penstock.archives.tar.collection import TarCollection
-from penstock.archives.tar.finding import Source, access_of
+from penstock.archives.tar.finding import Source
 from penstock.archives.tar.grouping import sample_keys
 from penstock.archives.tar.index import TarIndex
 from penstock.archives.tar.payloads import Payloads
