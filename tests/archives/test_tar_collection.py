@@ -18,9 +18,10 @@ import pytest
 from tars_made import Member, members, write_shards, write_tar
 
 from penstock.archives import index_tars
+from penstock.archives.opening import access_of
 from penstock.archives.tar.arrow_index import write_arrow_indexes
 from penstock.archives.tar.collection import TarCollection
-from penstock.archives.tar.finding import access_of, find_tars
+from penstock.archives.tar.finding import find_tars
 from penstock.archives.tar.held_indexes import HeldIndexes
 from penstock.archives.tar.index import TarIndex
 from penstock.archives.tar.json_index import read_json_index

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tars_made import members, tar_bytes, write_shards, write_tar
 
 from penstock.archives import index_tars
+from penstock.archives.opening import access_of
 from penstock.archives.tar import mapped_tars
 from penstock.archives.tar.collection import TarCollection
-from penstock.archives.tar.finding import access_of
 from penstock.archives.tar.payloads import Payloads
 from penstock.errors import FileChangedError, ReadError
 

@@ -26,7 +26,7 @@ from tars_made import Member, members, tar_bytes, write_shards
 
 from penstock import TarShards
 from penstock.archives import index_tars
-from penstock.archives.tar.finding import access_of
+from penstock.archives.opening import access_of
 from penstock.errors import AccessDeniedError, FileChangedError, ReadError, StaleIndexError
 from penstock.storage import Access, DiskCache, RetryPolicy
 
