@@ -8,7 +8,6 @@ no compression makes smaller. Frames are JPEG pictures that move a little from o
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
-from data import Data
+from data import Data, write_missing
 
 __all__ = [
     "BLOB_BYTES",
@@ -74,15 +73,7 @@ def records_path(data: Data, kind: str) -> str:
 
 def make_access_data(data: Data) -> None:
     """Write what is not there yet."""
-    for kind, write in _WRITERS.items():
-        folder = data.folder(kind)
-        if folder.exists():
-            continue
-        unfinished = folder.with_name(f"{kind}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        write(data, unfinished)
-        unfinished.rename(folder)
+    write_missing(data, _WRITERS)
 
 
 def _tables(data: Data) -> Iterator[pa.Table]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +83,19 @@ def make(data: Data, kinds: Sequence[str] = KINDS) -> None:
         for number in range(count):
             path = unfinished / f"part-{number:0{digits}}.{kind}"
             _WRITERS[kind](path, _table(kind, number, rows))
+        unfinished.rename(folder)
+
+
+def write_missing(data: Data, writers: Mapping[str, Callable[[Data, Path], None]]) -> None:
+    """Let kinds that are not there yet be written; a folder is there when it is whole."""
+    for kind, write in writers.items():
+        folder = data.folder(kind)
+        if folder.exists():
+            continue
+        unfinished = folder.with_name(f"{kind}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        write(data, unfinished)
         unfinished.rename(folder)
 
 

@@ -10,13 +10,12 @@ import io
 import json
 import os
 import random
-import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from data import Data
+from data import Data, write_missing
 
 __all__ = ["entries_path", "indexed_tars", "make_tar_data", "sample_count", "tar_paths"]
 
@@ -56,15 +55,7 @@ def entry_count(data: Data) -> int:
 
 def make_tar_data(data: Data) -> None:
     """Write what is not there yet."""
-    for kind, write in _WRITERS.items():
-        folder = data.folder(kind)
-        if folder.exists():
-            continue
-        unfinished = folder.with_name(f"{kind}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        write(data, unfinished)
-        unfinished.rename(folder)
+    write_missing(data, _WRITERS)
 
 
 def _write_tars(data: Data, folder: Path) -> None:

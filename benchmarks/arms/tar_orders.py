@@ -6,7 +6,16 @@ import numpy as np
 from data import Data
 from tar_data import TARS, sample_count
 
-__all__ = ["BATCH_SAMPLES", "RANDOM_EPOCHS", "SEQUENTIAL_EPOCHS", "WORKERS", "random_samples"]
+from arms.registry import Mark, Pieces
+
+__all__ = [
+    "BATCH_SAMPLES",
+    "RANDOM_EPOCHS",
+    "SEQUENTIAL_EPOCHS",
+    "WORKERS",
+    "random_samples",
+    "whole_epoch",
+]
 
 BATCH_SAMPLES = 64
 SEQUENTIAL_EPOCHS = 5
@@ -19,3 +28,11 @@ def random_samples(data: Data) -> list[tuple[int, int]]:
     order = np.random.default_rng(0).permutation(sample_count(data))
     shards, samples = np.divmod(order, sample_count(data) // TARS)
     return list(zip(shards.tolist(), samples.tolist(), strict=True))
+
+
+def whole_epoch(data: Data, count: int) -> Pieces:
+    """Tell that an epoch has ended, which had so many samples: all of them, or it is no result."""
+    if count != sample_count(data):
+        raise SystemExit(f"{count} samples")
+    yield count
+    yield Mark.EPOCH_END

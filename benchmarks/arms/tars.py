@@ -22,7 +22,14 @@ from tar_data import (
 )
 
 from arms.registry import Arm, Mark, Pieces, register
-from arms.tar_orders import BATCH_SAMPLES, RANDOM_EPOCHS, SEQUENTIAL_EPOCHS, WORKERS, random_samples
+from arms.tar_orders import (
+    BATCH_SAMPLES,
+    RANDOM_EPOCHS,
+    SEQUENTIAL_EPOCHS,
+    WORKERS,
+    random_samples,
+    whole_epoch,
+)
 from penstock import TarDataset, TarShards
 from penstock.archives import index_tars
 
@@ -130,10 +137,7 @@ def _sequential(data: Data) -> Pieces:
         for sample in shards:
             fields = sample.fields
             count += len(fields["jpg"]) > 0 and len(fields["json"]) > 0
-        if count != sample_count(data):
-            raise SystemExit(f"{count} samples")
-        yield count
-        yield Mark.EPOCH_END
+        yield from whole_epoch(data, count)
 
 
 def _loader(data: Data) -> Pieces:
@@ -148,10 +152,7 @@ def _loader(data: Data) -> Pieces:
         count = 0
         for batch in loader:
             count += len(batch["jpg"])
-        if count != sample_count(data):
-            raise SystemExit(f"{count} samples")
-        yield count
-        yield Mark.EPOCH_END
+        yield from whole_epoch(data, count)
 
 
 # --- indices

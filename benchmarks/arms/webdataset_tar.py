@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import webdataset
 from data import Data
-from tar_data import sample_count, tar_paths
+from tar_data import tar_paths
 from torch.utils.data import DataLoader
 
-from arms.registry import Arm, Mark, Pieces, register
-from arms.tar_orders import BATCH_SAMPLES, SEQUENTIAL_EPOCHS, WORKERS
+from arms.registry import Arm, Pieces, register
+from arms.tar_orders import BATCH_SAMPLES, SEQUENTIAL_EPOCHS, WORKERS, whole_epoch
 
 
 def _dataset(data: Data) -> webdataset.WebDataset:
@@ -20,10 +20,7 @@ def _sequential(data: Data) -> Pieces:
         count = 0
         for sample in _dataset(data):
             count += len(sample["jpg"]) > 0 and len(sample["json"]) > 0
-        if count != sample_count(data):
-            raise SystemExit(f"{count} samples")
-        yield count
-        yield Mark.EPOCH_END
+        yield from whole_epoch(data, count)
 
 
 def _raw(samples: list[dict[str, bytes]]) -> dict[str, list[bytes]]:
@@ -46,10 +43,7 @@ def _loader(batched_in_pipeline: bool, data: Data) -> Pieces:
         count = 0
         for batch in loader:
             count += len(batch["jpg"])
-        if count != sample_count(data):
-            raise SystemExit(f"{count} samples")
-        yield count
-        yield Mark.EPOCH_END
+        yield from whole_epoch(data, count)
 
 
 register(Arm("webdataset_tar.sequential", "tar", _sequential))

@@ -9,23 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from bucket_batches_made import BATCH, BUCKETS, SAMPLES, make, ranks_of
 
 import penstock
 from penstock.access import ArrowBackend, BucketBatchSampler, RowDataset
 from penstock.archives.tar.buckets import AspectBuckets
 from penstock.errors import OptionError, SkippedDataWarning
-
-SAMPLES = 1000
-BUCKETS = np.random.default_rng(3).choice(7, SAMPLES, p=[0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.005])
-BATCH = 16
-
-
-def make(buckets: Any = BUCKETS, batch_size: Any = BATCH, **options: Any) -> BucketBatchSampler:
-    return BucketBatchSampler(buckets, batch_size, **options)
-
-
-def ranks_of(size: int, buckets: Any = BUCKETS, **options: Any) -> list[BucketBatchSampler]:
-    return [make(buckets, rank=rank, world_size=size, **options) for rank in range(size)]
 
 
 def shaped(key_twice: bool = False, unknown: int = 0) -> AspectBuckets:

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-from rank_jobs import run_ranks
-from servers.processes import free_port
+from rank_jobs import seen_by_ranks
 
 from penstock.access import BucketBatchSampler
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "bucket_batches_of_ranks.py"
-SOURCES = Path(__file__).parents[2] / "src"
 BUCKETS = [0] * 40 + [1] * 13 + [2] * 6 + [3]
 
 
-def seen_by_ranks(folder: Path) -> list[Any]:
-    shared = {
-        **os.environ,
-        "PYTHONPATH": str(SOURCES),
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": "2",
-        "ACCELERATE_USE_CPU": "1",
-    }
-    ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    run_ranks([[str(SCRIPT), str(folder)]] * 2, ranks)
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
-
-
 def test_two_ranks_take_batches_of_buckets(tmp_path: Path) -> None:
-    ranks = seen_by_ranks(tmp_path)
+    ranks = seen_by_ranks(SCRIPT, tmp_path)
     every_sample = list(range(len(BUCKETS)))
     for rank, seen in enumerate(ranks):
         mine = BucketBatchSampler(BUCKETS, 5, rank=rank, world_size=2)

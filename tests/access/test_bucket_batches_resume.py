@@ -7,28 +7,17 @@ import warnings
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
+from bucket_batches_made import BUCKETS, SAMPLES, make, ranks_of
 from hypothesis import given
 from hypothesis import strategies as st
+from resumed_loaders import batches, check_another_goes_on
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from penstock.access import ArrowBackend, BucketBatchSampler, RowDataset
 from penstock.errors import StateMismatchError
-
-SAMPLES = 1000
-BUCKETS = np.random.default_rng(3).choice(7, SAMPLES, p=[0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.005])
-BATCH = 16
-
-
-def make(buckets: Any = BUCKETS, batch_size: Any = BATCH, **options: Any) -> BucketBatchSampler:
-    return BucketBatchSampler(buckets, batch_size, **options)
-
-
-def ranks_of(size: int, buckets: Any = BUCKETS, **options: Any) -> list[BucketBatchSampler]:
-    return [make(buckets, rank=rank, world_size=size, **options) for rank in range(size)]
 
 
 def resumed(
@@ -140,9 +129,6 @@ def test_behind_a_loader_that_reads_ahead(workers: int) -> None:
             multiprocessing_context="fork" if workers else None,
         )
 
-    def batches(loaded: Any) -> list[list[int]]:
-        return [batch["id"].tolist() for batch in loaded]
-
     expected = [batches(loader(make(epoch=epoch))) for epoch in range(2)]
     assert expected == [list(make(epoch=epoch)) for epoch in range(2)]
     sampler = make()
@@ -176,19 +162,7 @@ def test_stateful_dataloader_over_buckets(workers: int) -> None:
             multiprocessing_context="fork" if workers else None,
         )
 
-    whole = loader()
-    expected = [[batch["id"].tolist() for batch in whole] for _ in range(2)]
-    assert expected[0] != expected[1]
-    stopped = loader()
-    running = iter(stopped)
-    first = [next(running)["id"].tolist() for _ in range(9)]
-    state = stopped.state_dict()
-    del running
-    assert first == expected[0][:9]
-    resumed = loader()
-    resumed.load_state_dict(state)
-    assert [batch["id"].tolist() for batch in resumed] == expected[0][9:]
-    assert [batch["id"].tolist() for batch in resumed] == expected[1]
+    check_another_goes_on(loader)
 
 
 def test_epochs_and_places() -> None:
@@ -225,6 +199,9 @@ def test_states_of_others() -> None:
         ({"kind": "global"}, "kind global, and this buckets"),
         ({"epoch": -1}, "damaged state: epoch"),
         ({"position": "5"}, "damaged state: position"),
+        ({"position": 10**6}, "damaged state: there is no batch 1000000"),
+        ({"position": 2**70}, "damaged state: there is no batch"),
+        ({"position": make()._order.num_batches}, "damaged state: there is no batch"),
         ({"offset": 16}, "damaged state: batch 5 of epoch 0 has no sample 16"),
     ]:
         with pytest.raises(StateMismatchError, match=said):

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rank_jobs import run_ranks
-from servers.processes import free_port
+from rank_jobs import seen_by_ranks
 from torch.utils.data import DistributedSampler
 
 from penstock.access import GlobalShuffleSampler, ShardShuffleSampler
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "samplers_of_ranks.py"
-SOURCES = Path(__file__).parents[2] / "src"
 ROWS = 60
 
 
-def seen_by_ranks(folder: Path) -> list[Any]:
-    shared = {
-        **os.environ,
-        "PYTHONPATH": str(SOURCES),
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": "2",
-        "ACCELERATE_USE_CPU": "1",
-    }
-    ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    run_ranks([[str(SCRIPT), str(folder)]] * 2, ranks)
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
-
-
 def test_two_ranks_see_every_row_once(tmp_path: Path) -> None:
-    first, second = seen_by_ranks(tmp_path)
+    first, second = seen_by_ranks(SCRIPT, tmp_path)
     every_row = list(range(ROWS))
     for name in ("plain", "global of a rank", "shards of a rank"):
         for epoch in range(2):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from resumed_loaders import batches, check_another_goes_on
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -30,10 +31,6 @@ def make(kind: str, **options: Any) -> Sampler:
 @pytest.fixture(scope="module")
 def rows() -> RowDataset:
     return RowDataset(ArrowBackend(table=pa.table({"id": range(ROWS)})))
-
-
-def batches(loader: Any) -> list[list[int]]:
-    return [batch["id"].tolist() for batch in loader]
 
 
 kinds = pytest.mark.parametrize("kind", ["global", "shards"])
@@ -106,19 +103,7 @@ def test_stateful_dataloader(kind: str, workers: int, rows: RowDataset) -> None:
             multiprocessing_context="fork" if workers else None,
         )
 
-    whole = loader()
-    expected = [batches(whole), batches(whole)]
-    assert expected[0] != expected[1]
-    stopped = loader()
-    running = iter(stopped)
-    first = [next(running)["id"].tolist() for _ in range(9)]
-    state = stopped.state_dict()
-    del running
-    assert first == expected[0][:9]
-    resumed = loader()
-    resumed.load_state_dict(state)
-    assert batches(resumed) == expected[0][9:]
-    assert batches(resumed) == expected[1]
+    check_another_goes_on(loader)
 
 
 def test_another_number_of_ranks_goes_on() -> None:

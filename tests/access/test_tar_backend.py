@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import tarfile
 from pathlib import Path
@@ -233,3 +234,24 @@ def test_takes_over_http_are_joined(http_server: Any, folder: Path, tmp_path: Pa
     )
     assert len(http_server.seen) - before <= 6
     assert not backend.fork_safe
+
+
+@pytest.mark.parametrize("change", ["cut", "written again"])
+def test_a_tar_that_changes_while_it_is_decoded(tmp_path: Path, change: str) -> None:
+    """What was read is right, and nothing else is read."""
+    path = tmp_path / "a.tar"
+    write_tar(path, [(f"{i}.bin", b"%03d" % i * 2000) for i in range(40)])
+
+    def decoded(data: bytes) -> str:
+        if data.startswith(b"002") and change == "cut":
+            os.truncate(path, 1024)
+        elif data.startswith(b"002"):
+            path.write_bytes(b"X" * path.stat().st_size)
+            os.utime(path, ns=(0, 12345))
+        return data[-3:].decode()
+
+    backend = TarBackend(path, decode={"bin": decoded})
+    rows = RowDataset(backend, columns=["bin"])
+    assert rows[list(range(40))] == {"bin": [f"{i:03d}" for i in range(40)]}
+    with pytest.raises(FileChangedError, match=r"a\.tar changed after it was discovered"):
+        rows[[7]]

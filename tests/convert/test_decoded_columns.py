@@ -75,6 +75,19 @@ def test_types_of_numbers(dtype: str) -> None:
         assert batch["a"][1].dtype == torch.int32
 
 
+def test_numbers_that_torch_has_no_type_for() -> None:
+    table = arrays_table([np.arange(3, dtype=np.longdouble)])
+    (batch,) = block_of(table).batches(1)
+    assert batch["a"][0].dtype == np.longdouble
+    late = b"{'shape': (1,), 'fortran_order': False, 'descr': '<u8'}"  # not where numpy has it
+    stored = np.lib.format.magic(1, 0) + len(late).to_bytes(2, "little") + late + b"\xff" * 8
+    table = pa.Table.from_arrays(
+        [pa.array([stored], pa.large_binary())], schema=pa.schema([decoded_field("a", NPY)])
+    )
+    with pytest.raises(ConversionError, match="18446744073709551615"):
+        list(block_of(table).batches(1))
+
+
 def test_nulls_are_none_where_the_user_says_so() -> None:
     table = arrays_table([SAME[0], None, SAME[1]])
     with pytest.raises(ConversionError, match=r"'a'.*1 null"):

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
-import io
 import json
-import os
-import tarfile
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -18,15 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from servers.s3 import S3Server
+from tars_written import hidden, samples
 from warm_interpreters import run_warm
 
 import penstock
 from penstock import (
-    ConversionError,
     FileChangedError,
     OptionError,
     StateMismatchError,
-    TarWriter,
     WriteError,
 )
 from penstock.write import write_array_record, write_tar
@@ -48,23 +41,6 @@ def stopping(calls: int) -> Callable[[str, float], None]:
             raise Stop
 
     return progress
-
-
-def samples(folder: Path) -> dict[str, dict[str, bytes]]:
-    """Those of all tars in their order, by key."""
-    found: dict[str, dict[str, bytes]] = {}
-    for path in sorted(folder.glob("*.tar")):
-        with tarfile.open(path) as tar:
-            for info in tar:
-                head, slash, base = info.name.rpartition("/")
-                key, _, field = base.partition(".")
-                fields = found.setdefault(head + slash + key, {})
-                fields[field] = tar.extractfile(info).read()
-    return found
-
-
-def hidden(folder: Path) -> list[str]:
-    return [name for name in os.listdir(folder) if name.startswith(".")]
 
 
 @pytest.fixture
@@ -119,94 +95,6 @@ def test_files_by_number(folder: Path, tmp_path: Path) -> None:
     assert list(samples(tmp_path / "out"))[:2] == ["000000000", "000000001"]
 
 
-def test_rows(tmp_path: Path) -> None:
-    table = pa.table(
-        {
-            "image": pa.array(
-                [{"bytes": b"one", "path": "1.jpg"}, {"bytes": b"two", "path": None}, None]
-            ),
-            "label": [1, 2, None],
-            "txt": ["first", None, "third"],
-            "vector": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32(), 2)),
-            "score": [0.5, float("nan"), float("inf")],
-            "day": [datetime.date(2026, 1, 2), None, None],
-            "at": pa.array([1, 2, 3], pa.timestamp("ns")),
-            "price": [Decimal("1.50"), None, None],
-            "tags": [["a"], [], None],
-            "__url__": ["u", "u", "u"],
-        }
-    )
-    pq.write_table(table, tmp_path / "rows.parquet")
-    write_tar(
-        tmp_path / "rows.parquet",
-        tmp_path / "out",
-        fields={"image": "jpg", "label": "cls", "vector": "npy"},
-    )
-    found = samples(tmp_path / "out")
-    assert list(found) == ["000000000", "000000001", "000000002"]
-    assert found["000000000"].keys() == {"jpg", "cls", "txt", "npy", "json"}
-    assert found["000000001"].keys() == {"jpg", "cls", "npy", "json"}
-    assert found["000000002"].keys() == {"txt", "npy", "json"}
-    assert found["000000000"]["jpg"] == b"one"
-    assert (found["000000001"]["cls"], found["000000002"]["txt"]) == (b"2", b"third")
-    vector = np.load(io.BytesIO(found["000000001"]["npy"]))
-    assert vector.dtype == np.float32
-    assert vector.tolist() == [3, 4]
-    assert json.loads(found["000000000"]["json"]) == {
-        **{"score": 0.5, "day": "2026-01-02", "at": "1970-01-01 00:00:00.000000001"},
-        **{"price": "1.50", "tags": ["a"]},
-    }
-    assert json.loads(found["000000002"]["json"])["score"] is None
-
-
-def test_rows_by_a_key_of_theirs(tmp_path: Path) -> None:
-    table = pa.table({"id": [30, 10], "__key__": ["a/x", "b"], "bin": [b"1", b"2"]})
-    for name, options, keys in [
-        ("own", {}, ["a/x", "b"]),
-        ("number", {"keys": "number"}, ["000000000", "000000001"]),
-        ("column", {"key_column": "id"}, ["30", "10"]),
-    ]:
-        report = write_tar(table, tmp_path / name, **options)
-        assert list(samples(tmp_path / name)) == keys
-        assert report.samples == 2
-    assert samples(tmp_path / "own")["b"] == {"bin": b"2", "json": b'{"id":10}'}
-    with pytest.raises(ConversionError, match="row 1 has no key"):
-        write_tar(pa.table({"__key__": ["a", None], "bin": [b"", b""]}), tmp_path / "null")
-    assert not hidden(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("columns", "options", "said"),
-    [
-        ({"a": [1]}, {"fields": {"b": "jpg"}}, "no column 'b'"),
-        ({"a": [1]}, {"key_column": "b"}, "no column 'b'"),
-        ({"json": ["{}"], "a": [1]}, {}, "a field json already, which a would go into"),
-        ({"a": [b""], "b": [b""]}, {"fields": {"a": "b"}}, "two columns would be the field 'b'"),
-        ({"image/data": [b""]}, {}, r'fields=\{"image/data": "jpg"\}'),
-        ({"__key__": ["a"]}, {}, "no column that could be a field"),
-        ({"__key__": ["a.jpg"], "bin": [b""]}, {}, "has a dot in its last part"),
-        ({"__key__": ["a", "a"], "bin": [b"", b""]}, {}, 'comes twice .* keys="number"'),
-        ({"a": [1]}, {"keys": "prefix"}, "is for tars"),
-        ({"a": [1]}, {"keys": "new"}, "keys must be one of"),
-        ({"a": [1]}, {"metadata": "x"}, "metadata has no effect"),
-        ({"a": [1]}, {"format": "folder"}, "format has no effect"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_rows_that_are_no_samples(
-    tmp_path: Path, columns: dict[str, Any], options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(OptionError, match=said):
-        write_tar(pa.table(columns), tmp_path / "out", **options)
-    assert os.listdir(tmp_path) == []
-
-
-def test_no_rows(tmp_path: Path) -> None:
-    report = write_tar(pa.table({"bin": pa.array([], pa.binary())}), tmp_path / "out")
-    assert report.shards == ("shard_00000.tar",)
-    assert len(penstock.open(str(tmp_path / "out")).backend) == 0
-
-
 def test_tars_of_tars(folder: Path, tmp_path: Path) -> None:
     write_tar(folder, tmp_path / "one", shard_samples=5)
     (tmp_path / "one" / "shard_00001.json").unlink()  # then it is scanned
@@ -216,42 +104,6 @@ def test_tars_of_tars(folder: Path, tmp_path: Path) -> None:
     write_tar(tmp_path / "two", tmp_path / "three", shard_samples=5)
     for path in sorted((tmp_path / "one").glob("*.tar")):
         assert path.read_bytes() == (tmp_path / "three" / path.name).read_bytes()
-
-
-def test_tars_whose_keys_repeat(tmp_path: Path) -> None:
-    for name in ("a/x", "b/x"):
-        with TarWriter(tmp_path / "in" / name) as writer:
-            for n in range(3):
-                writer.write({"__key__": f"{n}", "txt": f"{name} {n}"})
-    with pytest.raises(OptionError, match=r"comes twice .* keys=\"prefix\""):
-        write_tar(tmp_path / "in", tmp_path / "out")
-    with pytest.raises(StateMismatchError, match="keys"):
-        write_tar(tmp_path / "in", tmp_path / "out", keys="number")
-    write_tar(tmp_path / "in", tmp_path / "other", keys="prefix")
-    found = samples(tmp_path / "other")
-    assert list(found)[2:4] == ["a/x/shard_00000/2", "b/x/shard_00000/0"]
-    assert found["b/x/shard_00000/1"] == {"txt": b"b/x 1"}
-
-
-def test_tars_of_others(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "in.tar", "w") as tar:
-        for name in ("./a.jpg", "./.hidden", "./dir/b.JPG", "./dir/b.Seg.png", "./a.txt"):
-            info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(name), 99
-            tar.addfile(info, io.BytesIO(name.encode()))
-    write_tar(tmp_path / "in.tar", tmp_path / "out")
-    assert samples(tmp_path / "out") == {
-        "a": {"jpg": b"./a.jpg", "txt": b"./a.txt"},
-        "dir/b": {"JPG": b"./dir/b.JPG", "Seg.png": b"./dir/b.Seg.png"},
-    }
-    with tarfile.open(tmp_path / "out" / "shard_00000.tar") as tar:
-        assert tar.getnames() == ["a.jpg", "a.txt", "dir/b.JPG", "dir/b.Seg.png"]
-    with tarfile.open(tmp_path / "bad.tar", "w") as tar:
-        tar.addfile(tarfile.TarInfo("../../etc/evil.txt"))
-    with pytest.raises(OptionError, match="leads out of the archive"):
-        write_tar(tmp_path / "bad.tar", tmp_path / "evil")
-    write_tar(tmp_path / "bad.tar", tmp_path / "good", keys="number")
-    assert list(samples(tmp_path / "good")) == ["000000000"]
 
 
 def test_records_and_back(folder: Path, tmp_path: Path) -> None:
@@ -311,7 +163,12 @@ def test_a_copy_that_is_stopped(tmp_path: Path) -> None:
 def test_another_source_or_other_options(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(Stop):
-        write_tar(folder, out, shard_samples=3, progress=stopping(1))
+        write_tar(folder, out, shard_samples=4, progress=stopping(1))
+    assert not hidden(tmp_path)  # no tar was whole, so that nothing is to be gone on with
+    for n in range(40):
+        (folder / f"{n}.txt").write_text("x")
+    with pytest.raises(Stop):
+        write_tar(folder, out, shard_samples=3, progress=stopping(2))
     with pytest.raises(StateMismatchError, match=r"shard samples.*delete that directory"):
         write_tar(folder, out, shard_samples=4)
     (folder / "new.txt").write_text("x")
@@ -367,22 +224,6 @@ def test_what_is_there_already(folder: Path, tmp_path: Path) -> None:
     write_tar(folder, out, overwrite=True)
     assert not (out / "mine").exists()
     assert not hidden(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["x.array_record", "t.lance/data/x.lance"])
-def test_what_is_opened_otherwise(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"")
-    with pytest.raises(OptionError, match=r"penstock\.open"):
-        write_tar(tmp_path / name.partition("/")[0], tmp_path / "out")
-
-
-def test_compressed_tars_are_told_of(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as tar:
-        tar.addfile(tarfile.TarInfo("a.txt"))
-    with pytest.raises(penstock.PenstockError, match="gz"):
-        write_tar(tmp_path / "x.tar.gz", tmp_path / "out")
 
 
 def test_into_a_store(

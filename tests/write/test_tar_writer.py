@@ -7,7 +7,6 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tars_written import members, numbered, write
 
-from penstock import ConversionError, OptionError, StaleIndexError, TarWriter, WriteError
+from penstock import ConversionError, OptionError, TarWriter
 from penstock.archives.tar.arrow_index import ArrowIndexes
 from penstock.archives.tar.index import TarIndex
 from penstock.archives.tar.json_index import json_index, read_json_index
@@ -31,12 +31,6 @@ def scanned(path: Path, **options: Any) -> TarIndex:
     return scan_tar(LocalStore(), DataFileInfo(str(path), path.stat().st_size), **options)
 
 
-def members(path: Path) -> dict[str, bytes]:
-    """As Python reads them."""
-    with tarfile.open(path) as tar:
-        return {info.name: tar.extractfile(info).read() for info in tar}
-
-
 def by_key(path: Path) -> list[dict[str, bytes]]:
     """As webdataset groups them: what follows each other with the same prefix is a sample."""
     samples: list[dict[str, bytes]] = []
@@ -48,17 +42,6 @@ def by_key(path: Path) -> list[dict[str, bytes]]:
             samples.append({"__key__": key})
         samples[-1][field] = data
     return samples
-
-
-def numbered(count: int, size: int = 100) -> list[dict[str, Any]]:
-    return [{"__key__": f"{n:04d}", "bin": bytes([n % 256]) * size} for n in range(count)]
-
-
-def write(folder: Path, samples: Iterable[dict[str, Any]], **options: Any) -> TarWriter:
-    with TarWriter(folder, **options) as writer:
-        for sample in samples:
-            writer.write(sample)
-    return writer
 
 
 PARTS = st.text(st.characters(exclude_characters="/.\0", exclude_categories=["Cs"]), min_size=1)
@@ -255,87 +238,6 @@ def test_a_key_comes_once_in_a_tar(tmp_path: Path) -> None:
     assert [shard["samples"] for shard in writer.shards] == [2, 1]
 
 
-def test_what_is_not_whole_is_not_there(tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    samples = numbered(25)
-    write(whole, samples, shard_samples=10)
-
-    def breaking_off() -> Iterator[dict[str, Any]]:
-        yield from samples[:17]
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        write(cut, breaking_off(), shard_samples=10)
-    assert sorted(os.listdir(cut)) == ["shard_00000.json", "shard_00000.tar"]
-    (cut / "shard_00001.tar.partial").write_bytes(b"of a run that was killed")
-    (cut / "shard_00001.json").write_bytes(b"of the same")
-    (cut / "mine.partial").write_bytes(b"of somebody else")
-    with pytest.raises(OptionError, match=r"holds shard_00000\.tar; give resume=True"):
-        write(cut, samples)
-    with TarWriter(cut, shard_samples=10, resume=True) as writer:
-        assert writer.samples_written == 10
-        for sample in samples[writer.samples_written :]:
-            writer.write(sample)
-        assert writer.samples_written == 25
-    assert {*os.listdir(cut)} == {*os.listdir(whole), "mine.partial"}
-    for name in os.listdir(whole):
-        assert (whole / name).read_bytes() == (cut / name).read_bytes()
-
-
-@pytest.mark.parametrize("index", ["json", "arrow", None])
-def test_samples_that_are_there_are_counted(tmp_path: Path, index: str | None) -> None:
-    write(tmp_path, numbered(25), shard_samples=10, index=index)
-    with TarWriter(tmp_path, resume=True, index=index) as writer:
-        assert [shard["samples"] for shard in writer.shards] == [10, 10, 5]
-        assert writer.samples_written == 25
-
-
-def test_resuming_behind_what_is_damaged(tmp_path: Path) -> None:
-    write(tmp_path, numbered(25), shard_samples=10)
-    os.truncate(tmp_path / "shard_00002.tar", 1024)
-    with pytest.raises(StaleIndexError, match="shard_00002"):
-        TarWriter(tmp_path, resume=True).write({"__key__": "x", "bin": b""})
-    (tmp_path / "shard_00001.tar").unlink()
-    with pytest.raises(OptionError, match=r"holds shard_00002\.tar and no shard_00001\.tar"):
-        TarWriter(tmp_path, resume=True).write({"__key__": "x", "bin": b""})
-    write(tmp_path, numbered(5), overwrite=True)
-    assert sorted(os.listdir(tmp_path)) == [
-        *("shard_00000.json", "shard_00000.tar", "shard_00001.json")
-    ]
-
-
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with TarWriter(tmp_path) as writer:
-        writer.write({"__key__": "a", "bin": b""})
-        with pytest.raises(WriteError, match="another process is writing"):
-            TarWriter(tmp_path).write({"__key__": "b", "bin": b""})
-    with pytest.raises(OptionError, match="is closed"):
-        writer.write({"__key__": "c", "bin": b""})
-    assert list(members(tmp_path / "shard_00000.tar")) == ["a.bin"]
-
-
-def test_looking_at_a_writer_writes_nothing(tmp_path: Path) -> None:
-    writer = TarWriter(tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-    writer.close()
-    assert not (tmp_path / "new").exists()
-
-
-def test_no_room(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(WriteError, match="cannot be written"):
-        TarWriter(tmp_path / "file" / "below").write({"__key__": "a", "bin": b""})
-    with TarWriter(tmp_path / "full") as writer:
-        writer.write({"__key__": "a", "bin": b""})
-        (tmp_path / "full" / "shard_00000.json").mkdir()
-        with pytest.raises(WriteError, match=r"shard_00000\.json cannot be written"):
-            writer.close()
-    assert not (tmp_path / "full" / "shard_00000.tar").exists()
-    (tmp_path / "full" / "shard_00000.json").rmdir()
-    write(tmp_path / "full", numbered(1))
-    assert sorted(os.listdir(tmp_path / "full")) == ["shard_00000.json", "shard_00000.tar"]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -348,6 +250,8 @@ def test_no_room(tmp_path: Path) -> None:
         ({"pattern": "a/{:05d}.tar"}, "pattern must be a name"),
         ({"pattern": "{}{}.tar"}, "pattern must be a name"),
         ({"pattern": ".{:05d}.tar"}, "pattern must be a name"),
+        ({"pattern": "{:x}.tar"}, "pattern must be a name"),
+        ({"pattern": "{:5d}.tar"}, "pattern must be a name"),
         ({"resume": True, "overwrite": True}, "overwrite removes it"),
     ],
     ids=str,

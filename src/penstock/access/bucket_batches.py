@@ -35,10 +35,10 @@ class BucketBatchSampler(Sampler[list[int]]):
 
     The order follows from (seed, epoch): samples are shuffled in their buckets, and the batches of
     all of them. At each step R ranks take the next R batches, rank r the r-th. All have the same
-    number of steps: the batches of the last one are cut smaller, or, if there are fewer samples
-    than ranks, some come twice, with a warning. ``drop_last`` leaves out what does not fill a
-    batch of its bucket, and the batches that do not fill a step. Without ``rank`` and
-    ``world_size`` they are those of torch.distributed, where that is initialised.
+    number of steps: the batches of the last ones are cut smaller, or, if they hold too few samples
+    for that, as with a batch_size of 1, some samples come twice, with a warning. ``drop_last``
+    leaves out what does not fill a batch of its bucket, and the batches that do not fill a step.
+    Without ``rank`` and ``world_size`` they are those of torch.distributed, if initialised.
 
     An iteration that comes to its end goes on to the next epoch; ``set_epoch`` chooses one. One
     that is left begins its epoch again. A state goes on with any number of ranks. Lightning wants
@@ -209,13 +209,18 @@ class BucketBatchSampler(Sampler[list[int]]):
         self._go_to(epoch, (position, offset))
 
     def _check_place(self, epoch: int, position: int, offset: int) -> None:
-        if offset:
-            places = np.array([position], np.int64)
-            is_there = position < self._order.num_batches
-            if not is_there or offset >= int(self._order.batches(places, epoch)[2][0]):
-                raise StateMismatchError(
-                    f"a damaged state: batch {position} of epoch {epoch} has no sample {offset}"
-                )
+        if (position, offset) == (0, 0):  # also where there is no batch at all
+            return
+        batches = self._order.num_batches
+        if position >= batches:
+            raise StateMismatchError(
+                f"a damaged state: there is no batch {position} of {batches} in an epoch"
+            )
+        *_, lengths = self._order.batches(np.array([position], np.int64), epoch)
+        if offset >= int(lengths[0]):
+            raise StateMismatchError(
+                f"a damaged state: batch {position} of epoch {epoch} has no sample {offset}"
+            )
 
     @computed_once
     def _identity(self) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Deal:
 
     @property
     def repeated(self) -> int:
-        """How many samples come twice, for there are fewer than ranks that need one."""
+        """How many samples come twice, for batches cannot be cut into as many as ranks need."""
         return self._repeated if self._last else 0
 
     def parts(self, start: int, stop: int, rank: int) -> list[BatchPart]:

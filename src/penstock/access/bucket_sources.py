@@ -59,7 +59,8 @@ def _of_shapes(buckets: AspectBuckets, unknown: str) -> Buckets:
         )
         if unknown == "raise":
             raise OptionError(
-                f'{said}: index images with geometry=True, or leave such out by unknown="skip"'
+                f"{said}: index images with geometry=True, or leave such out by "
+                'on_error="skip" (create_dataloader) or unknown="skip" (the sampler)'
             )
         warnings.warn(f"skipped: {said}", SkippedDataWarning, stacklevel=4)
     shapes = list(zip(buckets.widths.tolist(), buckets.heights.tolist(), strict=True))

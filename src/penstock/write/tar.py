@@ -18,6 +18,7 @@ from penstock.errors import OptionError, WriteError
 from penstock.model import DataFileInfo
 from penstock.storage import LocalStore
 from penstock.write.failures import writing
+from penstock.write.tar_members import checked_key
 from penstock.write.tar_shard import Noting, members_of
 from penstock.write.tar_shards import ShardLayout, ShardReceipt, Shards, clear_unfinished
 from penstock.write.work import PathLike, target_location
@@ -83,7 +84,8 @@ class TarWriter:
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Append a sample; one that is refused leaves all as it was."""
-        key, members = members_of(sample)
+        key = checked_key(sample)
+        members = members_of(key, sample)
         shards = self._opened()
         try:
             shards.add(key, members)
@@ -152,11 +154,7 @@ class TarWriter:
     def _take_stock(self) -> None:
         """See to what earlier runs left."""
         clear_unfinished(self.directory, self._layout)
-        numbers = sorted(
-            number
-            for name in os.listdir(self.directory)
-            if (number := self._layout.number(name)) is not None
-        )
+        numbers = self._layout.numbers(self.directory)
         if numbers and self._overwrite:
             for number in numbers:
                 self._remove(self._layout.name(number))
@@ -177,8 +175,7 @@ class TarWriter:
     def _remove(self, tar: str) -> None:
         """The tar first: an index alone leads nobody astray."""
         (self.directory / tar).unlink()
-        index = self._layout.index_name(tar)
-        if index is not None:
+        for index in self._layout.index_names(tar):
             (self.directory / index).unlink(missing_ok=True)
 
     def _receipt(self, tar: str) -> ShardReceipt:

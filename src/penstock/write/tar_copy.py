@@ -6,8 +6,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
@@ -17,10 +17,11 @@ from penstock.storage import Options
 from penstock.write.journal import Journal
 from penstock.write.overlap import refuse_overlap
 from penstock.write.places import PartsDirectory, parts_directory
+from penstock.write.tar_members import checked_key
 from penstock.write.tar_samples import Place, Sample, Samples
 from penstock.write.tar_shard import Noting, members_of
 from penstock.write.tar_shards import ShardLayout, ShardReceipt, Shards, clear_unfinished
-from penstock.write.tar_sources import Choice, is_at_hand, samples_of
+from penstock.write.tar_sources import Choice, is_at_hand, other_keys, samples_of
 from penstock.write.target import TargetOptions
 from penstock.write.work import PathLike, Progress, nobody, target_location, work_directory
 
@@ -80,6 +81,7 @@ def write_tar(
     bytes, and those named txt, cls, npy or json, are fields by their names, and all that is left
     goes into the field ``json`` (where NaN is null). ``key_column`` holds the keys: else
     ``__key__`` does if there is one, or rows are numbered.
+    Captions in the indices of source tars go into those of the copy; nothing else of them does.
     ``keys="prefix"`` puts the path of a source tar before its keys, for tars whose keys repeat;
     ``"number"`` gives all samples new ones.
 
@@ -121,7 +123,7 @@ def write_tar(
         try:
             report = copy.finish(location)
         except BaseException:
-            if is_at_hand(samples):  # nobody could go on with it
+            if is_at_hand(samples) or copy.is_empty:  # nobody could go on with it, or need to
                 copy.forget()
             raise
         copy.forget()
@@ -164,6 +166,11 @@ class _Copy:
         logger.info("%s: %d samples in %d tars", location, samples, len(shards))
         tars = tuple(shard["name"] for shard in shards)
         return TarReport(location, samples, tars, self._journal.resumed)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no tar is whole yet."""
+        return not self._shards()
 
     def forget(self) -> None:
         """Remove what is of no use any more."""
@@ -209,13 +216,18 @@ class _Copy:
             following.close()  # for an error holds on to it, and it to threads
 
     def _add(self, shards: Shards, sample: Sample) -> None:
+        with self._telling_of_keys():
+            key = checked_key(sample)
+        members = members_of(key, sample)
+        with self._telling_of_keys():
+            shards.add(key, members)
+
+    @contextmanager
+    def _telling_of_keys(self) -> Iterator[None]:
         try:
-            shards.add(*members_of(sample))
+            yield
         except OptionError as error:
-            raise OptionError(
-                f'{error}; or give keys="number" for new keys, or keys="prefix" for the path of '
-                "each tar before its keys"
-            ) from error
+            raise OptionError(f"{error}; {other_keys(self._samples)}") from error
 
     def _keep(self, shard: ShardReceipt) -> None:
         for name in reversed(_names(shard)):  # the index first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.archives.tar.captions import Captions
 from penstock.archives.tar.geometry import image_size
 from penstock.archives.tar.index import TarFacts, TarIndex
 from penstock.archives.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
@@ -22,13 +24,12 @@ from penstock.write.tar_members import (
     BLOCK_BYTES,
     RECORD_BYTES,
     checked_fields,
-    checked_key,
     header,
     room,
 )
 from penstock.write.tar_values import Payload, encoded
 
-__all__ = ["Member", "Noting", "OpenShard", "Pieces", "members_of"]
+__all__ = ["Captioned", "Member", "Noting", "OpenShard", "Pieces", "members_of"]
 
 _BUFFER_BYTES = 1 << 20
 
@@ -42,27 +43,37 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
+class Captioned:
+    """A payload with captions of it that may stand in no file, but in an index alone."""
+
+    payload: Payload
+    captions: Captions
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """What becomes a member: its name, and its bytes in pieces, of which there are so many."""
 
     name: str
     size: int
     pieces: Iterable[Payload]
+    captions: Captions | None = None
+    """that the index is to have, if no sidecar says them"""
 
     @classmethod
     def of(cls, name: str, value: Any) -> Member:
         """One that holds a value of a sample."""
         if isinstance(value, Pieces):
             return cls(name, value.size, value.pieces)
+        if isinstance(value, Captioned):
+            return cls(name, len(value.payload), (value.payload,), value.captions)
         payload = encoded(name, value)
         return cls(name, len(payload), (payload,))
 
 
-def members_of(sample: Mapping[str, Any]) -> tuple[str, list[Member]]:
-    """The key and the members of a sample, checked and encoded."""
-    key = checked_key(sample)
-    fields = checked_fields(key, sample)
-    return key, [Member.of(name, value) for name, value in fields.items()]
+def members_of(key: str, sample: Mapping[str, Any]) -> list[Member]:
+    """The members of the sample of this key, checked and encoded."""
+    return [Member.of(name, value) for name, value in checked_fields(key, sample).items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +107,15 @@ class OpenShard:
         whole = self.size + more + 2 * BLOCK_BYTES
         return whole + -whole % RECORD_BYTES
 
+    @property
+    def own_captions(self) -> int:
+        """How many captions of a tar that is whole stand in no sidecar of its own."""
+        return self._notes.own_captions
+
     def add(self, key: str, members: Sequence[Member]) -> None:
         """Append the members of a sample. After an error only ``abandon`` is of use."""
         self.keys.add(key)
+        self._notes.begin_sample(members)
         for member in members:
             self._write(header(member.name, member.size))
             self._notes.begin(member, self.size)
@@ -143,7 +160,10 @@ class _Notes:
     """What the index of a tar will say, as it would if the tar were scanned."""
 
     def __init__(self, noting: Noting) -> None:
+        self.own_captions = 0
         self._noting = noting
+        self._keeps_sidecars = noting.sidecars
+        self._captions: dict[int, Captions] = {}
         self._names: list[str] = []
         self._offsets: list[int] = []
         self._sizes: list[int] = []
@@ -152,7 +172,15 @@ class _Notes:
         self._digests: list[str] = []
         self._digest = hashlib.sha256()
 
+    def begin_sample(self, members: Sequence[Member]) -> None:
+        """Sidecars are needed also to see whether they say what the captions are."""
+        self._keeps_sidecars = self._noting.sidecars or any(
+            member.captions is not None for member in members
+        )
+
     def begin(self, member: Member, offset: int) -> None:
+        if member.captions is not None:
+            self._captions[len(self._names)] = member.captions
         self._names.append(member.name)
         self._offsets.append(offset)
         self._sizes.append(member.size)
@@ -169,7 +197,7 @@ class _Notes:
             shape = image_size(bytes(piece))
             self._shapes[-1] = shape if isinstance(shape, tuple) else (0, 0)
         name, whole = self._names[-1], len(piece) == self._sizes[-1] <= LONGEST_SIDECAR
-        if self._noting.sidecars and whole and is_sidecar(name.encode()):
+        if self._keeps_sidecars and whole and is_sidecar(name.encode()):
             self._sidecars[len(self._names) - 1] = bytes(piece)
 
     def end(self) -> None:
@@ -187,4 +215,21 @@ class _Notes:
         if noting.geometry:
             shapes = np.array(self._shapes, np.int32).reshape(-1, 2)
             index = replace(index, widths=shapes[:, 0].copy(), heights=shapes[:, 1].copy())
-        return with_sidecars(index, self._sidecars, shown) if noting.sidecars else index
+        told = with_sidecars(index, self._sidecars, shown) if self._sidecars else index
+        return self._with_captions(told if noting.sidecars else index, told.captions)
+
+    def _with_captions(self, index: TarIndex, told: pa.StringArray | None) -> TarIndex:
+        """With those that no sidecar tells."""
+        nothing: list[Any] = [None] * len(index)
+        texts = nothing if told is None else told.to_pylist()
+        own = {
+            member: json.dumps(captions)
+            for member, captions in self._captions.items()
+            if texts[member] is None or json.loads(texts[member]) != captions
+        }
+        self.own_captions = len(own)
+        if not own:
+            return index
+        noted = nothing if index.captions is None else texts
+        merged = [own.get(member, text) for member, text in enumerate(noted)]
+        return replace(index, captions=pa.array(merged, pa.string()))

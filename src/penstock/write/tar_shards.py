@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -20,8 +21,13 @@ from penstock.write.tar_shard import Member, Noting, OpenShard
 
 __all__ = ["ShardLayout", "ShardReceipt", "Shards", "clear_unfinished"]
 
+logger = logging.getLogger(__name__)
+
 _ENDINGS = {"json": ".json", "arrow": ".idx.arrow"}
 _PARTIAL = ".partial"
+_UNFINISHED = re.compile(r"(.+?)(\.[0-9a-f]{12})?" + re.escape(_PARTIAL))
+"""what a file is called while it is written"""
+_TRIED_NUMBERS = (0, 1, 10, 123_456)
 
 
 class ShardReceipt(TypedDict):
@@ -61,11 +67,11 @@ class ShardLayout:
 
     def _check_pattern(self) -> None:
         try:
-            names = {self.pattern.format(0), self.pattern.format(1)}
+            found = [self.number(self.name(number)) for number in _TRIED_NUMBERS]
         except (IndexError, KeyError, ValueError, AttributeError):
-            names = set()
-        whole = all(name.endswith(".tar") and "/" not in name for name in names)
-        if len(names) < 2 or not whole or self.pattern[0] in "._" or self.pattern.count("{") > 1:
+            found = []
+        whole = self.pattern.endswith(".tar") and "/" not in self.pattern
+        if found != [*_TRIED_NUMBERS] or not whole or self.pattern[0] in "._":
             raise OptionError(
                 'pattern must be a name with one number, such as "shard_{:05d}.tar", not '
                 f"{self.pattern!r}"
@@ -79,23 +85,45 @@ class ShardLayout:
         """Of the index of a tar."""
         return None if self.index is None else tar.removesuffix(".tar") + _ENDINGS[self.index]
 
+    def index_names(self, tar: str) -> list[str]:
+        """Of an index of a tar in any form."""
+        return [tar.removesuffix(".tar") + ending for ending in _ENDINGS.values()]
+
     def number(self, name: str) -> int | None:
         """Of a tar of this name; None if none is called so."""
+        shard = self._read_number(name)
+        return shard if shard is not None and self.name(shard) == name else None
+
+    def numbers(self, directory: Path) -> list[int]:
+        """Of the tars that are there, sorted; an OptionError if one counts with other digits."""
+        found = []
+        for name in sorted(os.listdir(directory)):
+            shard = self._read_number(name)
+            if shard is not None and self.name(shard) != name:
+                raise OptionError(
+                    f"{directory} holds {name}, which the pattern {self.pattern!r} would call "
+                    f"{self.name(shard)}; give the pattern that it was written with, or another "
+                    "directory"
+                )
+            found += [] if shard is None else [shard]
+        return sorted(found)
+
+    def _read_number(self, name: str) -> int | None:
+        """The one that stands where the pattern has it, with whatever digits."""
         before, _, rest = self.pattern.partition("{")
         _, _, after = rest.partition("}")
-        found = re.fullmatch(re.escape(before) + r"(\d+)" + re.escape(after), name)
-        shard = None if found is None else int(found[1])
-        return shard if shard is not None and self.name(shard) == name else None
+        found = re.fullmatch(re.escape(before) + r"([0-9]+)" + re.escape(after), name)
+        return None if found is None else int(found[1])
 
 
 def clear_unfinished(directory: Path, layout: ShardLayout) -> None:
     """Remove what a killed run left of tars that it was writing."""
     for path in directory.glob("*" + _PARTIAL):
-        name = path.name.removesuffix(_PARTIAL)
-        for ending in ("", *_ENDINGS.values()):
-            tar = name.removesuffix(ending) + ".tar" if ending else name
-            if layout.number(tar) is not None:
-                path.unlink(missing_ok=True)
+        found = _UNFINISHED.fullmatch(path.name)
+        name = found[1] if found else ""
+        tars = (name.removesuffix(ending) + ".tar" for ending in (".tar", *_ENDINGS.values()))
+        if any(layout.number(tar) is not None for tar in tars):
+            path.unlink(missing_ok=True)
 
 
 class Shards:
@@ -147,9 +175,16 @@ class Shards:
         try:
             index = shard.finish()
             written = self._write_index(name, index)
+            self._remove_others(name, written)
         except BaseException:
             shard.abandon()
             raise
+        if written is None and shard.own_captions:
+            logger.warning(
+                "%s has no index, which alone could hold %d captions: they are left out",
+                name,
+                shard.own_captions,
+            )
         with writing(self._directory / name):
             os.replace(shard.path, self._directory / name)
             flush_directory(self._directory)
@@ -193,3 +228,11 @@ class Shards:
                 with whole_file(path) as unfinished:
                     unfinished.write_bytes(json_index(index))
         return path
+
+    def _remove_others(self, tar: str, written: Path | None) -> None:
+        """Indices in other forms, of a tar that had this name: readers would take them for its."""
+        for name in self._layout.index_names(tar):
+            path = self._directory / name
+            if path != written:
+                with writing(path):
+                    path.unlink(missing_ok=True)

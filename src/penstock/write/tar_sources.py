@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,9 @@ from penstock.write.tar_rows import Fields, RowSamples
 from penstock.write.tar_samples import Samples
 from penstock.write.tar_tars import TarSamples
 
-__all__ = ["Choice", "is_at_hand", "samples_of"]
+__all__ = ["Choice", "is_at_hand", "other_keys", "samples_of"]
+
+logger = logging.getLogger(__name__)
 
 _TARS = re.compile(r"\.(tar(\.\w+)?|tgz)$", re.IGNORECASE)
 _OPENED = re.compile(r"\.(lance|array_?record[^/]*)$")
@@ -70,9 +73,20 @@ def samples_of(source: Any, choice: Choice) -> Samples:
         _refuse(choice, "a folder", "columns", "fields", "key_column", "metadata")
         return FolderSamples.of(listing, numbered=choice.keys == "number")
     _refuse(choice, "rows", "metadata")
+    if kind is None:
+        logger.info(
+            '%d files are read as tables, for format="folder" is not given', len(listing.files)
+        )
     access = None if choice.storage_options is None else choice.access
-    rows, named = as_rows(source, format=choice.format, columns=choice.columns, access=access)
-    return _rows(rows, named, choice)
+    try:
+        rows, named = as_rows(source, format=choice.format, columns=choice.columns, access=access)
+        return _rows(rows, named, choice)
+    except OptionError as error:
+        if choice.format is not None:
+            raise
+        raise OptionError(
+            f'{error}; these files are taken for tables, format="folder" takes them as they are'
+        ) from error
 
 
 def _are_paths(source: Any) -> bool:
@@ -123,6 +137,14 @@ def _given(source: Any, choice: Choice) -> tuple[SourceRows, Sequence[str]]:
 def is_at_hand(samples: Samples) -> bool:
     """Whether they can be gone through but once, so that nobody can go on with them."""
     return isinstance(samples, RowSamples) and isinstance(samples.rows, _AtHand)
+
+
+def other_keys(samples: Samples) -> str:
+    """What to do if keys cannot be kept."""
+    advice = 'or give keys="number" for new keys'
+    if isinstance(samples, TarSamples) and samples.keys == "keep":
+        advice += ', or keys="prefix" for the path of each tar before its keys'
+    return advice
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from penstock.archives.tar.captions import Captions, is_captions
 from penstock.archives.tar.collection import TarCollection
-from penstock.archives.tar.grouping import WHOLE
+from penstock.archives.tar.grouping import WHOLE, Int32Array
 from penstock.archives.tar.index import TarIndex
 from penstock.archives.tar.payloads import Payloads
+from penstock.errors import StaleIndexError
 from penstock.model import computed_once
 from penstock.storage import Access
 from penstock.write.tar_members import KEY
 from penstock.write.tar_samples import Arriving, Place, Sample, digest_of, numbered_key
+from penstock.write.tar_shard import Captioned
 
 __all__ = ["TarSamples"]
 
@@ -30,7 +34,10 @@ _BLOCK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TarSamples:
-    """The samples of tars, tar by tar. Files that belong to no sample are left out."""
+    """The samples of tars, tar by tar, with the captions that their indices have.
+
+    Files that belong to no sample are left out.
+    """
 
     collection: TarCollection
     payloads: Payloads
@@ -91,12 +98,37 @@ class TarSamples:
         for start, stop in _blocks(index, first):
             taken = members[starts[start] : starts[stop]]
             names = index.names.take(taken).to_pylist()
-            payloads = self.payloads.read(shard, taken)
+            payloads = self._with_captions(shard, taken, self.payloads.read(shard, taken))
             edges = (starts[start : stop + 1] - starts[start]).tolist()
             for sample, (low, high) in enumerate(pairwise(edges), start):
                 fields = dict(zip(map(_field, names[low:high]), payloads[low:high], strict=True))
                 key = self._key(shard, names[low], number + sample - first)
                 yield {KEY: key, **fields}
+
+    def _with_captions(
+        self, shard: int, members: Int32Array, payloads: list[bytes]
+    ) -> list[bytes | Captioned]:
+        index = self.collection.index(shard)
+        if index.captions is None:
+            return [*payloads]
+        texts = index.captions.take(members).to_pylist()
+        return [
+            payload if text is None else Captioned(payload, self._captions(shard, member, text))
+            for member, text, payload in zip(members.tolist(), texts, payloads, strict=True)
+        ]
+
+    def _captions(self, shard: int, member: int, text: str) -> Captions:
+        try:
+            captions = json.loads(text)
+        except ValueError:
+            captions = None
+        if is_captions(captions):
+            return captions
+        path, name = self.collection.files[shard].path, self.collection.index(shard).name(member)
+        raise StaleIndexError(
+            f"the index of {path} is damaged at the captions of {name}; make it anew with: "
+            "penstock index"
+        )
 
     def _key(self, shard: int, name: str, number: int) -> str:
         if self.keys == "number":
