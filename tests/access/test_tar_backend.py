@@ -253,5 +253,5 @@ def test_a_tar_that_changes_while_it_is_decoded(tmp_path: Path, change: str) -> 
     backend = TarBackend(path, decode={"bin": decoded})
     rows = RowDataset(backend, columns=["bin"])
     assert rows[list(range(40))] == {"bin": [f"{i:03d}" for i in range(40)]}
-    with pytest.raises(FileChangedError, match=r"a\.tar changed after it was discovered"):
+    with pytest.raises(FileChangedError, match=r"a\.tar .* after it was discovered"):
         rows[[7]]

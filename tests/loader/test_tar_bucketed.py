@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from sample_tars import write_samples, write_tar
+from sample_tars import picture, write_samples, write_tar
 from torch.utils.data import DataLoader
 
-from penstock import OptionError, SkippedDataWarning, StateMismatchError, TarDataset
+from penstock import (
+    OptionError,
+    SkippedDataWarning,
+    StateMismatchError,
+    TarDataset,
+    WorkerError,
+)
 from penstock.archives.tar.arrow_index import write_arrow_indexes
 from penstock.archives.tar.scanning import scan_tar
 from penstock.loader.bucketed import BucketedLoader
@@ -175,6 +181,50 @@ def test_shapes_have_to_be_known(tmp_path: Path, folder: Path) -> None:
     with pytest.warns(SkippedDataWarning, match="2 of 10"):
         loader = loaded(tmp_path, on_error="skip")
     assert sorted(flat(keys_of(loader))) == list(range(8))
+
+
+@pytest.mark.filterwarnings("ignore:skipped:penstock.SkippedDataWarning")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_of_which_all_is_skipped_counts(tmp_path: Path, workers: int) -> None:
+    members = [(f"{i:06d}.png", picture(i, (8, 8))) for i in range(6)]
+    write_tar(tmp_path / "a.tar", [*members, ("000006.png", picture(6, (16, 8))[:40])])
+    indexed(tmp_path)
+    options = {"num_workers": workers, "batch_size": 2, "shuffle": False, "on_error": "skip"}
+    loader = loaded(tmp_path, **options)
+    first, states = [], []
+    for batch in loader:
+        first.append(batch)
+        states.append(loader.state_dict())
+    assert loader.dataset.skipped == 1
+    assert sorted(flat(keys_of(first))) == list(range(6))
+    assert len(loader) == 4
+    for taken, state in enumerate(states, 1):
+        again = loaded(tmp_path, **options | {"num_workers": 0})
+        again.load_state_dict(state)
+        assert keys_of(again) == keys_of(first)[taken:]
+
+
+@pytest.mark.filterwarnings("ignore::penstock.SkippedDataWarning")
+def test_ranks_stay_in_step_where_a_batch_is_skipped(tmp_path: Path) -> None:
+    members = [(f"{i:06d}.png", picture(i, (8, 8))) for i in range(6)]
+    write_tar(tmp_path / "a.tar", [*members, ("000006.png", picture(6, (16, 8))[:40])])
+    indexed(tmp_path)
+    options = {"num_workers": 0, "batch_size": 2, "shuffle": False, "on_error": "skip"}
+    taken = [keys_of(loaded(tmp_path, rank=rank, world_size=2, **options)) for rank in range(2)]
+    assert [len(batches) for batches in taken] == [2, 2]
+    assert sorted({*flat(taken[0]), *flat(taken[1])}) == list(range(6))
+    assert taken[1][0] == taken[1][1]  # in place of the one that cannot be read
+
+
+def test_functions_have_to_reach_workers(folder: Path) -> None:
+    with pytest.raises(WorkerError, match=r"decode\['png'\] cannot be sent"):
+        TarDataset.create_dataloader(
+            folder,
+            bucketed=True,
+            decode={"png": lambda data: data},
+            num_workers=1,
+            multiprocessing_context="spawn",
+        )
 
 
 def test_states_of_others_are_refused(folder: Path) -> None:

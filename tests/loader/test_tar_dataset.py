@@ -7,13 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from sample_tars import sample, write_samples, write_tar
 from torch.utils.data import DataLoader
 
 import penstock
-from penstock import OptionError, StaleIndexError, TarDataset
+from penstock import OptionError, StaleIndexError, StructuredDataset, TarDataset
 from penstock.archives.tar.arrow_index import write_arrow_indexes
 from penstock.archives.tar.json_index import json_index
 from penstock.archives.tar.scanning import scan_tar
@@ -26,7 +28,7 @@ COUNTS = (6, 5)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_samples(tmp_path_factory.mktemp("tars"), COUNTS)
+    return write_samples(tmp_path_factory.mktemp("above") / "one" / "two", COUNTS)
 
 
 def keys(dataset: Any) -> list[str]:
@@ -36,12 +38,18 @@ def keys(dataset: Any) -> list[str]:
 ALL = [f"{i:06d}" for i in range(sum(COUNTS))]
 
 
-@pytest.mark.parametrize("where", ["directory", "tar", "glob", "list", "url"])
+PLACES = ["directory", "above", "tar", "glob", "all of it", "braces", "list", "url"]
+
+
+@pytest.mark.parametrize("where", PLACES)
 def test_open_finds_tars(folder: Path, where: str) -> None:
     location: Any = {
         "directory": folder,
+        "above": folder.parent.parent,
         "tar": folder / "shard_0000.tar",
         "glob": str(folder / "*.tar"),
+        "all of it": str(folder / "*"),
+        "braces": str(folder / "shard_{0000..0001}.tar"),
         "list": sorted(folder.iterdir()),
         "url": f"file://{folder}/shard_0001.tar",
     }[where]
@@ -50,6 +58,20 @@ def test_open_finds_tars(folder: Path, where: str) -> None:
     wanted = {"tar": ALL[:6], "url": ALL[6:]}.get(where, ALL)
     assert keys(dataset) == wanted
     assert dataset.format == "tar"
+
+
+def test_open_says_what_is_to_be_opened_otherwise(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.tar.gz", "a.TGZ"):
+        (tmp_path / name).write_bytes(b"no matter")
+        with pytest.raises(OptionError, match="compressed as a whole"):
+            penstock.open(tmp_path / name)
+    with pytest.raises(OptionError, match="compressed as a whole"):
+        penstock.open(tmp_path)
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    shutil.copytree(folder, tmp_path / "below")
+    assert penstock.open(tmp_path).schema.names == ["x"]
+    with pytest.raises(OptionError, match=r"penstock\.TarDataset"):
+        StructuredDataset(folder, format=None)
 
 
 def test_what_it_is(folder: Path) -> None:

@@ -12,7 +12,14 @@ import torch
 from sample_tars import SIZES, npy, picture, sample, write_samples, write_tar
 from torch.utils.data import DataLoader
 
-from penstock import OptionError, ReadError, SkippedDataWarning, TarDataset
+from penstock import (
+    ConversionError,
+    OptionError,
+    ReadError,
+    SkippedDataWarning,
+    TarDataset,
+    WorkerError,
+)
 from penstock.testing.loader_contract import frozen
 
 
@@ -27,6 +34,10 @@ def text_length(data: bytes) -> dict[str, Any]:
 
 def as_number(data: bytes) -> int:
     return int(data) + 1
+
+
+def npy_with(header: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8)
 
 
 def as_vector(data: bytes) -> np.ndarray:
@@ -113,9 +124,22 @@ def test_arrow_keeps_npy_and_text(folder: Path) -> None:
         ("cls", b"seven", "seven"),
         ("cls", b"9" * 30, "64 bits"),
         ("npy", b"\x93NUMPY\x01\x00", "npy"),
+        ("npy", npy_with(b"{'descr': '<f8', 'shape': (3,"), "damaged"),
+        ("npy", npy_with(b"{'descr': '<f8', 'fortran_order': False, 'shape': (True,)}"), "shape"),
         ("txt", b"\xff\xff", "utf-8"),
     ],
-    ids=["no image", "half an image", "half json", "no text", "no number", "large", "npy", "utf-8"],
+    ids=[
+        "no image",
+        "half an image",
+        "half json",
+        "no text",
+        "no number",
+        "large",
+        "npy",
+        "half a header",
+        "odd shape",
+        "utf-8",
+    ],
 )
 def test_what_does_not_decode_is_named(tmp_path: Path, field: str, data: bytes, why: str) -> None:
     members = dict(one for i in range(6) for one in sample(i)) | {f"000004.{field}": data}
@@ -136,6 +160,45 @@ def test_functions_that_raise_name_the_member(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [("x.num", b"1"), ("y.num", b"z")])
     with pytest.raises(ReadError, match=r"a\.tar, member 'y\.num'.*'z'"):
         first_batch(tmp_path, decode={"num": as_number})
+
+
+def confused(data: bytes) -> Any:
+    raise TypeError("no such thing")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_functions_that_are_wrong_are_not_skipped(tmp_path: Path, workers: int) -> None:
+    write_tar(tmp_path / "a.tar", [("x.num", b"1"), ("y.num", b"z")])
+    with pytest.raises(TypeError, match="no such thing") as raised:
+        first_batch(tmp_path, decode={"num": confused}, on_error="skip", num_workers=workers)
+    assert "a.tar, member 'x.num'" in raised.value.__notes__[0]
+
+
+def test_functions_have_to_reach_workers(folder: Path) -> None:
+    options = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    with pytest.raises(WorkerError, match=r"decode\['cls'\] cannot be sent"):
+        first_batch(folder, decode={"cls": lambda data: data}, **options)
+
+
+def test_numbers_that_no_tensor_holds(tmp_path: Path) -> None:
+    large = npy(np.array([2**63 + 1], np.uint64))
+    write_tar(tmp_path / "a.tar", [("x.npy", npy(np.array([5], np.uint64))), ("y.npy", large)])
+    with pytest.raises(
+        ConversionError, match=r"a\.tar, rows 0-2: column 'npy'.*9223372036854775809"
+    ):
+        first_batch(tmp_path, decode=True)
+    with pytest.raises(ConversionError, match="'npy'"):
+        TarDataset(tmp_path, decode=True).rows[1]
+    kept = first_batch(tmp_path, decode=True, output_format="numpy")["npy"]
+    assert kept.tolist() == [[5], [2**63 + 1]]
+
+
+def test_json_is_never_an_array(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("x.json", b"true"), ("y.json", b"2"), ("z.json", b"3")])
+    for size in (1, 3):
+        values = first_batch(tmp_path, decode=True, batch_size=size)["json"]
+        assert values == [True, 2, 3][:size]
+        assert values[0] is True
 
 
 def test_missing_fields_of_what_is_decoded(tmp_path: Path) -> None:

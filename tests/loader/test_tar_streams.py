@@ -20,6 +20,8 @@ from penstock import (
     TarDataset,
 )
 from penstock.loader.parcels import pack_blocks
+from penstock.loader.pool import WorkerPool
+from penstock.loader.workers import WorkerOptions
 from penstock.testing import ResumeContract
 
 COUNTS = (40, 3, 0, 57)
@@ -193,6 +195,15 @@ def test_bytes_are_copied_when_batches_are_cut(folder: Path) -> None:
     assert block.nbytes < sum(map(len, batch["png"]))
     assert pack_blocks([block]) is not None
     assert dataset.schema.field("png").type == "large_binary"
+
+
+def test_parcels_of_bytes_have_a_bound(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [(f"{i}.bin", bytes(100_000)) for i in range(40)])
+    for prefetch_bytes, batches in (("256MiB", 10), ("4MiB", 2), ("1KiB", 1)):
+        dataset = TarDataset(tmp_path, batch_size=4, prefetch_bytes=prefetch_bytes)
+        assert WorkerPool(dataset, WorkerOptions(2))._parcel_batches() == batches
+    small = TarDataset(tmp_path, batch_size=4, load_file_data=False)
+    assert WorkerPool(small, WorkerOptions(2))._parcel_batches() == 32
 
 
 def test_two_datasets_of_the_same_tars(folder: Path) -> None:

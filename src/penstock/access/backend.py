@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -71,6 +71,11 @@ class Backend(ABC):
 
     store: Store | None = None
     """where streams wait for bytes, if they do"""
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """Functions of the user that reading calls, by how he named them."""
+        return {}
 
     def through(self, store: Store) -> Backend:
         """The same for a stream that counts its requests, and may give up waiting for them."""

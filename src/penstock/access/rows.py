@@ -81,6 +81,7 @@ class RowDataset(Dataset[Any]):
         self._view = View(backend.num_rows)
         self._transform = transform
         self._skipped = shared_integers(_COUNTERS) if on_error == "skip" else None
+        self._may_give_none = False
 
     # --- what there is
 
@@ -147,7 +148,7 @@ class RowDataset(Dataset[Any]):
     def _some_of(self, indices: Indices) -> RowBatch:
         """A batch of these rows but for some: not but for all, torch collates no batch of none."""
         batch = self._read(indices, skip=self._skipped is not None)
-        if len(indices) and not len(batch):
+        if len(indices) and not len(batch) and not self._may_give_none:
             raise ReadError(
                 f"no row of a batch of {len(indices)} can be read: warnings name them all, one is "
                 f"row {indices[0]} of this view"
@@ -199,6 +200,12 @@ class RowDataset(Dataset[Any]):
         for them.
         """
         return self._with(form=self._reader.form.formatted(output_format))
+
+    def with_empty_batches(self) -> RowDataset:
+        """The same for a loader that knows what to do with a batch of which all was left out."""
+        made = copy(self)
+        made._may_give_none = True
+        return made
 
     def _with(self, *, view: View | None = None, form: RowForm | None = None) -> RowDataset:
         made = copy(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -15,7 +15,8 @@ from penstock.access.backend import Backend
 from penstock.access.broken_records import BrokenRecords
 from penstock.access.row_decoding import in_threads
 from penstock.access.tar_chosen import ChosenSamples
-from penstock.access.tar_decoding import Decode, FieldForm, Payload, field_forms
+from penstock.access.tar_columns import AskedField, columns_of
+from penstock.access.tar_decoding import Decode, FieldForm, field_forms
 from penstock.access.tar_lending import TarLenders
 from penstock.access.tar_samples import METADATA, cut_by_bytes, keys_of, members_of, metadata_of
 from penstock.archives.opening import access_of
@@ -116,9 +117,10 @@ class TarBackend(Backend):
         return self.collection.broken
 
     @property
-    def makes_objects(self) -> bool:
-        """Whether there are columns of what functions return."""
-        return any(form.how == "function" for form in self._forms.values())
+    def given(self) -> Mapping[str, Any]:
+        """The functions of ``decode``."""
+        made = {f"decode[{name!r}]": form.function for name, form in self._forms.items()}
+        return {name: function for name, function in made.items() if function is not None}
 
     def aspect_buckets(self, **options: Any) -> AspectBuckets:
         """Samples by the shapes of their images; see ``penstock.archives.tar.buckets``."""
@@ -266,14 +268,15 @@ class TarBackend(Backend):
             return rows_only(len(shards))
         chosen = ChosenSamples(self.collection, shards, samples)
         forms = self._read_forms(schema)
-        members = [chosen.members(form.name, self._limit) for form in forms]
-        asked = list(zip(forms, members, strict=True))
+        asked = [(form, chosen.members(form.name, self._limit)) for form in forms]
         lent = {form.name: chosen.places(some) for form, some in asked if form.how == "lent"}
         columns = self._lenders.lent(shards, lent)
-        read = [one for one in asked if one[0].name not in lent]
-        found = self._read(shards, [numbers for _, numbers in read])
-        for (form, numbers), payloads in zip(read, found, strict=True):
-            columns[form.name] = form.column(payloads, chosen.naming(numbers), each)
+        read = [
+            AskedField(form, some, chosen.naming(some))
+            for form, some in asked
+            if form.name not in lent
+        ]
+        columns.update(columns_of(self._payloads, shards, read, each))
         for name in schema.names:
             if name == SHARD:
                 columns[name] = pa.array(self.collection.names, pa.string()).take(pa.array(shards))
@@ -282,13 +285,3 @@ class TarBackend(Backend):
             elif name not in columns:
                 columns[name] = chosen.joined(partial(metadata_of, column=name))
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
-
-    def _read(self, shards: Int64Array, members: list[Int64Array]) -> list[list[Payload]]:
-        """The payloads of each field, None where a sample has no such member."""
-        if not members:
-            return []
-        there = [numbers >= 0 for numbers in members]
-        wanted = [numbers[held] for numbers, held in zip(members, there, strict=True)]
-        holding = [shards[held] for held in there]
-        found = iter(self._payloads.views(np.concatenate(holding), np.concatenate(wanted)))
-        return [[next(found) if one else None for one in held.tolist()] for held in there]

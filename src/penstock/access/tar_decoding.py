@@ -69,13 +69,17 @@ class FieldForm:
     ) -> pa.Array:
         """The values of some samples; ``named`` says which member a payload is.
 
-        A ReadError names the first one that does not decode.
+        A ReadError names the first one that does not decode. What else a function raises has a
+        note that names it.
         """
         if self.how == "bytes":
             return gathered(payloads, pa.large_binary())
         made = list(each(self._made, payloads))
         for place, value in enumerate(made):
             if isinstance(value, _Failed):
+                if not isinstance(value.why, DATA_ERRORS):
+                    value.why.add_note(f"in decode[{self.name!r}] of {named(place)}")
+                    raise value.why
                 raise ReadError(f"{named(place)}: {value.why}") from value.why
         if self.how == "image":
             return _npy_column(made)
@@ -91,6 +95,10 @@ class FieldForm:
         except MissingExtraError:
             raise
         except DATA_ERRORS as error:
+            return _Failed(error)
+        except Exception as error:  # a user's function may raise anything
+            if self.function is None:
+                raise
             return _Failed(error)
 
     def _decoded(self, payload: memoryview) -> Any:

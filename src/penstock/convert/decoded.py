@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 
 from penstock.convert.builders import dense_column
 from penstock.convert.columns import Column, Rows, object_array
-from penstock.convert.dense import dense_type
+from penstock.convert.dense import check_int64, dense_type
 from penstock.convert.lent import LENT_TYPE
 from penstock.convert.memory import buffer_view, null_mask
 from penstock.convert.nulls import REFUSE, Remedy, null_error
@@ -53,6 +54,9 @@ _TYPES = {
 _MAGIC = b"\x93NUMPY"
 _SHORT = 10
 """bytes before the header of a .npy of version 1; later ones have two more"""
+_MOST = np.iinfo(np.int64).max
+_DESCRIBED = 32
+"""bytes of a .npy of numpy in which the type of its numbers stands"""
 
 
 def decoded_field(name: str, kind: str) -> pa.Field:
@@ -108,7 +112,14 @@ def _parsed(head: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any], bool]:
     read = np.lib.format.read_array_header_1_0
     if version != (1, 0):
         read = np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(stream)
+    try:
+        shape, fortran, dtype = read(stream)
+    except (TokenError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the header of the .npy file is damaged: {error}") from error
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError(f"an array cannot have the shape {shape}")
+    if len(shape) and max(shape) > _MOST:
+        raise ValueError(f"an array of the shape {shape} fits no memory")
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not loaded")
     return len(head), shape, dtype, fortran
@@ -180,9 +191,12 @@ class DecodedColumn:
     def split(self, batch_size: int) -> Iterator[Any]:
         for start in range(0, len(self.values), batch_size):
             made = python_values(self.values.slice(start, batch_size), self.kind)
-            if self.for_torch:
+            if self.for_torch and self.kind != JSON:
                 made = [_tensor(value) for value in made]
-            yield together(made, "torch" if self.for_torch else "numpy")
+            if self.kind == JSON:  # or it were numbers that make a batch of JSON an array
+                yield made if self.for_torch else object_array(made)
+            else:
+                yield together(made, "torch" if self.for_torch else "numpy")
 
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return None
@@ -204,12 +218,19 @@ def _tensor(value: Any) -> Any:
     """An array of numbers as a tensor; of unsigned ones in the type that columns of them have."""
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
         return value
-    native = value.astype(_torch_dtype(value.dtype), copy=False)
+    dtype = _torch_dtype(value.dtype)
+    if dtype is None:
+        return value
+    _check_fits(value, "what decode= made")
+    native = value.astype(dtype, copy=False)
     return torch.from_numpy(native if native.flags.writeable else native.copy())
 
 
 @lru_cache(maxsize=64)
-def _torch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _torch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """What it is in a tensor; None for what torch has no type for, such as long doubles."""
+    if dtype.itemsize > {"c": 16}.get(dtype.kind, 8):
+        return None
     native = dtype.newbyteorder("=")
     dense = None if dtype.kind in "bc" else dense_type(pa.from_numpy_dtype(native), True)
     return native if dense is None else dense.dtype
@@ -238,9 +259,29 @@ class DecodedBuilder:
     def build(self, array: pa.Array) -> list[Column]:
         if array.null_count and not self.allows_null:
             raise null_error(self.path, array.type, array.null_count, len(array), None)
+        if self.for_torch and self.kind == NPY:
+            self._check_unsigned(array)
         columns: list[Column] = [DecodedColumn(array, self.kind, self.for_torch)]
         if len(self.keys) > 1:
             nulls = null_mask(array)
             mask = np.zeros(len(array), np.bool_) if nulls is None else nulls
             columns.append(dense_column(mask, self.for_torch))
         return columns
+
+    def _check_unsigned(self, array: pa.Array) -> None:
+        """Find what does not fit a tensor now, while it is known where it was read.
+
+        Headers in which the type stands further behind than numpy writes it are found later.
+        """
+        if not len(array) or array.buffers()[2] is None:
+            return
+        edges = np.frombuffer(array.buffers()[1], np.int64, len(array), 8 * array.offset)
+        memory = memoryview(array.buffers()[2])
+        if any(b"u8'" in memory[start : start + _DESCRIBED].tobytes() for start in edges.tolist()):
+            for value in _arrays(array):
+                _check_fits(value, self.path)
+
+
+def _check_fits(value: Any, named: str) -> None:
+    if isinstance(value, np.ndarray) and value.dtype.kind == "u" and value.dtype.itemsize == 8:
+        check_int64(value, named)

@@ -15,7 +15,7 @@ from penstock.convert.decimals import decimal_floats
 from penstock.convert.memory import buffer_view, null_mask, storage, storage_type
 from penstock.errors import ConversionError
 
-__all__ = ["Dense", "dense_type", "dense_values"]
+__all__ = ["Dense", "check_int64", "dense_type", "dense_values"]
 
 _INT64 = np.dtype(np.int64)
 _TORCH_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {
@@ -152,14 +152,15 @@ def _as_dtype(
     if dense.stored == dense.dtype:
         return values
     if dense.stored == np.uint64:
-        _check_int64(values if nulls is None else values[~nulls], column)
+        check_int64(values if nulls is None else values[~nulls], column)
     if dense.stored.itemsize == dense.dtype.itemsize:
         return values.view(dense.dtype)
     wide = values.astype(_INT64 if dense.dtype.kind in "Mm" else dense.dtype)
     return wide.view(dense.dtype)
 
 
-def _check_int64(values: npt.NDArray[np.uint64], column: str) -> None:
+def check_int64(values: npt.NDArray[np.uint64], column: str) -> None:
+    """Raise a ConversionError if values do not fit the type that torch has for them."""
     largest = int(values.max(initial=0))
     if largest > np.iinfo(np.int64).max:
         raise ConversionError(

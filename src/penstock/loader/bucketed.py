@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from penstock.access import BucketBatchSampler, RowDataset
+from penstock.access.backend import Backend
 from penstock.convert.packing import Batch
-from penstock.errors import OptionError
+from penstock.errors import OptionError, ReadError
 from penstock.loader.lightning import epoch_of_fit
 from penstock.loader.options import Finish
-from penstock.loader.workers import WorkerOptions
+from penstock.loader.workers import WorkerOptions, check_sendable
 
 __all__ = ["BUCKET_OPTIONS", "BucketedLoader", "refuse_streaming"]
 
@@ -38,7 +40,8 @@ class BucketedLoader(DataLoader[Any]):
 
     ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that ran
     to its end is followed by the next. ``state_dict`` may be called between any two batches, and
-    counts what was handed out, however much workers have read ahead.
+    counts what was handed out, however much workers have read ahead. A batch of which all samples
+    were skipped is passed over, and counts.
     """
 
     batch_sampler: BucketBatchSampler
@@ -56,18 +59,21 @@ class BucketedLoader(DataLoader[Any]):
     ) -> None:
         for_workers: dict[str, Any] = {}
         if workers.count:
+            context = workers.chosen_context(fork_safe)
+            if context.get_start_method() != "fork":
+                check_sendable({**_user_code(rows, finish), "worker_init_fn": workers.init})
             for_workers = {
                 "prefetch_factor": workers.prefetch_factor,
                 "persistent_workers": workers.persistent,
                 "timeout": workers.timeout_s,
                 "worker_init_fn": workers.init,
-                "multiprocessing_context": workers.chosen_context(fork_safe),
+                "multiprocessing_context": context,
             }
         super().__init__(
-            rows,
+            rows.with_empty_batches(),
             batch_sampler=batch_sampler,
             num_workers=workers.count,
-            collate_fn=default_collate if finish is None else _Collate(finish),
+            collate_fn=_Collate(finish),
             pin_memory=pin_memory,
             **for_workers,
         )
@@ -102,8 +108,21 @@ class BucketedLoader(DataLoader[Any]):
         return self._delivered(running, super().__iter__())
 
     def _delivered(self, running: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
+        """Pass over batches of none; where others are in step, the one before comes again."""
+        in_step, last = self.batch_sampler.world_size > 1, None
         for batch in batches:
             running.delivered += 1
+            if isinstance(batch, _AllSkipped):
+                if not in_step:
+                    continue
+                if last is None:
+                    raise ReadError(
+                        "no sample of the first batch of this rank can be read (warnings name "
+                        "them all), and other ranks wait for one"
+                    )
+                batch = last
+            if in_step:
+                last = copy(batch)
             yield batch
         if self._running is running:
             self._running = None
@@ -116,15 +135,31 @@ class _Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class _AllSkipped:
+    """In place of a batch of none."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Collate:
     """A user's functions, called with batches in columns."""
 
-    finish: Finish
+    finish: Finish | None
 
     def __call__(self, rows: Any) -> Any:
+        if not len(rows):
+            return _AllSkipped()
+        if self.finish is None:
+            return default_collate(rows)
         made = self.finish(default_collate(rows))
         in_worker = get_worker_info() is not None
         return Batch(made) if in_worker and type(made) is dict else made
+
+
+def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
+    found = dict(rows.backend.given) if isinstance(rows.backend, Backend) else {}
+    if finish is not None:
+        found.update(transform=finish.transform, collate_fn=finish.collate_fn)
+    return found
 
 
 def refuse_streaming(options: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from penstock.access.streaming import BackendRows
 from penstock.convert import Block
 from penstock.convert.packing import pack
 from penstock.convert.shared import shared_bytes
@@ -91,7 +92,10 @@ class Feed(IterableDataset[Any]):
     @property
     def user_code(self) -> dict[str, Any]:
         """What comes from the user and must reach a worker, by the name of its option."""
-        found = dict(self._pipeline.reader.store.given)
+        reader = self._pipeline.reader
+        found = dict(reader.store.given)
+        if isinstance(reader.rows, BackendRows):
+            found.update(reader.rows.backend.given)
         if self._finish is not None:
             found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
         return found

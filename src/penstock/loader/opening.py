@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from penstock.errors import OptionError
+from penstock.formats.registry import format_of
 from penstock.loader.array_record import ArrayRecordDataset
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.iceberg import IcebergDataset
@@ -18,11 +19,14 @@ from penstock.loader.settings import PathLike
 from penstock.loader.structured import StructuredDataset
 from penstock.loader.tar import TarDataset
 from penstock.loader.video_frames import VideoFramesDataset
+from penstock.storage import LocalStore
 
 __all__ = ["kind_of", "open_dataset"]
 
 _RECORDS = re.compile(r"\.array_?record[^/]*$")
 _TARS = re.compile(r"\.tar$", re.IGNORECASE)
+_COMPRESSED_TARS = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz|tzst)$", re.IGNORECASE)
+_MAGIC = re.compile(r"[*?\[]")
 _OF_OPTION: dict[str, type[TabularDataset]] = {
     "catalog_config": IcebergDataset,
     "catalog_options": PaimonDataset,
@@ -33,13 +37,14 @@ _OF_OPTION: dict[str, type[TabularDataset]] = {
     "layout": VideoFramesDataset,
 }
 _ENTRIES_LOOKED_AT = 100
+_LEVELS_LOOKED_AT = 3
 
 
 def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> TabularDataset:
     """The dataset for what lies at a location, with the keywords of that dataset.
 
     Lance tables, ArrayRecord files and tars are known by their names or by what is in their
-    directory.
+    directory; a directory elsewhere that holds tars has to be opened as ``TarDataset``.
     ``catalog_config`` makes it an Iceberg table, ``catalog_options`` a Paimon table, and windows
     (``window_length``, ``hop_size``, ``frame_skip``) make it video frames. All else are tabular
     files, whose format is that of their extensions.
@@ -64,17 +69,49 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
 
 
 def kind_of(path: str) -> str | None:
-    """What lies at a path by its name, or by the names in its directory: lance, array-record, tar.
+    """What lies at a path by its name, or by names that are there: lance, array-record, tar.
 
     Also ``train.array_record-00001-of-00010``, ``train.array_record*`` and ``a.array_record[0:9]``.
+    Tars are looked for in folders of a directory, too, as far as nothing above them is a table.
+    Compressed ones are tars, of which ``TarDataset`` says what is to be done.
     """
     here = path.removeprefix("file://")
-    names: list[str] = []
-    if os.path.isdir(here):
-        with os.scandir(here) as entries:
-            names = [entry.name for entry in islice(entries, _ENTRIES_LOOKED_AT)]
     if path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(here, "_versions")):
         return "lance"
+    levels = _names_below(here) if os.path.isdir(here) else iter([_matches(here)])
+    names = next(levels)
     if any(map(_RECORDS.search, [path, *names])):
         return "array-record"
-    return "tar" if any(map(_TARS.search, [path, *names])) else None
+    for some in chain([[path, *names]], levels):
+        if any(map(_TARS.search, some)):
+            return "tar"
+        if any(map(format_of, some)):
+            return None
+        if any(map(_COMPRESSED_TARS.search, some)):
+            return "tar"
+    return None
+
+
+def _names_below(folder: str) -> Iterator[list[str]]:
+    """Some names of a directory, then some of the directories in it, and so on."""
+    folders = [folder]
+    for _ in range(_LEVELS_LOOKED_AT):
+        found = list(islice(chain.from_iterable(map(_entries, folders)), _ENTRIES_LOOKED_AT))
+        yield [entry.name for entry in found]
+        folders = [one.path for one in found if one.name[0] not in "._" and one.is_dir()]
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except PermissionError:  # who reads it will say so
+        return
+
+
+def _matches(pattern: str) -> list[str]:
+    """Some names of what a glob on this machine matches."""
+    if "://" in pattern or not _MAGIC.search(pattern) or os.path.exists(pattern):
+        return []
+    found = LocalStore().glob(os.path.abspath(os.path.expanduser(pattern)))
+    return [os.path.basename(status.path) for _, status in islice(found, _ENTRIES_LOOKED_AT)]

@@ -25,7 +25,6 @@ from penstock.plan import (
     Lane,
     Piece,
     Reading,
-    RowCost,
     lane_pieces,
     no_groups,
     permutation,
@@ -109,7 +108,7 @@ class Pipeline:
             self.grouping.reorders,
             self.counted,
             self.block_bytes,
-            self.row_cost,
+            row_cost(self.reader.read_schema),
             by_columns=not self.reader.store.local,  # larger jobs have fewer requests
             groups_of=self._groups_of if self.reader.store.local else no_groups,
         )
@@ -124,11 +123,6 @@ class Pipeline:
     def block_bytes(self) -> int:
         """Size of the blocks that are decoded at once: some of them must fit the budget."""
         return max(min(BLOCK_BYTES, self.prefetch_bytes // 4), 1 << 16)
-
-    @property
-    def row_cost(self) -> RowCost:
-        """What a row of the columns that are read holds in memory."""
-        return row_cost(self.reader.read_schema)
 
 
 class OpenLanes:

@@ -15,6 +15,7 @@ from penstock.loader.claims import Claims, Unit, units_left
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.epoch import EpochPass, LaneFeed
 from penstock.loader.pipeline import Pipeline
+from penstock.loader.row_cost import sent_cost
 from penstock.loader.state import Position
 from penstock.loader.workers import Inbox, WorkerOptions
 from penstock.plan import LanePlan
@@ -104,9 +105,16 @@ class WorkerPool:
         return made
 
     def _parcel_batches(self) -> int:
-        """Batches to a parcel: enough to share its cost, few enough to wait for."""
+        """Batches to a parcel: enough to share its cost, few enough to wait for.
+
+        All parcels that workers may be ahead fit what may be read ahead, if they hold one batch
+        at least.
+        """
         rows, stored_bytes = self._dataset.stored
-        size_bytes = self._dataset.pipeline.row_cost.of(rows, stored_bytes)
+        pipeline, options = self._dataset.pipeline, self._options
+        size_bytes = sent_cost(pipeline.reader.schema).of(rows, stored_bytes)
         batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
+        ahead = max(options.count * options.prefetch_factor, 1)
+        most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)
         most = _PARCEL_BATCHES_AS_THEY_COME if self._dataset.planner.adaptive else _PARCEL_BATCHES
-        return max(1, min(most, _PARCEL_BYTES // batch_bytes))
+        return max(1, min(most, most_bytes // batch_bytes))

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.convert.decoded import LENT, decoded_kind
 from penstock.plan import RowCost
 
-__all__ = ["row_cost"]
+__all__ = ["row_cost", "sent_cost"]
+
+
+def sent_cost(schema: pa.Schema) -> RowCost:
+    """The same once batches are made of them: what is lent has been copied by then."""
+    held = row_cost(schema)
+    lent = any(decoded_kind(field) == LENT for field in schema)
+    return RowCost(held.fixed_bytes, held.variable or lent)
 
 
 def row_cost(schema: pa.Schema) -> RowCost:

@@ -79,7 +79,7 @@ class TarDataset(BackendDataset):
             access=settings.access(),
             on_error=settings.on_error,
         )
-        if settings.output_format == "arrow" and backend.makes_objects:
+        if settings.output_format == "arrow" and backend.given:
             raise OptionError(
                 'what functions in decode= return has no place in output_format="arrow"; choose '
                 "torch, numpy or dict"

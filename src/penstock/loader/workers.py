@@ -24,7 +24,7 @@ from penstock.loader.parcels import Parcel, ParcelRun
 from penstock.loader.pipeline import Pipeline
 from penstock.loader.stats import Stats
 
-__all__ = ["Inbox", "WorkerOptions", "out_of_order_option"]
+__all__ = ["Inbox", "WorkerOptions", "check_sendable", "out_of_order_option"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class WorkerOptions:
         """A torch loader over the feed; its processes start when it is iterated."""
         context = self.chosen_context(fork_safe)
         if context.get_start_method() != "fork":
-            _check_sendable({**feed.user_code, "worker_init_fn": self.init})
+            check_sendable({**feed.user_code, "worker_init_fn": self.init})
         out_of_order: dict[str, Any] = {} if in_order else out_of_order_option(DataLoader)
         return _Workers(
             feed,
@@ -176,7 +176,7 @@ def as_it_is(value: Any) -> Any:
     return value
 
 
-def _check_sendable(user_code: Mapping[str, Any]) -> None:
+def check_sendable(user_code: Mapping[str, Any]) -> None:
     """Find out now, and with a clear message, whether workers can be given what they run."""
     for name, value in user_code.items():
         try:
