@@ -15,8 +15,8 @@ from tar_making import member, scanned, write_tar
 from penstock.archives import index_tars
 from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
 from penstock.archives.tar.index_files import convert_indexes, verify_tars
-from penstock.archives.tar.index_jobs import place_below, read_index, write_index
 from penstock.archives.tar.json_index import json_index
+from penstock.archives.tar.own_files import place_below, read_index, write_index
 from penstock.errors import NothingFoundError, OptionError, ReadError
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (7).to_bytes(4, "big") + (5).to_bytes(4, "big")

@@ -29,7 +29,9 @@ def geometry(count: int = COUNT) -> dict[str, object]:
 
 def test_each_tar_has_its_own_index(tmp_path):
     path = tmp_path / "all.idx.arrow"
-    first = index_of(facts=TarFacts(size=7, hash="h", last_good="x", extras='{"a": 1}'))
+    first = index_of(
+        facts=TarFacts(size=7, hash="h", last_good="x", has_end=False, extras='{"a": 1}')
+    )
     second = index_of(6, **geometry(6), captions=pa.array(['"hi"'] + [None] * 5))
     write_arrow_indexes(path, [("a/s.tar", first), ("b/s.tar", second), ("c.tar", index_of(0))])
     opened = ArrowIndexes.open(str(path), "all")
@@ -65,6 +67,23 @@ def test_loading_copies_and_computes_nothing(tmp_path):
     for array in arrays:
         assert first <= array.ctypes.data < last
     assert first <= index.names.buffers()[2].address < last
+
+
+def test_a_file_that_is_written_over_or_cut_while_it_is_open(tmp_path):
+    path, other = tmp_path / "s.idx.arrow", tmp_path / "other.idx.arrow"
+    right, wrong = index_of(20_000, **geometry(20_000)), index_of(20_000, **geometry(20_000))
+    wrong.offsets[:] = wrong.offsets[::-1].copy()
+    write_arrow_indexes(path, [("s.tar", right)])
+    write_arrow_indexes(other, [("s.tar", wrong)])
+    index = ArrowIndexes.open(str(path), "s").index(0)
+    with open(path, "r+b") as file:
+        file.write(other.read_bytes())
+    assert index.offsets.tolist() == right.offsets.tolist()
+    os.truncate(path, 100)
+    assert index.sizes.tolist() == right.sizes.tolist()
+    assert index.names.equals(right.names)
+    assert index.grouping.samples.tolist() == right.grouping.samples.tolist()
+    assert index.shape_order.tolist() == right.shape_order.tolist()
 
 
 def test_a_member_takes_at_most_40_bytes_beside_its_name(tmp_path):
@@ -125,6 +144,35 @@ def test_damage_is_refused_or_does_no_harm(tmp_path):
         except StaleIndexError:
             refused += 1
     assert refused > 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"members": None},
+        {"samples": COUNT // 2 + 1},
+        {"samples": "many"},
+        {"path": 5},
+        {"fields": [1, 2]},
+        {"facts": {"size": "7"}},
+        {"facts": {"size": 7, "colour": "red"}},
+    ],
+    ids=str,
+)
+def test_what_is_said_of_a_tar_and_cannot_be(tmp_path, change):
+    path = tmp_path / "s.idx.arrow"
+    write_arrow_indexes(path, [("s.tar", index_of())])
+    with pa.ipc.open_file(str(path)) as file:
+        batch, schema = file.get_batch(0), file.schema
+    about = json.loads(schema.metadata[b"penstock.tar_index"])
+    about["tars"][0] |= change
+    if change == {"members": None}:
+        del about["tars"][0]["members"]
+    schema = schema.with_metadata({"penstock.tar_index": json.dumps(about)})
+    with pa.ipc.new_file(str(path), schema) as file:
+        file.write_batch(batch)
+    with pytest.raises(StaleIndexError, match="the place"):
+        ArrowIndexes.open(str(path), "the place").index(0)
 
 
 @pytest.mark.parametrize("metadata", [None, {"version": 2, "tars": []}, {"version": 1}, []])

@@ -137,8 +137,8 @@ def test_shapes_scaled_one_by_one(width: int, height: int, area: int) -> None:
 def test_lists_by_sample_and_by_file() -> None:
     index = index_of(
         [
-            ("d/a.seg.png", 30, 40),
-            ("d/a.jpg", 40, 30),
+            ("d/a.jpg", 30, 40),
+            ("d/a.seg.png", 40, 30),
             ("d/a.json", 0, 0),
             ("b.jpg", 80, 60),
             ("b.txt", 0, 0),
@@ -155,7 +155,7 @@ def test_lists_by_sample_and_by_file() -> None:
     assert dict(listed["buckets"]) == {
         "(48, 64)": [
             {
-                "filename": "d/a.seg.png",
+                "filename": "d/a.jpg",
                 "offset": 512,
                 "size": 100,
                 "sample_idx": 0,
@@ -183,8 +183,8 @@ def test_lists_by_sample_and_by_file() -> None:
         key: [(entry["filename"], entry["sample_idx"]) for entry in entries]
         for key, entries in by_file["buckets"].items()
     } == {
-        "(48, 64)": [("d/a.seg.png", 0)],
-        "(64, 48)": [("d/a.jpg", 0), ("b.jpg", 1), (".hidden", -1)],
+        "(48, 64)": [("d/a.jpg", 0)],
+        "(64, 48)": [("d/a.seg.png", 0), ("b.jpg", 1), (".hidden", -1)],
     }
     (unscaled,) = list_sample_buckets([1], {1: index}.__getitem__, names, BucketRule())
     entries = list(chain(*unscaled["buckets"].values()))

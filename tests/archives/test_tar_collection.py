@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tars_made import Member, members, write_shards, write_tar
 
@@ -145,14 +146,58 @@ def test_indices_elsewhere_go_by_their_path(tmp_path: Path) -> None:
 def test_a_base_name_that_is_nobody_elses_will_do(tmp_path: Path) -> None:
     shards = [members(2, seed) for seed in range(2)]
     paths = write_shards(tmp_path / "data" / "deep", shards)
-    index_tars(paths, tmp_path / "meta" / "other" / "place")
+    index_tars(paths, tmp_path / "meta")
     found = find(tmp_path / "data", tmp_path / "meta")
     assert all(found._places[shard] is not None for shard in range(2))
     assert payloads_of(found) == bytes_of(shards)
-    write_tar(tmp_path / "data" / "shard_0000.tar", members(5, 7))
+    write_tar(tmp_path / "data" / "other" / "shard_0000.tar", members(5, 7))
     found = find(tmp_path / "data", tmp_path / "meta")
     assert [found._places[shard] is not None for shard in range(3)] == [False, True, False]
     assert payloads_of(found) == bytes_of([*shards, members(5, 7)])
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_an_index_of_another_folder_is_nobodys(tmp_path: Path, many: bool) -> None:
+    """Of the same base name; also if the source is only a part of what was indexed."""
+    shards = [members(3, seed) for seed in range(2)]
+    train = write_tar(tmp_path / "data" / "train" / "0.tar", shards[0])
+    val = write_tar(tmp_path / "data" / "val" / "0.tar", shards[1])
+    meta = tmp_path / "meta"
+    if many:
+        meta.mkdir()
+        index_tars(tmp_path / "data", one_file=meta / "all.idx.arrow")
+        write_tar(tmp_path / "data" / "test" / "0.tar", shards[1])
+        others = [tmp_path / "data" / "test"]
+    else:
+        index_tars(train, meta / "train")
+        others = [val, val.parent]
+    for source in others:
+        assert find(source, meta)._places[0] is None
+    for source in (train, train.parent, tmp_path / "data"):
+        found = find(source, meta)
+        named = found.names.index("train/0.tar" if len(found) > 1 else "0.tar")
+        assert found._places[named] is not None
+        assert names_in(found, named) == [name for name, _ in shards[0]]
+
+
+def test_a_file_that_is_no_index_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shards = [members(2, seed) for seed in range(2)]
+    write_shards(tmp_path, shards)
+    other = tmp_path / "data.idx.arrow"
+    with pa.ipc.new_file(other, pa.schema([("a", pa.int64())])) as file:
+        file.write(pa.record_batch({"a": [1]}))
+    for content in (other.read_bytes(), b"something else"):
+        other.write_bytes(content)
+        caplog.clear()
+        assert payloads_of(find(tmp_path)) == bytes_of(shards)
+        assert "data.idx.arrow is no index of tars, and left out" in caplog.text
+    other.unlink()
+    index_tars(tmp_path, one_file=other)
+    os.truncate(other, 1000)
+    with pytest.raises(StaleIndexError, match=r"data\.idx\.arrow"):
+        find(tmp_path)
 
 
 def test_one_index_for_all_may_lie_among_the_tars(tmp_path: Path) -> None:

@@ -82,6 +82,21 @@ def test_a_jpeg_goes_on_where_its_beginning_ends() -> None:
     assert jpeg_size(whole[place:]) == (640, 480)
 
 
+def test_the_smallest_webp() -> None:
+    head = b"RIFF\x12\0\0\0WEBPVP8L\x06\0\0\0" + b"\x2f\x41\x6c\x6f\0\x6b"
+    assert len(head) < 30
+    assert image_size(head) == ((0x6C41 & 0x3FFF) + 1, (0x6F6C41 >> 14 & 0x3FFF) + 1)
+    assert image_size(head[:24]) is None
+
+
+@pytest.mark.parametrize("segments", [65, 130])
+def test_many_segments_before_the_size_of_a_jpeg(tmp_path: Path, segments: int) -> None:
+    whole = image("jpeg", (33, 7))
+    segment = b"\xff\xe1\xff\xff" + bytes(65533)
+    tar = write_tar(tmp_path / "a.tar", [("a.jpg", whole[:2] + segment * segments + whole[2:])])
+    assert scanned(tar, geometry=True).widths.tolist() == [33]
+
+
 def test_images_in_a_tar(tmp_path: Path) -> None:
     members = [(f"{n}.{kind}", image(kind, (n + 1, 9))) for n, kind in enumerate(KINDS)]
     profile = image("jpeg", (99, 5), exif=b"Exif\0\0" + bytes(60_000), icc_profile=bytes(200_000))

@@ -105,6 +105,27 @@ def test_what_a_sample_is_about_is_no_sidecar() -> None:
     assert index.members_as("mp4").tolist() == [-1, -1, -1]
 
 
+def test_a_sample_is_about_its_image_wherever_that_lies() -> None:
+    names = ["a.clip.npy", "a.depth.png", "a.jpg", "a.txt", "b.json", "b.seg.png", "b.pt"]
+    index = index_of([*names, "c.JPG", "c.png", "d.txt", "d.mp4"])
+    about = [index.name(member) for member in index.primary_members]
+    assert about == ["a.jpg", "b.seg.png", "c.JPG", "d.mp4"]
+
+
+def test_the_shape_of_a_sample_is_that_of_another_member_if_need_be() -> None:
+    names = ["a.npy", "a.depth.png", "a.seg.png", "b.depth.png", "b.jpg", "c.npy", "d.mp4"]
+    widths = np.array([0, 20, 9, 16, 64, 0, 0], np.int32)
+    heights = np.array([0, 10, 9, 16, 48, 0, 0], np.int32)
+    index = index_of(names, widths=widths, heights=heights)
+    assert index.shape_order.tolist() == [1, 0]
+    assert [index.name(member) for member in index.shape_members] == [
+        "a.depth.png",
+        "b.jpg",
+        "c.npy",
+        "d.mp4",
+    ]
+
+
 def test_shapes_stand_by_aspect_width_and_height() -> None:
     names = ["a.jpg", "a.json", "b.jpg", "c.jpg", "d.jpg", "e.jpg"]
     widths = np.array([20, 0, 10, 40, 0, 10], np.int32)

@@ -125,6 +125,42 @@ def test_sizes_that_are_none(tmp_path: Path, field: bytes, says: str) -> None:
         scanned(path)
 
 
+@pytest.mark.parametrize(
+    "huge",
+    [
+        header(b"b.bin", b"\x80" + b"\xff" * 11),
+        header(b"b.bin", b"\x80" + (2**63).to_bytes(11, "big")),
+        header(b"b.bin", b"\x80" + (2**62 - 1).to_bytes(11, "big")),
+        header(b"b.bin", b"\x80" + (2**70).to_bytes(11, "big"), kind=b"V"),
+        pax({"size": "9" * 30}) + header(b"b.bin", 0),
+        pax({"size": "9" * 5000}) + header(b"b.bin", 0),
+    ],
+    ids=["all", "2**63", "2**62", "other kind", "pax", "pax of many digits"],
+)
+def test_sizes_that_no_file_has(tmp_path: Path, huge: bytes) -> None:
+    path = write(tmp_path / "a.tar", member(b"a.bin", b"1"), huge, bytes(600))
+    for how in ({}, {"hash": True}):
+        with pytest.raises(ReadError, match=r"last good member is 'a\.bin'"):
+            scanned(path, **how)
+    assert scanned(path, keep_going=True).names.to_pylist() == ["a.bin"]
+
+
+def test_an_extended_header_that_takes_back_what_it_could_say(tmp_path: Path) -> None:
+    parts = [
+        pax({"path": "all.jpg", "size": "3"}, kind=b"g"),
+        pax({"path": "", "size": ""}) + member(b"a.jpg", b"1"),
+    ]
+    assert listed(scanned(write(tmp_path / "a.tar", *parts, END))) == [("a.jpg", 2560, 1)]
+
+
+def test_hard_links_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    parts = [member(b"a.jpg", b"1"), header(b"b.jpg", 0, kind=b"1"), member(b"c.jpg", b"3")]
+    path = write(tmp_path / "a.tar", *parts, header(b"d.jpg", 0, kind=b"1"), END)
+    assert scanned(path).names.to_pylist() == ["a.jpg", "c.jpg"]
+    assert "a.tar: 2 hard links are left out" in caplog.text
+    assert "'b.jpg'" in caplog.text
+
+
 def test_extended_headers(tmp_path: Path) -> None:
     long = "p/" * 300 + "x.jpg"
     parts = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from penstock.archives import index_tars
 from penstock.archives.opening import access_of
 from penstock.archives.tar import mapped_tars
 from penstock.archives.tar.collection import TarCollection
+from penstock.archives.tar.mapped_tars import MappedTar, MappedTars
 from penstock.archives.tar.payloads import Payloads
 from penstock.errors import FileChangedError, ReadError
+from penstock.model import DataFileInfo
 
 SHARDS = [[*members(30 + seed, seed), ("empty.txt", b"")] for seed in range(3)]
 Pairs = list[tuple[int, int]]
@@ -64,7 +67,8 @@ def test_in_the_order_asked_for_and_as_often(folder: Path, pairs: Pairs) -> None
     reader = reader_of(folder)
     assert read(reader, pairs) == expected(pairs)
     shards, wanted = [s for s, _ in pairs], [m for _, m in pairs]
-    assert list(map(bytes, reader.views(shards, wanted))) == expected(pairs)
+    with reader.views(shards, wanted) as views:
+        assert list(map(bytes, views)) == expected(pairs)
 
 
 def test_of_one_tar(folder: Path) -> None:
@@ -122,7 +126,7 @@ def test_a_tar_that_was_cut_is_an_error_and_no_signal(tmp_path: Path, cut: int) 
     reader = reader_of(path)
     assert reader.read(0, [0])
     os.truncate(path, path.stat().st_size - cut)
-    for ask in (lambda: reader.read(0, [98]), lambda: reader.views([0], [98])):
+    for ask in (lambda: reader.read(0, [98]), lambda: reader.views([0], [98]).__enter__()):
         with pytest.raises(FileChangedError, match=r"a\.tar changed after it was discovered"):
             ask()
     with pytest.raises(FileChangedError, match=r"a\.tar"):
@@ -138,6 +142,22 @@ def test_a_tar_that_was_written_again_in_place(tmp_path: Path) -> None:
     os.utime(path, ns=(0, 12345))
     with pytest.raises(FileChangedError, match="was written again"):
         reader.read(0, [0])
+
+
+def test_a_tar_that_changes_while_it_is_copied(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", members(5))
+    reader = reader_of(path)
+    with pytest.raises(FileChangedError, match="was written again"), reader.views([0], [0]):
+        os.utime(path, ns=(0, 12345))
+
+    class Meddling(list[int]):
+        def __iter__(self) -> Any:
+            os.utime(path, ns=(0, 67890))
+            return super().__iter__()
+
+    tar = MappedTar(DataFileInfo(str(path)))
+    with pytest.raises(FileChangedError, match="was written again"):
+        tar.read(Meddling([512]), [3])
 
 
 def test_a_tar_that_was_replaced(tmp_path: Path) -> None:
@@ -165,7 +185,7 @@ def test_a_payload_that_is_short_names_tar_and_member(tmp_path: Path) -> None:
     for ask in (
         lambda: reader.read(0, [4]),
         lambda: reader.read(0, [0, 4]),
-        lambda: reader.views([0], [4]),
+        lambda: reader.views([0], [4]).__enter__(),
     ):
         with pytest.raises(ReadError, match=r"a\.tar: member '00_0002\.jpg' has .* of which"):
             ask()
@@ -197,6 +217,30 @@ def test_only_so_many_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(os.listdir("/proc/self/fd")) - before <= 2 * 3
     del reader
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("left", [60, 4])
+def test_descriptors_run_out(tmp_path: Path, left: int) -> None:
+    """There are so many tars open only as there may be; if others have all, some are closed."""
+    shards = [members(2, seed) for seed in range(80)]
+    write_shards(tmp_path, shards)
+    readers = [reader_of(tmp_path), reader_of(tmp_path)]
+    assert [reader.collection.member_counts.sum() for reader in readers] == [320, 320]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        taken += [os.dup(0) for _ in range(256 - len(os.listdir("/proc/self/fd")) - left)]
+        for number, shard in enumerate(shards):
+            assert [reader.read(number, [1]) for reader in readers] == [[shard[1][1]]] * 2
+        readers.clear()
+        taken += [os.dup(0) for _ in range(256 - len(os.listdir("/proc/self/fd")) + 1)]
+        with pytest.raises(ReadError, match=r"\.tar cannot be opened: .*ulimit -n"):
+            MappedTars([DataFileInfo(str(tmp_path / "shard_0000.tar"))]).get(0)
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_threads_share_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

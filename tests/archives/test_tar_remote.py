@@ -227,7 +227,7 @@ def test_a_bucket_with_indices_of_the_hub(
         s3_server.put(bucket, f"d/shard_{number:04}.tar", tar)
     shards = TarShards(
         f"s3://{bucket}/d",
-        metadata="hf://datasets/owner/meta/of",
+        metadata="hf://datasets/owner/meta/of/tars",
         storage_options=s3_server.storage_options,
     )
     assert payloads_of(shards) == EVERYTHING
@@ -292,7 +292,7 @@ def test_a_read_that_fails_names_tar_and_member(
     for ask in (
         lambda: shards.load_sample(2, 7),
         lambda: shards.load_samples([(2, 7)]),
-        lambda: shards.payloads.views([2], [14]),
+        lambda: shards.payloads.views([2], [14]).__enter__(),
         lambda: shards.open_shard(2).read_sample(7),
     ):
         with pytest.raises(ReadError, match=r"member '02_0007\.jpg' cannot be read: .*_0002\.tar"):
@@ -373,9 +373,47 @@ def test_it_is_used_where_there_is_no_network(
     with pytest.raises(ReadError, match=r"member '00_0020\.jpg'"):
         offline.load_sample(0, 20)
     with pytest.raises(ReadError):
-        TarShards(urls[:1], access=impatient(cache))  # never listed
+        TarShards(f"{folder}/none.tar", access=impatient(cache))  # never listed
     with pytest.raises(ReadError):
         TarShards(urls, access=impatient(tmp_path / "another"))
+
+
+def test_a_part_of_what_was_listed_is_there_without_network(
+    http_server: HttpServer, indices: Path, tmp_path: Path
+) -> None:
+    urls, folder = served(http_server, indices), f"{http_server.url}/data"
+    other = http_server.put("data/deep/one.tar", TARS[2])
+    cache = impatient(tmp_path / "cache")
+    assert len(TarShards(folder, access=cache)) == 160
+    assert len(payloads_of(TarShards(folder, access=cache))) == 160
+    http_server.stop()
+    one = TarShards(urls[1], access=cache)
+    assert payloads_of(one) == [payload for _, payload in SHARDS[1][::2]]
+    assert list(one.shard_names) == ["shard_0001.tar"]
+    assert one.collection._places[0] is not None
+    for source in (f"{folder}/deep", [other]):
+        deep = TarShards(source, access=cache)
+        assert list(deep.shard_names) == ["one.tar"]
+        assert payloads_of(deep) == [payload for _, payload in SHARDS[2][::2]]
+    for source in (f"{folder}/none.tar", http_server.url, [urls[0], f"{folder}/none"]):
+        with pytest.raises(ReadError):
+            TarShards(source, access=cache)
+
+
+@pytest.mark.parametrize("limit", [1, 6000])
+def test_indices_and_listings_stay_within_the_limit(
+    http_server: HttpServer, tmp_path: Path, limit: int
+) -> None:
+    urls, cache = served(http_server), tmp_path / "cache"
+    for source in (*urls, urls):
+        shards = TarShards(source, cache_dir=cache, cache_bytes=limit)
+        assert shards.load_sample(0, 0).bytes
+        held = [*cache.glob("indexes/*"), *cache.glob("listings/*")]
+        assert sum(path.stat().st_size for path in held) <= limit
+    newest = shards.collection._kept_at(2)
+    shards.get_shard_file_count(2)
+    assert newest is not None
+    assert os.path.exists(newest) == (limit > 1)
 
 
 def test_indices_elsewhere_are_there_without_network(

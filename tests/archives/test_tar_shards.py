@@ -7,17 +7,23 @@ import os
 import pickle
 import tarfile
 import threading
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tars_made import Member, members, write_shards, write_tar
 
 from penstock import TarShards
 from penstock.archives import index_tars
+from penstock.archives.tar.arrow_index import write_arrow_indexes
+from penstock.archives.tar.scanning import scan_tar
 from penstock.archives.tar.sequence import samples_of
 from penstock.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
+from penstock.model import DataFileInfo
+from penstock.storage import LocalStore
 
 SHARDS = [members(20, 0), members(7, 1, folder="deep/er/")]
 
@@ -151,7 +157,7 @@ def test_fields_with_dots_and_samples_without_sidecars(tmp_path: Path) -> None:
     ]
     shards = one_tar(tmp_path, shard)
     samples = list(shards.samples())
-    assert [sample.path for sample in samples] == ["a.seg.png", "b.json", "c.JPG", "plain"]
+    assert [sample.path for sample in samples] == ["a.jpg", "b.json", "c.JPG", "plain"]
     assert dict(samples[0].fields) == {"seg.png": b"seg", "jpg": b"jpg", "cls": b"7"}
     assert (samples[0].json, samples[0].captions) == (None, None)
     assert (samples[1].json, samples[1].captions) == ([1, 2], None)
@@ -159,6 +165,26 @@ def test_fields_with_dots_and_samples_without_sidecars(tmp_path: Path) -> None:
     assert list(samples[2].fields) == ["jpg"]
     assert dict(samples[3].fields) == {"__data__": b"no dot"}
     assert shards.open_shard(0).keys == ["a", "b", "c", "plain"]
+
+
+def test_a_tar_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.tar"))
+    write_tar(path, [("a.jpg", b"1")])
+    assert TarShards(tmp_path).load_sample(0, 0).bytes == b"1"
+    index_tars(tmp_path, format="arrow")
+    assert TarShards(tmp_path).load_sample(0, 0).bytes == b"1"
+
+
+@pytest.mark.parametrize("column", ["captions", "json"])
+def test_what_an_index_embeds_and_is_damaged(tmp_path: Path, column: str) -> None:
+    path = write_tar(tmp_path / "s.tar", [("a.jpg", b"1"), ("a.json", b'{"caption": "x"}')])
+    index = scan_tar(LocalStore(), DataFileInfo(str(path)))
+    damaged = replace(index, **{column: pa.array(['{"captio', None])})
+    write_arrow_indexes(tmp_path / "s.idx.arrow", [("s.tar", damaged)])
+    sample = TarShards(path).load_sample(0, 0)
+    with pytest.raises(StaleIndexError, match=rf"(?i)s\.tar: the {column}.*'a\.jpg'") as caught:
+        getattr(sample, column)
+    assert "penstock index" in str(caught.value)
 
 
 def test_names_that_lead_elsewhere_are_only_names(tmp_path: Path) -> None:
@@ -213,6 +239,14 @@ def test_captions_of_all_kinds(tmp_path: Path, how: str) -> None:
     assert samples[0].aspect == pytest.approx(4 / 3)
 
 
+def test_where_the_indices_are_may_come_second(tmp_path: Path) -> None:
+    write_tar(tmp_path / "data" / "a.tar", members(2))
+    index_tars(tmp_path / "data", tmp_path / "meta")
+    shards = TarShards(tmp_path / "data", tmp_path / "meta")
+    assert shards.collection._places[0] is not None
+    assert len(shards) == 2
+
+
 def test_captions_of_the_index_go_first(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", members(2))
     index_tars(path)
@@ -234,6 +268,11 @@ def test_json_that_cannot_be_read_names_shard_and_member(tmp_path: Path) -> None
             ask()
     with pytest.raises(ReadError, match=r"'y\.json'"):
         _ = shards.load_sample(0, 1).json
+    (deep := tmp_path / "deep").mkdir()
+    deeply = one_tar(deep, [("z.jpg", b"1"), ("z.json", b"[" * 200_000)]).load_sample(0, 0)
+    for ask in (lambda: deeply.json, lambda: deeply.captions):
+        with pytest.raises(ReadError, match=r"the JSON of 'z\.jpg' cannot be read"):
+            ask()
 
 
 # --- what must not be
@@ -271,6 +310,11 @@ def test_a_member_of_ten_gigabytes_is_refused_before_it_is_read(tmp_path: Path) 
     assert shards.load_sample(0, 0, max_file_size=5).bytes == b"small"
     with pytest.raises(ReadError, match=r"small\.jpg"):
         shards.load_sample(0, 0, max_file_size=4)
+    assert shards.load_sample(0, 0, max_file_size="1KiB").bytes == b"small"
+    with pytest.raises(ReadError, match=r"huge\.mp4.*max_file_size=1,024"):
+        list(shards.samples(max_file_size="1KiB"))
+    with pytest.raises(OptionError, match=r"max_file_size must be"):
+        shards.load_sample(0, 0, max_file_size="much")
 
 
 def test_a_stale_index(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from penstock.errors import PenstockError
 
 __all__ = ["COMMANDS", "main"]
 
+_INTERRUPTED = 130
+"""what a shell says of a command that was ended by Ctrl-C"""
+
 COMMANDS: tuple[Command, ...] = (INSPECT, AUDIT, CONVERT, INDEX, SHUFFLE_INTO)
 
 
@@ -32,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         print(f"penstock {parsed.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"penstock {parsed.command}: interrupted", file=sys.stderr)
+        return _INTERRUPTED
 
 
 def _parser() -> ArgumentParser:

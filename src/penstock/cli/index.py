@@ -25,6 +25,7 @@ _OF_SCANNING = (
     "checkpoint",
     "range",
     "keep_going",
+    "force",
 )
 
 
@@ -55,6 +56,9 @@ def _add_arguments(parser: ArgumentParser) -> None:
         "--keep-going",
         action="store_true",
         help="index broken tars as far as they go, and leave out those that are none",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="index anew what has an index; written captions stay"
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--verify", action="store_true", help="compare indices with their tars")
@@ -115,6 +119,7 @@ def _indexed(arguments: Namespace, bar: Bar) -> IndexReport:
         checkpoint=arguments.checkpoint,
         range=_range(arguments.range),
         keep_going=arguments.keep_going,
+        force=arguments.force,
         storage_options=chosen_storage(arguments),
         progress=bar,
     )

@@ -16,7 +16,7 @@ from penstock.formats.parquet import ParquetFormat
 from penstock.formats.protocol import Format
 from penstock.storage import FileStatus, Listing
 
-__all__ = ["FORMAT_NAMES", "make_format", "select_files"]
+__all__ = ["FORMAT_NAMES", "format_of", "make_format", "select_files"]
 
 _EXTENSIONS: dict[str, tuple[str, ...]] = {
     kind.name: kind.extensions
@@ -85,6 +85,7 @@ def format_of(path: str) -> str | None:
 
 def _only_format(listing: Listing, by_format: Mapping[str | None, Sequence[FileStatus]]) -> str:
     known = [name for name in by_format if name is not None]
+    _refuse_tars(listing, by_format)
     if len(known) == 1:
         return known[0]
     if not known:
@@ -96,3 +97,16 @@ def _only_format(listing: Listing, by_format: Mapping[str | None, Sequence[FileS
         f"{', '.join(listing.roots)} holds {' and '.join(sorted(known))} files; "
         "give format= one of them"
     )
+
+
+def _refuse_tars(listing: Listing, by_format: Mapping[str | None, Sequence[FileStatus]]) -> None:
+    """Tars beside nothing else, but what may be their indexes, are not what is meant here."""
+    tars = {file.path[:-4] for file in by_format.get(None, []) if file.path.endswith(".tar")}
+    others = [file.path for name in by_format if name is not None for file in by_format[name]]
+    indexes = [path for path in others if path.removesuffix(".json") in tars]
+    indexes += [path for path in others if path.removesuffix(".idx.arrow") in tars]
+    if tars and len(indexes) == len(others):
+        raise OptionError(
+            f"{', '.join(listing.roots)} holds tars; open them with penstock.TarDataset, or give "
+            f"format= one of {', '.join(FORMAT_NAMES)} for other files"
+        )

@@ -103,4 +103,4 @@ class LocalStore:
             raise FileChangedError(changed(file.path, file.file_size, now.size))
         if file.etag is not None and now.etag != file.etag:
             raise FileChangedError(changed(file.path))
-        return pa.OSFile(file.path, "rb")
+        return pa.OSFile(os.fsencode(file.path), "rb")  # names need not be UTF-8

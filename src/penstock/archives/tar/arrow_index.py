@@ -17,9 +17,9 @@ from penstock.archives.tar.index import TarFacts, TarIndex
 from penstock.archives.tar.replacing import replaced_file
 from penstock.errors import StaleIndexError
 
-__all__ = ["ArrowIndexes", "write_arrow_indexes"]
+__all__ = ["INDEX_KEY", "ArrowIndexes", "write_arrow_indexes"]
 
-_KEY = b"penstock.tar_index"
+INDEX_KEY = b"penstock.tar_index"
 _VERSION = 1
 _NUMBERS = {"width": "widths", "height": "heights"}
 _TEXTS = {"captions": "captions", "json": "json", "sha256": "sha256", "extras": "extras"}
@@ -35,31 +35,38 @@ _TYPES = {
     **dict.fromkeys(_TEXTS, pa.string()),
     "unlisted": pa.bool_(),
 }
+_FACTS_OTHER_THAN_TEXTS = ("size", "has_geometry", "has_end")
 _ALWAYS = ("name", "offset", "size", "sample", "field")
 
 
 class ArrowIndexes:
     """An opened columnar index: a record batch a tar, and what is said of each tar."""
 
-    def __init__(self, reader: pa.RecordBatchFileReader, about: list[Any], shown: str) -> None:
+    def __init__(
+        self, reader: pa.RecordBatchFileReader, about: list[Any], shown: str, *, is_mapped: bool
+    ) -> None:
         self._reader, self._about, self._shown = reader, about, shown
+        self._is_mapped = is_mapped
         self.tars: Sequence[str] = [tar["path"] for tar in about]
 
     @classmethod
     def open(cls, source: str | pa.Buffer, shown: str) -> ArrowIndexes:
         """Open a file, which is mapped and not read, or the bytes of one."""
         try:
+            is_mapped = isinstance(source, str)
             if isinstance(source, str):
-                source = pa.memory_map(source)
+                source = pa.memory_map(os.fsencode(source))
             reader = pa.ipc.open_file(source)
-            about = json.loads((reader.schema.metadata or {})[_KEY])
+            about = json.loads((reader.schema.metadata or {})[INDEX_KEY])
             if about["version"] != _VERSION:
                 _refuse(shown, f"it is of version {about['version']}, not {_VERSION}")
             if len(about["tars"]) != reader.num_record_batches:
                 _refuse(shown, "it does not hold all tars that it names")
+            if not all(map(_is_whole, about["tars"])):
+                _refuse(shown, "what it says of its tars is damaged")
             if any(_TYPES[field.name] != field.type for field in reader.schema):
                 _refuse(shown, "its columns are of other types")
-            return cls(reader, about["tars"], shown)
+            return cls(reader, about["tars"], shown, is_mapped=is_mapped)
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
             if isinstance(broken, FileNotFoundError | StaleIndexError):
                 raise
@@ -75,13 +82,15 @@ class ArrowIndexes:
         return TarFacts(**self._about[tar]["facts"])
 
     def index(self, tar: int) -> TarIndex:
-        """The index of a tar. Its columns are views of the file."""
+        """The index of a tar. Captions and what else is embedded in it are views of the file."""
         about = self._about[tar]
         try:
             batch = self._reader.get_batch(tar)
+            if self._is_mapped:
+                batch = _copied(batch)
             batch.validate(full=True)
             index = _index(batch, about, self.facts(tar))
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
+        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as broken:
             _refuse(self._shown, f"what it says of {about['path']} is damaged ({broken})")
         if len(index) != about["members"] or not _is_sound(index):
             _refuse(self._shown, f"what it says of {about['path']} is damaged")
@@ -97,7 +106,9 @@ def write_arrow_indexes(sink: str | os.PathLike[str], tars: Iterable[tuple[str, 
     there = {key for _, index in tars for key in _optional(index)}
     names = [key for key in _TYPES if key in _ALWAYS or key in there]
     about = {"version": _VERSION, "tars": [_about(path, index) for path, index in tars]}
-    schema = pa.schema([(name, _TYPES[name]) for name in names], metadata={_KEY: json.dumps(about)})
+    schema = pa.schema(
+        [(name, _TYPES[name]) for name in names], metadata={INDEX_KEY: json.dumps(about)}
+    )
     with replaced_file(sink) as file, pa.ipc.new_file(file, schema) as writer:
         for _, index in tars:
             columns = _columns(index)
@@ -173,11 +184,35 @@ def _index(batch: pa.RecordBatch, about: dict[str, Any], facts: TarFacts) -> Tar
     )
 
 
+def _is_whole(tar: dict[str, Any]) -> bool:
+    """Whether all is said of a tar, and each as what it is."""
+    facts = tar["facts"]
+    counts = [tar[key] for key in ("members", "samples", "shapes")]
+    texts = [tar["path"], *tar["fields"], *tar["columns"]]
+    texts += [facts[key] for key in facts if key not in _FACTS_OTHER_THAN_TEXTS]
+    return (
+        all(type(count) is int and count >= 0 for count in (*counts, facts.get("size", 0)))
+        and all(type(text) is str for text in texts)
+        and facts.keys() <= TarFacts.__dataclass_fields__.keys()
+    )
+
+
+def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What says which bytes are whose, in memory of its own: somebody may write over the file."""
+    columns = [
+        column if name in _TEXTS else pa.concat_arrays([column, column.slice(0, 0)])
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
 def _is_sound(index: TarIndex) -> bool:
     """Whether what is stored of samples refers to samples and fields that there are."""
     grouping = index.grouping
     return (
         _between(grouping.samples, -1, grouping.count)
+        and bool(np.bincount(grouping.samples + 1, minlength=grouping.count + 1)[1:].all())
+        and np.array_equal(grouping.samples < 0, grouping.fields < 0)
         and _between(grouping.fields, -1, len(grouping.field_names))
         and _between(index.shape_order, 0, grouping.count)
     )

@@ -23,14 +23,14 @@ def list_sample_buckets(
     shard_names: Sequence[str],
     rule: BucketRule,
 ) -> list[dict[str, Any]]:
-    """Of each of these shards its samples in buckets, each by its primary member.
+    """Of each of these shards its samples in buckets, each by the member whose shape it has.
 
     Beside ``buckets`` there is ``unknown``: the names of those whose shape nobody said.
     """
     listed = []
     for shard in shards:
         index = indexes(shard)
-        order, members = index.shape_order, index.primary_members
+        order, members = index.shape_order, index.shape_members
         found = ListedBuckets(index, members[order], order, rule)
         is_known = np.zeros(len(members), bool)
         is_known[order] = True

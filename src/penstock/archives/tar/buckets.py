@@ -224,7 +224,7 @@ def _runs(
             none = np.empty(0, np.int64)
             yield none, none, none, np.empty(0, np.int32)
             continue
-        members = index.primary_members[order]
+        members = index.shape_members[order]
         width, height = index.widths[members], index.heights[members]
         starts = shape_runs(width, height)
         shapes = rule.shapes(width[starts], height[starts])

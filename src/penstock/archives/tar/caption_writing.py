@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
 from penstock.archives.tar.captions import Captions, is_captions
+from penstock.archives.tar.embedded import marked_as_written
 from penstock.archives.tar.grouping import sample_keys
 from penstock.archives.tar.index import SIDECARS, TarIndex
 from penstock.archives.tar.json_form import (
@@ -28,10 +28,10 @@ from penstock.archives.tar.json_form import (
     overlaid,
 )
 from penstock.archives.tar.json_index import json_index, read_json_index
-from penstock.archives.tar.replacing import replaced_file
+from penstock.archives.tar.replacing import replaced_file, turn_in_folder
 from penstock.errors import NothingFoundError, OptionError
 
-__all__ = ["write_captions"]
+__all__ = ["with_captions_of", "write_captions"]
 
 _ARROW = b"ARROW1"
 _SHOWN = 5
@@ -55,6 +55,8 @@ def write_captions(
     if "://" in path:
         raise OptionError(f"captions are written into files of this machine, not {path}")
     for name, value in captions.items():
+        if not isinstance(name, str):
+            raise OptionError(f"captions go by names of members or keys of samples, not {name!r}")
         if not is_captions(value):
             raise OptionError(f"the captions of {name!r} must be a string or a list of strings")
     with _turn(path):
@@ -68,7 +70,7 @@ def write_captions(
         for number, found in zip(chosen, places, strict=True):
             if found:
                 name, old = tars[number]
-                tars[number] = name, _with_captions(old, found)
+                tars[number] = name, marked_as_written(_with_captions(old, found))
         if in_columns:
             write_arrow_indexes(path, tars)
         else:
@@ -79,17 +81,14 @@ def write_captions(
 
 @contextmanager
 def _turn(path: str) -> Iterator[None]:
-    """Wait until nobody else writes captions in this folder; where it cannot be locked, do not."""
-    try:
-        folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
-    except FileNotFoundError:
-        raise NothingFoundError(f"{path} does not exist") from None
-    try:
-        with suppress(OSError):  # not every network file system locks folders
-            fcntl.flock(folder, fcntl.LOCK_EX)
+    """Wait until nobody else changes indices in the folder of this one."""
+    if os.path.isdir(path):
+        raise OptionError(f"{path} is a folder; captions are written into one index file")
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise NothingFoundError(f"{path} does not exist")
+    with turn_in_folder(folder):
         yield
-    finally:
-        os.close(folder)
 
 
 def _indexes(path: str) -> tuple[list[tuple[str, TarIndex]], bool]:
@@ -167,6 +166,19 @@ def _refuse_sidecars(index: TarIndex, name: str, members: Sequence[int]) -> None
                 f"{name!r} is a sidecar of {about!r}; captions are written to that; nothing was "
                 "written"
             )
+
+
+def with_captions_of(later: TarIndex, index: TarIndex) -> TarIndex:
+    """An index with the captions that another one of the same tar has."""
+    if later.captions is None:
+        return index
+    said = zip(
+        later.names.to_pylist(), later.offsets.tolist(), later.captions.to_pylist(), strict=True
+    )
+    texts = {(name, offset): text for name, offset, text in said if text is not None}
+    members = enumerate(zip(index.names.to_pylist(), index.offsets.tolist(), strict=True))
+    found = {member: texts[at] for member, at in members if at in texts}
+    return marked_as_written(_with_captions(index, found)) if found else index
 
 
 def _with_captions(index: TarIndex, found: Mapping[int, str]) -> TarIndex:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +24,12 @@ from penstock.archives.tar.index_places import (
     whole_file,
 )
 from penstock.archives.tar.json_index import read_json_index
+from penstock.archives.tar.kept_files import KeptFiles
 from penstock.archives.tar.scanning import scan_tar
-from penstock.archives.tar.spot_checks import check_some_headers
-from penstock.errors import ReadError, StaleIndexError, WriteError
-from penstock.model import FileList, Int64Array
-from penstock.storage import Access, DiskCache, RemoteStore, Store
+from penstock.archives.tar.spot_checks import check_all_headers, check_some_headers
+from penstock.errors import ReadError, StaleIndexError
+from penstock.model import DataFileInfo, FileList, Int64Array
+from penstock.storage import Access, RemoteStore, Store
 from penstock.storage.parts import Parts
 
 __all__ = ["TarCollection"]
@@ -64,7 +63,7 @@ class TarCollection:
         files: FileList,
         names: Sequence[str],
         places: IndexPlaces,
-        cache_folder: str | None,
+        kept: KeptFiles | None,
     ) -> None:
         self.store = store
         self.files = files
@@ -73,8 +72,10 @@ class TarCollection:
         self.broken: tuple[str, ...] = ()
         """what is wrong with tars that were left out"""
         self._places = places
-        self._cache_folder = cache_folder
+        self._kept = kept
         self._known: _Known | None = None
+        self._fitting: set[str] = set()
+        """tars that are newer than their index, which has all of their headers right"""
         self._forget()
 
     def _forget(self) -> None:
@@ -97,9 +98,9 @@ class TarCollection:
         """
         found = find_tars(source, access)
         places = places_of(found, metadata, access)
-        folder = None if found.store.local else _kept_in(access.cache)
+        kept = None if found.store.local else KeptFiles.within(access.cache)
         files = FileList(map(file_of, found.tars))
-        collection = cls(found.store, files, found.names, places, folder)
+        collection = cls(found.store, files, found.names, places, kept)
         return collection if may_skip is None else collection._whole(may_skip)
 
     @property
@@ -111,7 +112,11 @@ class TarCollection:
         return len(self.files)
 
     def index(self, shard: int) -> TarIndex:
-        """The index of a tar, checked against the size of it."""
+        """The index of a tar, checked against the size of it and, on this machine, its headers.
+
+        Of a tar that is newer than its index all headers are looked at, once; else a few are.
+        Content that was replaced behind equal names and sizes is not seen: see --verify.
+        """
         return self._held.get(shard, self._loaded)
 
     # --- all of them
@@ -165,8 +170,9 @@ class TarCollection:
             FileList(self.files[i] for i in good),
             [self.names[i] for i in good],
             self._places.only(np.array(good, np.int32)),
-            self._cache_folder,
+            self._kept,
         )
+        whole._fitting = self._fitting
         whole._known = _known_of(one for one in counted if not isinstance(one, ReadError))
         whole.broken = tuple(map(str, errors))
         return whole
@@ -180,8 +186,16 @@ class TarCollection:
         index = self._read(*place)
         check_index(index, file.file_size, file.path)
         if self.store.local:
-            check_some_headers(file, index)
+            self._check_headers(file, index, place[0])
         return index
+
+    def _check_headers(self, file: DataFileInfo, index: TarIndex, place: IndexFile) -> None:
+        if file.path in self._fitting or not _is_newer(file, place):
+            check_some_headers(file, index)
+            return
+        logger.info("%s is newer than its index, and all its headers are looked at", file.path)
+        check_all_headers(self.store, file, index)
+        self._fitting.add(file.path)
 
     def _read(self, place: IndexFile, number: int) -> TarIndex:
         path = place.file.path
@@ -196,26 +210,29 @@ class TarCollection:
 
     def _scanned(self, shard: int) -> TarIndex:
         file = self.files[shard]
-        kept = self._kept_at(shard)
-        if kept is not None and os.path.exists(kept):
+        place = self._kept_at(shard)
+        if self._kept is not None and place is not None:
             try:
-                return ArrowIndexes.open(kept, kept).index(0)
+                found = ArrowIndexes.open(place, place).index(0)
+                self._kept.used(place)
+                return found
+            except FileNotFoundError:
+                pass
             except StaleIndexError as error:
                 logger.warning("an index in the cache is damaged, and made again: %s", error)
         logger.info("%s has no index, and its headers are read; see: penstock index", file.path)
         index = scan_tar(_aside(self.store), file, sidecars=False)
-        if kept is not None:
-            _keep(index, kept, self.names[shard])
+        if self._kept is not None and place is not None:
+            named = [(self.names[shard], index)]
+            self._kept.keep(place, lambda path: write_arrow_indexes(path, named))
         return index
 
     def _kept_at(self, shard: int) -> str | None:
         """Where the index of a tar is kept, if it can be told from another one at its path."""
         file = self.files[shard]
-        if self._cache_folder is None or file.etag is None:
+        if self._kept is None or file.etag is None:
             return None
-        key = "\0".join((self.store.identity, file.path, str(file.file_size), file.etag))
-        name = f"{sha256(key.encode()).hexdigest()}.idx.arrow"
-        return os.path.join(self._cache_folder, name)
+        return self._kept.index_at(self.store.identity, file.path, str(file.file_size), file.etag)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_held", "_columns")}
@@ -249,22 +266,13 @@ def _raised(one: _Count | ReadError) -> _Count:
     return one
 
 
+def _is_newer(file: DataFileInfo, place: IndexFile) -> bool:
+    """Whether a tar of this machine was written after its index; the etags are the times."""
+    if not place.store.local or file.etag is None or place.file.etag is None:
+        return False
+    return int(file.etag, 16) > int(place.file.etag, 16)
+
+
 def _aside(store: Store) -> Store:
     """The same store, which does not keep for workers what was looked at to make an index."""
     return replace(store, parts=Parts()) if isinstance(store, RemoteStore) else store
-
-
-def _kept_in(cache: DiskCache | None) -> str:
-    """Within a cache that the user named, or where caches of users are."""
-    if cache is not None:
-        return os.path.join(cache.folder, "indexes")
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(home, "penstock", "indexes")
-
-
-def _keep(index: TarIndex, path: str, name: str) -> None:
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        write_arrow_indexes(path, [(name, index)])
-    except (OSError, WriteError) as error:
-        logger.warning("an index is not cached: %s", error)

@@ -9,19 +9,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from hashlib import sha256
 
+from penstock.archives.tar.braces import without_braces
+from penstock.archives.tar.kept_files import KeptFiles
+from penstock.archives.tar.saved_listings import SavedListings
 from penstock.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
 from penstock.storage import (
     Access,
-    DiskCache,
     FileStatus,
     Listing,
     RetryPolicy,
     Store,
     find_files,
-    load_manifest,
-    save_manifest,
 )
 from penstock.storage.listing import named_locations
 
@@ -40,7 +39,8 @@ logger = logging.getLogger(__name__)
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 INDEX_ENDINGS = (".idx.arrow", ".json")
-"""of the index of a tar, in place of its own; the first one that is there is taken"""
+"""of the index of a tar, in place of its own; elsewhere the first one that is there is taken, and
+on this machine the newer one that fits"""
 _COMPRESSED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz|tzst)$", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
 _ASKING_THREADS = 24
@@ -60,7 +60,7 @@ class FoundTars:
 
 
 def find_tars(source: Source, access: Access) -> FoundTars:
-    """List the tars of files, directories (recursively), globs and URLs."""
+    """List the tars of files, directories (recursively), globs, URLs and ``x-{00..31}.tar``."""
     listing = listed(source, access, complete=_with_indexes)
     tars = _tars(listing)
     indexes = {s.path: s for s in listing.files if s.path.endswith(INDEX_ENDINGS)}
@@ -74,17 +74,20 @@ def listed(
 
     ``complete`` adds files to a listing that was just made, before it is kept for such times.
     """
+    source = without_braces(source)
     given = named_locations(source, as_they_are=access.filesystem is not None)
     store, locations = access.store_for(given)
     if access.cache is None or store.local:
         return complete(find_files(source, access))
-    saved = _saved_at(access.cache, store, locations)
+    kept = SavedListings(KeptFiles.within(access.cache), access, store)
+    saved = kept.of(locations)
     try:
-        listing = complete(find_files(source, _hasty(access, saved)))
+        listing = complete(find_files(source, access if saved is None else _hasty(access)))
     except AccessDeniedError:
         raise
     except ReadError as error:
-        if not os.path.exists(saved):
+        found = None if saved is None else saved.listing(_beside)
+        if found is None:
             raise
         logger.warning(
             "%s cannot be listed; going on with what was found there before, as far as it is in "
@@ -92,32 +95,17 @@ def listed(
             ", ".join(locations),
             error,
         )
-        return load_manifest(source, access, saved)
+        return found
     listing = replace(listing, store=store)
-    _save(listing, saved)
+    kept.save(listing, locations)
     return listing
 
 
-def _hasty(access: Access, saved: str) -> Access:
+def _hasty(access: Access) -> Access:
     """Not to wait for minutes where there is something to go on with."""
-    if not os.path.exists(saved):
-        return access
     retry = access.retry
     retries = min(retry.retries, _RETRIES_BEFORE_SAVED)
     return replace(access, retry=RetryPolicy(retries, retry.timeout_s, retry.max_elapsed_s))
-
-
-def _saved_at(cache: DiskCache, store: Store, locations: Iterable[str]) -> str:
-    key = "\0".join([store.identity, *locations])
-    return os.path.join(cache.folder, "listings", f"{sha256(key.encode()).hexdigest()}.arrow")
-
-
-def _save(listing: Listing, saved: str) -> None:
-    try:
-        os.makedirs(os.path.dirname(saved), mode=0o700, exist_ok=True)
-        save_manifest(listing, saved)
-    except (OSError, OptionError) as error:
-        logger.warning("a listing is not cached: %s", error)
 
 
 # --- which files are tars
@@ -194,7 +182,8 @@ def _asked_for(store: Store, tars: Sequence[str], known: set[str]) -> Iterator[F
             with ThreadPoolExecutor(_ASKING_THREADS, "penstock-find") as pool:
                 found = list(pool.map(store.status, places))
         yield from (status for status in found if status is not None and status.path not in known)
-        left = [path for path, status in zip(left, found, strict=True) if status is None]
+        if not store.local:  # of two, the newer one is taken, and here only is that known
+            left = [path for path, status in zip(left, found, strict=True) if status is None]
 
 
 def stem_of(path: str) -> str:

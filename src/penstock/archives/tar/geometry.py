@@ -68,14 +68,16 @@ def _gif(head: bytes) -> Size | None:
 
 
 def _webp(head: bytes) -> Size | None:
-    if not head.startswith(b"RIFF") or head[8:12] != b"WEBP" or len(head) < 30:
+    if not head.startswith(b"RIFF") or head[8:12] != b"WEBP" or len(head) < 25:
         return None
     kind = head[12:16]
-    if kind == b"VP8 " and head[23:26] == b"\x9d\x01\x2a":
-        return _size(_little(head, 26, 28) & 0x3FFF, _little(head, 28, 30) & 0x3FFF)
     if kind == b"VP8L" and head[20] == 0x2F:
         packed = _little(head, 21, 25)
         return (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1
+    if len(head) < 30:
+        return None
+    if kind == b"VP8 " and head[23:26] == b"\x9d\x01\x2a":
+        return _size(_little(head, 26, 28) & 0x3FFF, _little(head, 28, 30) & 0x3FFF)
     if kind == b"VP8X":
         return _little(head, 24, 27) + 1, _little(head, 27, 30) + 1
     return None

@@ -14,6 +14,7 @@ __all__ = [
     "WITHOUT_PAYLOAD",
     "HeaderError",
     "compression_of",
+    "decimal_size",
     "decoded",
     "first_broken",
     "header_name",
@@ -31,6 +32,8 @@ MEMBER_KINDS = b"0\x007"
 WITHOUT_PAYLOAD = b"123456"
 """links, devices, directories and pipes, whatever their size field says"""
 
+_LARGEST = 1 << 62
+"""bytes of a member; no file has so many, and places behind it can still be counted"""
 _CHECKSUM = slice(148, 156)
 _SIZE = slice(124, 136)
 _PREFIX = slice(345, 500)
@@ -60,8 +63,21 @@ def header_size(block: bytes) -> int:
     if field[0] & 0x80:
         if field[0] & 0x40:
             raise HeaderError("the size of a member is negative")
-        return int.from_bytes(field, "big") - (1 << 95)
+        return _possible(int.from_bytes(field, "big") - (1 << 95))
     return _octal(field, "size")
+
+
+def decimal_size(text: bytes) -> int:
+    """The size that an extended header says."""
+    if not text.isdigit():
+        raise HeaderError("the size in an extended header is no number")
+    return _possible(int(text) if len(text) < len(str(_LARGEST)) else _LARGEST)
+
+
+def _possible(size: int) -> int:
+    if size >= _LARGEST:
+        raise HeaderError("the size of a member is larger than any file")
+    return size
 
 
 def header_name(block: bytes) -> bytes:
@@ -119,7 +135,10 @@ def _octal(field: bytes, what: str) -> int:
 
 
 def pax_records(data: bytes) -> dict[bytes, bytes]:
-    """What an extended header says: lines of their length, a name, and a value of any bytes."""
+    """What an extended header says: lines of their length, a name, and a value of any bytes.
+
+    A value of none means that what the header itself says holds again.
+    """
     records: dict[bytes, bytes] = {}
     at = 0
     while at < len(data) and data[at]:

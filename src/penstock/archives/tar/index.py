@@ -16,6 +16,10 @@ __all__ = ["SIDECARS", "TarFacts", "TarIndex"]
 
 SIDECARS = frozenset({"json", "txt", "text", "caption", "captions", "cls"})
 """what is said of a payload, and is one itself only where there is nothing else"""
+_IMAGES = "jpg jpeg png webp gif bmp tif tiff avif heic jxl"
+_SOUND_AND_VIDEO = "mp4 mkv webm mov avi mp3 wav flac ogg opus m4a"
+_MEDIA = frozenset(f"{_IMAGES} {_SOUND_AND_VIDEO}".split())
+"""what a sample is about before anything else that it has"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class TarFacts:
     has_geometry: bool = False
     last_good: str | None = None
     """of a tar that breaks off, the last member that is whole; all after it is not indexed"""
+    has_end: bool = True
+    """False: no end mark is behind its last member, and it may have been cut off there"""
     extras: str | None = None
     """all else that a JSON index says, as a JSON object"""
     form: str | None = None
@@ -87,15 +93,17 @@ class TarIndex:
 
     @computed_once
     def primary_members(self) -> Int32Array:
-        """The member that each sample is about: its first one that is no sidecar, if it has one."""
+        """The member that each sample is about: its first image, video or sound.
+
+        Without one it is the first that is no sidecar, else the first. Masks and maps beside an
+        image (``seg.png``) are no images here, for they have a second extension.
+        """
         starts, members = self.sample_members
         if not len(members):
             return members
-        names = self.grouping.field_names
-        is_sidecar = np.array([name.rpartition(".")[2] in SIDECARS for name in names], bool)
-        sample_of = self.grouping.samples[members]
-        aside = is_sidecar[self.grouping.fields[members]]
-        order = np.lexsort((np.arange(len(members)), aside, sample_of))
+        ranks = np.array([_rank(name) for name in self.grouping.field_names], np.int8)
+        rank = ranks[self.grouping.fields[members]]
+        order = np.lexsort((np.arange(len(members)), rank, self.grouping.samples[members]))
         return members[order[starts[:-1]]]
 
     def members_as(self, name: str) -> Int32Array:
@@ -108,14 +116,34 @@ class TarIndex:
         return found
 
     @computed_once
+    def shape_members(self) -> Int32Array:
+        """The member whose shape each sample has: the one that it is about, if its shape is known.
+
+        Else it is the first whose shape is known, if there is one.
+        """
+        primary = self.primary_members
+        if self.widths is None or self.heights is None or not len(primary):
+            return primary
+        known = (self.widths > 0) & (self.heights > 0)
+        if known[primary].all():
+            return primary
+        _, members = self.sample_members
+        members = members[known[members]]
+        samples, first = np.unique(self.grouping.samples[members], return_index=True)
+        lacking = ~known[primary[samples]]
+        found = primary.copy()
+        found[samples[lacking]] = members[first[lacking]]
+        return found
+
+    @computed_once
     def shape_order(self) -> Int32Array:
         """Samples whose shape is known, by aspect, width and height: buckets are runs of these."""
         if self.stored_shape_order is not None:
             return self.stored_shape_order
         if self.widths is None or self.heights is None:
             return np.empty(0, np.int32)
-        primary = self.primary_members
-        width, height = self.widths[primary], self.heights[primary]
+        members = self.shape_members
+        width, height = self.widths[members], self.heights[members]
         known = np.flatnonzero((width > 0) & (height > 0)).astype(np.int32)
         width, height = width[known], height[known]
         return known[np.lexsort((height, width, width / height))]
@@ -126,3 +154,10 @@ class TarIndex:
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("an index does not travel: the process that needs it loads it")
+
+
+def _rank(field: str) -> int:
+    """How soon a sample is about a member that is this field of it."""
+    if field in _MEDIA:
+        return 0
+    return 2 if field.rpartition(".")[2] in SIDECARS else 1

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal
 
 from penstock.archives.opening import access_of
 from penstock.archives.tar.arrow_index import write_arrow_indexes
+from penstock.archives.tar.caption_writing import with_captions_of
 from penstock.archives.tar.checks import check_index, verify_index
 from penstock.archives.tar.finding import Source, find_tars, listed, names_of, stem_of
 from penstock.archives.tar.index import TarIndex
-from penstock.archives.tar.index_jobs import place_below, write_index
 from penstock.archives.tar.index_places import (
     IndexFile,
     IndexPlaces,
@@ -23,6 +26,15 @@ from penstock.archives.tar.index_places import (
 )
 from penstock.archives.tar.indexing import ENDINGS, PathLike, ReportProgress, local_path
 from penstock.archives.tar.json_index import read_json_index
+from penstock.archives.tar.one_file import OneFile
+from penstock.archives.tar.own_files import (
+    made_folder,
+    place_below,
+    read_index,
+    refuse_what_is_none,
+    write_index,
+)
+from penstock.archives.tar.replacing import turn_in_folder
 from penstock.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
 from penstock.storage import Options
 
@@ -41,7 +53,9 @@ def convert_indexes(
 ) -> list[str]:
     """Write the index files of a source in the other form, beside them or in ``out``.
 
-    ``one_file`` takes them all, as one columnar index. Nothing is lost, and no tar is needed.
+    ``one_file`` takes them all, as one columnar index. Nothing is lost, and no tar is needed:
+    captions that were written later into the other form stay, and a file that is no index is
+    refused.
     Of a folder, JSON files that are no indices are left out. Returns what was written.
     """
     found = list(_indexes(source, "arrow" if to == "json" else "json", storage_options))
@@ -50,28 +64,58 @@ def convert_indexes(
     if one_file is not None:
         if to != "arrow":
             raise OptionError("one_file is a columnar index, and none of JSON")
-        path = local_path("one_file", one_file)
-        write_arrow_indexes(path, ((f"{name}.tar", index) for _, name, index in found))
+        path = OneFile.at(local_path("one_file", one_file)).path
+        with turn_in_folder(made_folder(path)):
+            write_arrow_indexes(path, ((f"{one.name}.tar", one.index) for one in found))
         return [path]
-    written = []
-    for folder, name, index in found:
-        below = place_below(folder if out is None else local_path("out", out), name)
-        os.makedirs(os.path.dirname(below), exist_ok=True)
-        write_index(below + ENDINGS[to], f"{name.rpartition('/')[2]}.tar", index)
-        written.append(below + ENDINGS[to])
-    return written
+    into = None if out is None else local_path("out", out)
+    targets = [place_below(into or one.folder, one.name) + ENDINGS[to] for one in found]
+    _refuse_twice(targets)
+    for target in targets:
+        refuse_what_is_none(target)
+    for one, target in zip(found, targets, strict=True):
+        _convert(one, target)
+    return targets
 
 
-def _indexes(
-    source: Source, form: str, storage_options: Options | None
-) -> Iterator[tuple[str, str, TarIndex]]:
-    """A folder, the path below it that a tar would have, without its ending, and its index."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """An index that is to be converted."""
+
+    folder: str
+    name: str
+    """the path below the folder that its tar would have, without its ending"""
+    index: TarIndex
+    written: int | None
+    """when, if it is on this machine"""
+
+
+def _refuse_twice(targets: Sequence[str]) -> None:
+    twice = [target for target, times in Counter(targets).items() if times > 1]
+    if twice:
+        raise OptionError(
+            f"there is more than one index that would become {twice[0]}; convert them one by one"
+        )
+
+
+def _convert(one: _Found, target: str) -> None:
+    """Write an index; what was written later into the other form stays."""
+    index = one.index
+    with turn_in_folder(made_folder(target)):
+        with suppress(FileNotFoundError, StaleIndexError):
+            if one.written is None or os.stat(target).st_mtime_ns > one.written:
+                index = with_captions_of(read_index(target), index)
+        write_index(target, f"{one.name.rpartition('/')[2]}.tar", index)
+
+
+def _indexes(source: Source, form: str, storage_options: Options | None) -> Iterator[_Found]:
     listing = listed(source, access_of(storage_options))
     ending = ".json" if form == "json" else ".arrow"
     files = [status for status in listing.files if status.path.endswith(ending)]
     for status, name in zip(files, names_of(files, listing.roots), strict=True):
         place = IndexFile(listing.store, file_of(status))
         folder = status.path[: -len(name)]
+        written = os.stat(status.path).st_mtime_ns if listing.store.local else None
         if form == "arrow":
             columns = opened_columns(place)
             above = name.rpartition("/")[0]
@@ -79,7 +123,7 @@ def _indexes(
                 alone = len(columns.tars) == 1
                 inside = "/".join(filter(None, [above, stem_of(tar)]))
                 own = name.removesuffix(ending).removesuffix(".idx")
-                yield folder, own if alone else inside, columns.index(number)
+                yield _Found(folder, own if alone else inside, columns.index(number), written)
             continue
         try:
             index = read_json_index(memoryview(whole_file(place)), status.path)
@@ -88,7 +132,7 @@ def _indexes(
                 raise
             logger.warning("left out: %s", error)
             continue
-        yield folder, name.removesuffix(ending), index
+        yield _Found(folder, name.removesuffix(ending), index, written)
 
 
 def verify_tars(

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-import pyarrow.compute as pc
-
-from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
+from penstock.archives.tar.arrow_index import ArrowIndexes
 from penstock.archives.tar.checks import check_index
+from penstock.archives.tar.embedded import (
+    Compared,
+    compared,
+    marked_as_written,
+    with_words_of,
+)
+from penstock.archives.tar.headers import BLOCK
 from penstock.archives.tar.index import TarIndex
-from penstock.archives.tar.json_index import json_index, read_json_index
-from penstock.archives.tar.replacing import replaced_file
+from penstock.archives.tar.own_files import (
+    is_index,
+    made_folder,
+    other_form,
+    read_index,
+    refuse_what_is_none,
+    write_index,
+)
+from penstock.archives.tar.replacing import clear_partial, turn_in_folder
 from penstock.archives.tar.scanning import Progress, scan_tar
-from penstock.errors import OptionError, StaleIndexError
+from penstock.archives.tar.spot_checks import check_header, check_some_headers, reading
+from penstock.errors import OptionError, ReadError, StaleIndexError
 from penstock.model import DataFileInfo
-from penstock.storage import Store
+from penstock.storage import Store, will_read
 
-__all__ = [
-    "IndexJob",
-    "Indexed",
-    "Place",
-    "Scope",
-    "kept_name",
-    "place_below",
-    "read_index",
-    "write_index",
-]
+__all__ = ["IndexJob", "Indexed", "Place", "Scope", "kept_name"]
+
+logger = logging.getLogger(__name__)
 
 Place = tuple[str, int]
 """a file, and which of the tars that it is the index of"""
@@ -41,6 +49,8 @@ class Scope:
     sidecars: bool = True
     hash: bool = False
     keep_going: bool = False
+    force: bool = False
+    """whatever is there"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,28 @@ class Indexed:
     """of a tar that breaks off, the last member that is whole"""
     was_there: bool
     """there was an index already that says all that was asked for"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """An index that was there, of a tar that has the same members."""
+
+    place: Place
+    index: TarIndex
+    of_this_content: bool
+    """the tar was not written to since"""
+    words: Compared
+
+    def suffices(self, scope: Scope) -> bool:
+        facts = self.index.facts
+        return self.of_this_content and not (
+            scope.force
+            or (facts.size is None)
+            or (facts.last_good is not None and not scope.keep_going)
+            or (scope.geometry and not facts.has_geometry)
+            or (scope.hash and facts.hash_lfs is None)
+            or (scope.sidecars and self.words.lacking)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,64 +106,146 @@ class IndexJob:
 
     def run(self, progress: Progress | None = None) -> Indexed:
         """Write the index, unless there is one. What is no index is never written over."""
-        written: TarIndex | None = None
-        enough: TarIndex | None = None
-        own = [(path, 0) for path in (self.target, self.kept) if path is not None]
-        for place in [*self.earlier, *own]:
-            index = self._fitting(place)
-            if index is not None and self._suffices(index):
-                if self.target in (None, place[0]):
-                    return self._done(place, index, was_there=True)
-                enough = enough or index
-            written = written or index
-        index = enough or self._scanned(progress)
-        if written is not None:
-            index = _with_words_of(written, index)
-        for path, _ in own:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            write_index(path, self.name, index)
-        return self._done(own[0], index, was_there=False)
+        if self.target is not None:
+            clear_partial(self.target)
+        found = list(self._found())
+        there = [one for one in found if one.suffices(self.scope)]
+        for one in there:
+            if self.target in (None, one.place[0]):
+                self._write_other(one.index)
+                return self._done(one.place, one.index, was_there=True)
+        index = there[0].index if there else self._scanned(_widened(self.scope, found), progress)
+        if self.target is not None:
+            with turn_in_folder(made_folder(self.target)):
+                index = self._written(self.target, index)
+            self._write_other(index)
+        if self.kept is not None:
+            made_folder(self.kept)
+            index = self._written(self.kept, index)
+        place = self.target if self.target is not None else self.kept
+        assert place is not None, "an index goes somewhere"
+        return self._done((place, 0), index, was_there=False)
+
+    def _written(self, path: str, index: TarIndex) -> TarIndex:
+        """Write an index, with what the earlier ones say."""
+        # Looked at again, for captions may have been written meanwhile; the newest come last.
+        for one in reversed(list(self._found())):
+            index = with_words_of(one.index, index, of_this_content=one.of_this_content)
+        write_index(path, self.name, index)
+        return index
 
     def _done(self, place: Place, index: TarIndex, *, was_there: bool) -> Indexed:
         return Indexed(self.name, place, len(index), index.facts.last_good, was_there)
 
-    def _fitting(self, place: Place) -> TarIndex | None:
-        """The index in a file, if it is that of this tar as it is now."""
-        path, number = place
+    def _found(self) -> Iterator[_Earlier]:
+        """Indices of this tar that are there, what was written last first."""
+        own = [] if self.target is None else [self.target, other_form(self.target)]
+        places = [*self.earlier, *((path, 0) for path in own)]
+        times = {place: _time_of(place[0]) for place in places}
+        for place in sorted(times, key=lambda place: times[place], reverse=True):
+            earlier = self._fitting(place, times[place])
+            if earlier is not None:
+                yield earlier
+        if self.kept is not None and not self.scope.force:
+            yield from self._remembered(self.kept)
+
+    def _remembered(self, path: str) -> Iterator[_Earlier]:
+        """What is kept under a name that says which tar it is of."""
         try:
-            written = os.stat(path).st_mtime_ns
-            if self.store.local and os.stat(self.file.path).st_mtime_ns > written:
-                _refuse_what_is_none(path)
-                return None
+            index = read_index(path)
+            check_index(index, self.file.file_size, self.file.path)
+        except (FileNotFoundError, StaleIndexError):
+            return
+        yield _Earlier((path, 0), index, True, Compared())
+
+    def _fitting(self, place: Place, written: int) -> _Earlier | None:
+        """The index in a file, if it is that of a tar with the members that this one has now."""
+        path, number = place
+        if not written:
+            return None
+        try:
             index = read_index(path, number)
             check_index(index, self.file.file_size, self.file.path)
+            if self.store.local:
+                check_some_headers(self.file, index)
+            else:
+                _check_few_headers(self.store, self.file, index)
         except FileNotFoundError:
             return None
-        except StaleIndexError:
-            _refuse_what_is_none(path)
+        except ReadError:
+            if path == self.target:
+                refuse_what_is_none(path)
             return None
-        return index
+        older = self.store.local and _time_of(self.file.path) > written
+        words = compared(self.store, self.file, index)
+        if words.other_json and not older:
+            return None
+        if words.other_texts and not older and not self.scope.force:
+            self._doubt(path)
+            index, words = marked_as_written(index), replace(words, other_texts=False)
+        return _Earlier(place, index, not older and not words.other_texts, words)
 
-    def _suffices(self, index: TarIndex) -> bool:
-        scope = self.scope
-        return not (
-            (index.facts.size is None)
-            or (index.facts.last_good is not None and not scope.keep_going)
-            or (scope.geometry and not index.facts.has_geometry)
-            or (scope.hash and index.facts.hash_lfs is None)
-            or (scope.sidecars and index.json is None and (index.members_as("json") >= 0).any())
-        )
+    def _doubt(self, path: str) -> None:
+        """Captions that are not those of text files: of another tar, or written by other tools."""
+        why = f"the captions in {path} are not those of the text files in {self.file.path}"
+        if os.path.dirname(path) != os.path.dirname(self.file.path):
+            raise OptionError(
+                f"{why}: it may be the index of another tar of that name; have the indices in "
+                "another folder (out, --out), or make it anew (force=True, --force)"
+            )
+        logger.warning("%s, and stay; with force=True (--force) those of the tar are taken", why)
 
-    def _scanned(self, progress: Progress | None) -> TarIndex:
+    def _write_other(self, index: TarIndex) -> None:
+        """Bring the index in the other form up to date, if it is not that of this tar as it is."""
+        if self.target is None:
+            return
+        path = other_form(self.target)
+        if not is_index(path):
+            return
+        try:
+            if path.endswith(".arrow") and len(ArrowIndexes.open(path, path).tars) > 1:
+                return
+            old = read_index(path)
+            check_index(old, self.file.file_size, self.file.path)
+            if old.names.equals(index.names) and (old.offsets == index.offsets).all():
+                return
+        except StaleIndexError:
+            pass
+        with turn_in_folder(os.path.dirname(path)):
+            write_index(path, self.name, index)
+
+    def _scanned(self, scope: Scope, progress: Progress | None) -> TarIndex:
         return scan_tar(
             self.store,
             self.file,
-            geometry=self.scope.geometry,
-            sidecars=self.scope.sidecars,
-            hash=self.scope.hash,
-            keep_going=self.scope.keep_going,
+            geometry=scope.geometry,
+            sidecars=scope.sidecars,
+            hash=scope.hash,
+            keep_going=scope.keep_going,
             progress=progress,
         )
+
+
+def _widened(scope: Scope, found: list[_Earlier]) -> Scope:
+    """What was asked for, and what an index says that is of this tar but older than it."""
+    old = [one.index for one in found if not one.of_this_content]
+    return replace(
+        scope,
+        geometry=scope.geometry or any(one.facts.has_geometry for one in old),
+        sidecars=scope.sidecars or any(one.json is not None for one in old),
+        hash=scope.hash or any(one.facts.hash_lfs is not None for one in old),
+    )
+
+
+def _check_few_headers(store: Store, file: DataFileInfo, index: TarIndex) -> None:
+    """The same for a tar elsewhere, by few requests."""
+    few = sorted({0, len(index) // 2, len(index) - 1}) if len(index) else []
+    spans = [(int(index.offsets[one]) - BLOCK, int(index.offsets[one])) for one in few]
+    with store.open(file) as opened:
+        will_read(opened, spans)
+        for member, (start, _) in zip(few, spans, strict=True):
+            block = opened.read_at(BLOCK, start)
+            check_header(file.path, index, member, block, reading(opened))
 
 
 def kept_name(store: Store, file: DataFileInfo, scope: Scope) -> str:
@@ -141,49 +255,9 @@ def kept_name(store: Store, file: DataFileInfo, scope: Scope) -> str:
     return f"{sha256(repr((tar, how)).encode()).hexdigest()}.idx.arrow"
 
 
-def _refuse_what_is_none(path: str) -> None:
-    """An index that is stale is made anew; any other file is somebody's and stays."""
-    if not path.endswith(".json"):
-        return
-    with open(path, "rb") as file:
-        if b'"files"' not in file.read():
-            raise OptionError(
-                f"{path} is where the index would be, but holds something else; move it, or "
-                "have the indices in another folder (out, --out)"
-            )
-
-
-def _with_words_of(old: TarIndex, new: TarIndex) -> TarIndex:
-    """The new index, with captions that were written into the old one of the same tar."""
-    same = old.names.equals(new.names) and (old.offsets == new.offsets).all()
-    if not same or old.captions is None:
-        return new
-    written = old.captions if new.captions is None else pc.coalesce(old.captions, new.captions)
-    return replace(new, captions=written)
-
-
-def read_index(path: str, number: int = 0) -> TarIndex:
-    """The index in a file of this machine, in either form; of many in one file, which it is."""
-    if path.endswith(".arrow"):
-        return ArrowIndexes.open(path, path).index(number)
-    with open(path, "rb") as file:
-        return read_json_index(file.read(), path)
-
-
-def write_index(path: str, name: str, index: TarIndex) -> None:
-    """Put an index into a file, which appears when it is whole."""
-    if path.endswith(".arrow"):
-        write_arrow_indexes(path, [(name, index)])
-        return
-    with replaced_file(path) as file:
-        file.write(json_index(index))
-
-
-def place_below(folder: str, name: str) -> str:
-    """The path of something in a folder; a name that leads out of it is refused."""
-    parts = name.split("/")
-    if any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name:
-        raise OptionError(
-            f"{name!r} cannot be the name of a file in {folder}; index that tar by itself"
-        )
-    return os.path.join(folder, *parts)
+def _time_of(path: str) -> int:
+    """When a file was written; 0 if there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return 0

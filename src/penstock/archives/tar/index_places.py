@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.archives.tar.arrow_index import ArrowIndexes
+from penstock.archives.tar.arrow_index import INDEX_KEY, ArrowIndexes
 from penstock.archives.tar.finding import (
     INDEX_ENDINGS,
     FoundTars,
@@ -21,11 +21,13 @@ from penstock.archives.tar.finding import (
     stem_of,
 )
 from penstock.archives.tar.grouping import Int32Array
-from penstock.errors import NothingFoundError
+from penstock.archives.tar.own_files import newest_fitting, other_form
+from penstock.errors import NothingFoundError, StaleIndexError
 from penstock.model import DataFileInfo, FileList
 from penstock.storage import Access, FileStatus, Store, will_read
 from penstock.storage.access import protocol_of
 from penstock.storage.listing import named_locations
+from penstock.storage.store import UNKNOWN_SIZE
 
 __all__ = ["IndexFile", "IndexPlaces", "file_of", "opened_columns", "places_of", "whole_file"]
 
@@ -34,6 +36,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _COLUMNAR = ".arrow"
+_ARROW_FILE = b"ARROW1"
+"""what a file of Arrow begins with"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ class _Placing:
 
     def __init__(self, found: FoundTars) -> None:
         self._names = found.names
+        self._sizes = [None if tar.size == UNKNOWN_SIZE else tar.size for tar in found.tars]
+        self._paths = [status.path for status in found.tars]
         self._bases = [_base(name) for name in found.names]
         self._own = _once(self._bases)
         self._stores: list[Store] = []
@@ -112,8 +118,9 @@ class _Placing:
 
     def by_name(self, store: Store, files: Mapping[str, FileStatus]) -> None:
         """Index files that are called as tars are."""
+        by_path = {status.path: status for status in files.values()}
         for shard, status in self._matches(files, INDEX_ENDINGS):
-            self._give(shard, store, status, 0)
+            self._give(shard, store, self._newer(shard, store, status, by_path), 0)
 
     def beside(self, found: FoundTars) -> None:
         """Index files in the folder of their tar."""
@@ -121,7 +128,16 @@ class _Placing:
             stem = stem_of(found.tars[shard].path)
             status = _first(found.indexes, stem, INDEX_ENDINGS)
             if status is not None:
-                self._give(shard, found.store, status, 0)
+                newer = self._newer(shard, found.store, status, found.indexes)
+                self._give(shard, found.store, newer, 0)
+
+    def _newer(
+        self, shard: int, store: Store, status: FileStatus, by_path: Mapping[str, FileStatus]
+    ) -> FileStatus:
+        """An index, or that in the other form if that was written later and fits the tar."""
+        if not store.local or other_form(status.path) not in by_path:
+            return status
+        return by_path[newest_fitting(status.path, self._sizes[shard])]
 
     def of_many(self, store: Store, files: Iterable[FileStatus]) -> None:
         """Columnar files that are of no single tar, by the names of tars within them."""
@@ -130,19 +146,24 @@ class _Placing:
                 return
             is_given = (self._store_number(store), status.path) in self._files
             if status.path.endswith(_COLUMNAR) and not is_given:
-                tars = opened_columns(IndexFile(store, file_of(status))).tars
+                tars = _tars_in(IndexFile(store, file_of(status)))
                 numbers = {stem_of(name): number for number, name in enumerate(tars)}
                 for shard, number in self._matches(numbers, ("",)):
                     self._give(shard, store, status, number)
 
     def _matches(self, known: Mapping[str, T], endings: Iterable[str]) -> Iterator[tuple[int, T]]:
-        """What is known of tars by their names, or by base names that are nobody else's."""
-        bases = _once(map(_base, known))
-        by_base = {_base(name): one for name, one in known.items() if _base(name) in bases}
+        """What is known of tars by their names.
+
+        Or by as much of the end of their paths as it is known by, where the base name of the tar
+        is no other's: what is known of ``train/0`` is not that of ``val/0.tar``.
+        """
+        deepest = max((name.count("/") for name in known), default=0)
         for shard in self.without:
             match = _first(known, stem_of(self._names[shard]), endings)
             if match is None and self._bases[shard] in self._own:
-                match = _first(by_base, stem_of(self._bases[shard]), endings)
+                ends = _ends(stem_of(self._paths[shard]), deepest)
+                matches = (_first(known, end, endings) for end in ends)
+                match = next((one for one in matches if one is not None), None)
             if match is not None:
                 yield shard, match
 
@@ -171,6 +192,25 @@ def opened_columns(place: IndexFile) -> ArrowIndexes:
     return ArrowIndexes.open(place.file.path, place.file.path)
 
 
+def _tars_in(place: IndexFile) -> Sequence[str]:
+    """The tars of a columnar file; none of one that is no index at all, and only lies there."""
+    try:
+        return opened_columns(place).tars
+    except StaleIndexError:
+        if _is_index(whole_file(place)):
+            raise
+    logger.warning("%s is no index of tars, and left out", place.file.path)
+    return []
+
+
+def _is_index(data: pa.Buffer) -> bool:
+    """Whether this is an index, however damaged."""
+    try:
+        return INDEX_KEY in (pa.ipc.open_file(data).schema.metadata or {})
+    except pa.ArrowException:
+        return bytes(data[: len(_ARROW_FILE)]) == _ARROW_FILE
+
+
 def whole_file(place: IndexFile) -> pa.Buffer:
     """All bytes of an index file."""
     with place.store.open(place.file) as opened:
@@ -193,6 +233,13 @@ def _reaching(metadata: Source, found: FoundTars, access: Access) -> Access:
 
 def _first(known: Mapping[str, T], stem: str, endings: Iterable[str]) -> T | None:
     return next((known[stem + end] for end in endings if stem + end in known), None)
+
+
+def _ends(path: str, deepest: int) -> Iterator[str]:
+    """A path without what it begins with, from as many folders as are wanted down to none."""
+    parts = path.split("/")
+    for folders in range(min(deepest, len(parts) - 1), -1, -1):
+        yield "/".join(parts[-1 - folders :])
 
 
 def _base(name: str) -> str:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
+import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from penstock.archives.opening import access_of
-from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
 from penstock.archives.tar.finding import FoundTars, Source, find_tars, stem_of
-from penstock.archives.tar.index_jobs import (
-    Indexed,
-    IndexJob,
-    Scope,
-    kept_name,
-    place_below,
-    read_index,
-)
+from penstock.archives.tar.index_jobs import Indexed, IndexJob, Place, Scope, kept_name
 from penstock.archives.tar.index_places import file_of
-from penstock.errors import OptionError, ReadError
+from penstock.archives.tar.one_file import OneFile
+from penstock.archives.tar.own_files import place_below
+from penstock.errors import OptionError, ReadError, WorkerError
 from penstock.storage import FileStatus, Options
 from penstock.storage.access import protocol_of
 
@@ -70,6 +65,7 @@ def index_tars(
     checkpoint: PathLike | None = None,
     range: tuple[int, int] | None = None,
     keep_going: bool = False,
+    force: bool = False,
     storage_options: Options | None = None,
     progress: ReportProgress | None = None,
 ) -> IndexReport:
@@ -78,7 +74,10 @@ def index_tars(
     An index goes beside its tar, or into the folder ``out`` under the path that its tar has below
     the source; ``one_file`` is a columnar index of them all. What has an index that says all that
     is asked for is left as it is, so that a run that was interrupted goes on; ``checkpoint`` is a
-    folder that remembers tars by their content as well. ``range`` takes some of the sorted tars.
+    folder that remembers tars by their content as well. ``range`` takes some of the sorted tars;
+    what ``one_file`` says of the others stays. With ``force`` all are made anew. Captions that were
+    written into an index, and what else it says that no scan finds, stay as long as the tar has the
+    same members. An index in the other form that is not that of the tar any more is renewed too.
 
     A tar that cannot be indexed is an error, or with ``keep_going`` noted in the report, and one
     that breaks off is indexed as far as it goes. ``workers`` tars are scanned at a time: by
@@ -90,25 +89,20 @@ def index_tars(
         raise OptionError("out is a folder for an index of each tar, one_file is one for all")
     found = find_tars(source, access_of(storage_options))
     chosen = _chosen(list(zip(found.tars, found.names, strict=True)), range)
-    scope = Scope(geometry, sidecars, hash, keep_going)
+    scope = Scope(geometry, sidecars, hash, keep_going, force)
     kept = None if checkpoint is None else local_path("checkpoint", checkpoint)
+    _refuse_equal_stems(tar.path for tar, _ in chosen)
     if one_file is None:
         target = partial(_target, _folder(found, out), ENDINGS[format])
         jobs = [_job(found, tar, name, scope, target(tar, name), kept) for tar, name in chosen]
         return _run(jobs, workers, progress)
-    path = local_path("one_file", one_file)
-    earlier = _numbers(path)
-    jobs = [
-        replace(
-            _job(found, tar, name, scope, None, kept or f"{path}.parts"),
-            earlier=((path, earlier[name]),) if name in earlier else (),
-        )
-        for tar, name in chosen
-    ]
-    report = _run(jobs, workers, progress)
-    write_arrow_indexes(path, ((tar.name, read_index(*tar.place)) for tar in report.tars))
-    if kept is None:
-        shutil.rmtree(f"{path}.parts", ignore_errors=True)
+    whole = OneFile.at(local_path("one_file", one_file))
+    with whole.parts(kept) as parts:
+        jobs = [
+            _job(found, tar, name, scope, None, parts, whole.earlier(name)) for tar, name in chosen
+        ]
+        report = _run(jobs, workers, progress)
+        whole.write(found.names, {name for _, name in chosen}, report.tars)
     return report
 
 
@@ -160,17 +154,23 @@ def _job(
     scope: Scope,
     target: str | None,
     kept: str | None,
+    earlier: tuple[Place, ...] = (),
 ) -> IndexJob:
     file = file_of(tar)
     aside = None if kept is None else os.path.join(kept, kept_name(found.store, file, scope))
-    return IndexJob(found.store, file, name, scope, target, aside)
+    return IndexJob(found.store, file, name, scope, target, aside, earlier)
 
 
-def _numbers(path: str) -> dict[str, int]:
-    """Which tars there are in a columnar index that is to be written again."""
-    if not os.path.exists(path):
-        return {}
-    return {name: number for number, name in enumerate(ArrowIndexes.open(path, path).tars)}
+def _refuse_equal_stems(tars: Iterable[str]) -> None:
+    """Tars that differ in the case of their ending would have one and the same index."""
+    known: dict[str, str] = {}
+    for path in tars:
+        other = known.setdefault(stem_of(path), path)
+        if other != path:
+            raise OptionError(
+                f"{other} and {path} would have the same index; rename one of them, or index them "
+                "one by one into folders of their own (out, --out)"
+            )
 
 
 # --- doing it
@@ -185,6 +185,12 @@ def _run(
     for job, result in zip(jobs, _results(jobs, _at_a_time(jobs, workers), share), strict=True):
         try:
             done.append(result())
+        except BrokenProcessPool as killed:
+            raise WorkerError(
+                f"a process that indexes tars was killed, at {job.file.path} or one of the next "
+                f"(for want of memory?): {killed} What is done stays; run it again, or with fewer "
+                "workers"
+            ) from killed
         except ReadError as error:
             if not job.scope.keep_going:
                 raise
@@ -213,7 +219,9 @@ def _results(
     local = jobs[0].store.local
     # Reading headers is Python's work, of which threads of one process do no two at a time.
     pool: Executor = (
-        ProcessPoolExecutor(at_a_time) if local else ThreadPoolExecutor(at_a_time, "penstock-index")
+        ProcessPoolExecutor(at_a_time, initializer=_end_silently)
+        if local
+        else ThreadPoolExecutor(at_a_time, "penstock-index")
     )
     try:
         futures = [pool.submit(job.run) if local else pool.submit(share.of, job) for job in jobs]
@@ -223,6 +231,11 @@ def _results(
         yield from (future.result for future in futures)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_silently() -> None:
+    """A worker that is interrupted ends: who started it says so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class _Share:

@@ -13,9 +13,19 @@ import pyarrow as pa
 from penstock.errors import StaleIndexError
 from penstock.model import Int64Array
 
-__all__ = ["Entries"]
+__all__ = ["Entries", "Repeated"]
 
 BoolArray = npt.NDArray[np.bool_]
+
+_PLACE = ("offset", "length", "size")
+
+
+class Repeated(dict[str, Any]):
+    """A JSON object some of whose keys come more than once; the last of them counts."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
 
 
 class Entries:
@@ -29,11 +39,22 @@ class Entries:
     def __init__(self, names: list[str], entries: list[dict[str, Any]], shown: str) -> None:
         self.names, self.entries, self._shown = names, entries, shown
         if set(map(type, entries)) - {dict}:
-            place = next(i for i, entry in enumerate(entries) if type(entry) is not dict)
-            self.refuse(place, "its entry is no JSON object")
+            self._plain()
         self._groups = _groups(entries)
         self.keys: set[str] = set().union(*(columns for _, columns in self._groups))
         self.odd = np.zeros(len(names), bool)
+
+    def _plain(self) -> None:
+        """Entries as plain objects; one that says twice where its member lies is refused."""
+        for place, entry in enumerate(self.entries):
+            if not isinstance(entry, dict):
+                self.refuse(place, "its entry is no JSON object")
+            if isinstance(entry, Repeated):
+                keys = [key for key, _ in entry.pairs]
+                twice = [key for key in _PLACE if keys.count(key) > 1]
+                if twice:
+                    self.refuse(place, f"its entry says {twice[0]} more than once")
+        self.entries = list(map(dict, self.entries))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -58,14 +79,21 @@ class Entries:
             other[places] = not columns.keys() <= words
         return other
 
-    def integers(self, key: str, *, missing: int | None = None, below: int = 2**63) -> Int64Array:
-        """Numbers that are not negative; ``missing`` where there is none, if that may be."""
+    def integers(
+        self, key: str, *, missing: int | None = None, below: int = 2**63, floats: bool = False
+    ) -> Int64Array:
+        """Numbers that are not negative; ``missing`` where there is none, if that may be.
+
+        With ``floats`` 512.0 is 512.
+        """
         numbers = np.full(len(self), -1 if missing is None else missing, np.int64)
         for places, values in self.parts(key):
             if missing is not None and None in values:
                 self.odd[places] |= np.array([value is None for value in values], bool)
                 places = places[[value is not None for value in values]]
                 values = [value for value in values if value is not None]
+            if floats and float in set(map(type, values)):
+                values = [_as_integer(value) for value in values]
             if set(map(type, values)) - {int} or not _within(values, below):
                 wrong = next(i for i, v in enumerate(values) if not _is_number(v, below))
                 self.refuse(places[wrong], f"{key} is {_cut_short(values[wrong])}")
@@ -122,6 +150,10 @@ def _within(values: list[int], below: int) -> bool:
 
 def _is_number(value: object, below: int) -> bool:
     return type(value) is int and 0 <= value < below
+
+
+def _as_integer(value: object) -> object:
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def _cut_short(value: object) -> str:

@@ -140,7 +140,7 @@ def _geometry(said: Entries) -> dict[str, Any]:
         return {}
     columns = {}
     for key in ("width", "height"):
-        pixels = said.integers(key, missing=0, below=_PIXELS).astype(np.int32)
+        pixels = said.integers(key, missing=0, below=_PIXELS, floats=True).astype(np.int32)
         said.odd |= said.present(key) & (pixels == 0)
         columns[key + "s"] = pixels
     return columns

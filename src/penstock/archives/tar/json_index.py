@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.archives.tar.index import TarFacts, TarIndex
+from penstock.archives.tar.json_columns import Repeated
 from penstock.archives.tar.json_entries import NAME_KEYS, index_of
 from penstock.archives.tar.json_form import (
     JsonForm,
@@ -27,14 +28,6 @@ from penstock.errors import StaleIndexError
 __all__ = ["json_index", "read_json_index"]
 
 Pairs = list[tuple[str, Any]]
-
-
-class _Repeated(dict[str, Any]):
-    """A JSON object some of whose keys come more than once."""
-
-    def __init__(self, pairs: Pairs) -> None:
-        super().__init__(pairs)
-        self.pairs = pairs
 
 
 def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
@@ -101,8 +94,8 @@ def _document(data: bytes, shown: str) -> dict[str, Any]:
             f'{shown} is no index of a tar: it holds no JSON object with "files" in it; make one '
             "with: penstock index"
         )
-    # An object that repeats a name says "offset" more often than it has members.
-    if isinstance(files, dict) and data.count(b'"offset"') > len(files):
+    # What repeats a name, or an offset, says "offset" more often than it has members.
+    if data.count(b'"offset"') > len(files):
         document = _parsed(data, shown, object_pairs_hook=_object)
     return dict(document)
 
@@ -119,17 +112,13 @@ def _parsed(data: bytes, shown: str, **how: Any) -> Any:
 
 def _object(pairs: Pairs) -> dict[str, Any]:
     plain = dict(pairs)
-    return plain if len(plain) == len(pairs) else _Repeated(pairs)
+    return plain if len(plain) == len(pairs) else Repeated(pairs)
 
 
 def _named(files: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    if isinstance(files, _Repeated):
-        return [name for name, _ in files.pairs], [_plain(entry) for _, entry in files.pairs]
+    if isinstance(files, Repeated):
+        return [name for name, _ in files.pairs], [entry for _, entry in files.pairs]
     return list(files), list(files.values())
-
-
-def _plain(entry: Any) -> Any:
-    return dict(entry) if isinstance(entry, dict) else entry
 
 
 def _listed(files: list[Any], shown: str) -> tuple[list[str], list[Any]]:
@@ -160,6 +149,7 @@ def _facts(document: dict[str, Any], shown: str) -> TarFacts:
         hash_lfs=_text(document.get("hash_lfs")),
         has_geometry=document.get("includes_image_geometry") is True,
         last_good=_text(document.get("last_good")),
+        has_end=document.get("no_end_mark") is not True,
     )
     return replace(facts, extras=difference(_said_of(facts), document))
 
@@ -172,6 +162,7 @@ def _said_of(facts: TarFacts) -> dict[str, Any]:
         "hash_lfs": facts.hash_lfs,
         "includes_image_geometry": facts.has_geometry or None,
         "last_good": facts.last_good,
+        "no_end_mark": None if facts.has_end else True,
     }
     return {key: value for key, value in said.items() if value is not None}
 

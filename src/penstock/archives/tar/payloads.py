@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from penstock.archives.tar.collection import TarCollection
 from penstock.archives.tar.headers import BLOCK
 from penstock.archives.tar.index import TarIndex
 from penstock.archives.tar.mapped_tars import MappedTars
-from penstock.archives.tar.spot_checks import check_header
+from penstock.archives.tar.spot_checks import check_header, reading
 from penstock.errors import ReadError, StaleIndexError
 from penstock.storage import Meter, Patience, will_read
 
@@ -110,18 +111,26 @@ class Payloads:
             return self._copied(parts, len(members))
         return self._waited_for(_Begun(parts, self._asked_for(parts), len(members)))
 
-    def views(self, shards: Ints, members: Ints) -> list[memoryview]:
-        """The same without a copy. Of tars of this machine they are to be copied at once."""
+    @contextmanager
+    def views(self, shards: Ints, members: Ints) -> Iterator[list[memoryview]]:
+        """The same without a copy, to be copied within and not to be worked on.
+
+        A tar of this machine that is changed meanwhile is an error at the end.
+        """
         parts = self._parts(shards, members)
         found: list[memoryview] = [memoryview(b"")] * len(members)
-        if self._store.local:
-            for part in parts:
-                self._put(part, self._tars.get(part.shard).views(part.offsets, part.sizes), found)
-        else:
+        if not self._store.local:
             with self._asked_for(parts) as files:
                 for part, file in zip(parts, files, strict=True):
                     self._put(part, [memoryview(data) for data in self._fetched(part, file)], found)
-        return found
+            yield found
+            return
+        tars = [self._tars.get(part.shard) for part in parts]
+        for part, tar in zip(parts, tars, strict=True):
+            self._put(part, tar.views(part.offsets, part.sizes), found)
+        yield found
+        for tar in tars:
+            tar.check()
 
     def ahead(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[bytes]]:
         """What ``read_many`` gives for each, while what comes next is already being fetched."""
@@ -195,7 +204,7 @@ class Payloads:
             try:
                 file.seek(offset - BLOCK)
                 data = file.read_buffer(BLOCK + size)
-                check_header(path, part.index, member, data[:BLOCK].to_pybytes())
+                check_header(path, part.index, member, data[:BLOCK].to_pybytes(), reading(file))
                 yield data[BLOCK:]
             except StaleIndexError:
                 raise

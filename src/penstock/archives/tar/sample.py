@@ -12,12 +12,12 @@ from penstock.archives.tar.captions import canonical_captions
 from penstock.archives.tar.geometry import image_size
 from penstock.archives.tar.grouping import sample_keys
 from penstock.archives.tar.index import TarIndex
-from penstock.errors import ReadError
+from penstock.archives.tar.sidecars import TEXT_FIELDS
+from penstock.errors import ReadError, StaleIndexError
 
 __all__ = ["TarSample"]
 
 Payload = bytes
-_CAPTION_FIELDS = ("txt", "text", "caption", "captions")
 
 
 class TarSample:
@@ -95,12 +95,15 @@ class TarSample:
     @property
     def json(self) -> Any:
         """What its JSON sidecar says, from the index if it is embedded there; None without one."""
-        found = _text(self._index.json, self._primary) or self._field("json")
+        embedded = _text(self._index.json, self._primary)
+        if embedded is not None:
+            return self._said_by_index(embedded, "JSON")
+        found = self._field("json")
         if found is None:
             return None
         try:
-            return json.loads(found if isinstance(found, str) else found.decode())
-        except ValueError as error:
+            return json.loads(found.decode())
+        except (ValueError, RecursionError) as error:
             raise ReadError(
                 f"{self._shard_path}: the JSON of {self.path!r} cannot be read: {error}"
             ) from None
@@ -110,17 +113,26 @@ class TarSample:
         """What the index says, else the JSON sidecar, else a text beside it."""
         text = _text(self._index.captions, self._primary)
         if text is not None:
-            found: str | list[str] = json.loads(text)
+            found: str | list[str] = self._said_by_index(text, "captions")
             return found
         said = self.json
         captions = canonical_captions(said) if isinstance(said, dict) else None
         if captions is not None:
             return captions
-        for name in _CAPTION_FIELDS:
+        for name in TEXT_FIELDS:
             payload = self._field(name)
             if payload is not None:
                 return payload.decode(errors="replace").strip()
         return None
+
+    def _said_by_index(self, text: str, what: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise StaleIndexError(
+                f"{self._shard_path}: the {what} of {self.path!r} in the index cannot be read: "
+                f"{error}; make the index anew with: penstock index"
+            ) from None
 
     @property
     def width(self) -> int | None:

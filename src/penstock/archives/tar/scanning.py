@@ -27,7 +27,7 @@ Progress = Callable[[int], None]
 _HEAD_OF_IMAGE = 512
 """where a JPEG without a profile or a thumbnail says its size"""
 _FURTHER_BYTES = 2048
-_MOST_SEGMENTS = 64
+_MOST_SEGMENTS = 512
 """of a JPEG that are looked for one by one: color profiles and thumbnails come before its size"""
 
 
@@ -45,7 +45,8 @@ def scan_tar(
 
     ``geometry`` looks at the beginning of images, ``sidecars`` embeds what JSON and text files
     say of them. A tar that is damaged or breaks off is a ReadError that names the last member
-    before that; with ``keep_going`` the index ends there and says so.
+    before that; with ``keep_going`` the index ends there and says so. Hard links are left out,
+    with a warning; a tar without an end mark is indexed, with a warning and ``facts.has_end``.
     """
     found = _Found(geometry, sidecars)
     broken: BrokenTar | None = None
@@ -55,7 +56,7 @@ def scan_tar(
         try:
             for stretch in walked(source, head=_head(geometry, sidecars), hashed=hash):
                 found.add(stretch, source)
-                if progress is not None:
+                if progress is not None and stretch.offsets:
                     progress(stretch.offsets[-1] + stretch.sizes[-1])
         except BrokenTar as error:
             broken = error
@@ -68,6 +69,7 @@ def scan_tar(
         hash_lfs=digest,
         has_geometry=geometry,
         last_good=None if broken is None else decoded(found.names[-1]),
+        has_end=found.has_end,
     )
     return found.index(facts, file.path)
 
@@ -90,6 +92,7 @@ class _Found:
         self._widths: list[int] | None = [] if geometry else None
         self._heights: list[int] = []
         self._payloads: dict[int, bytes] | None = {} if sidecars else None
+        self.has_end = True
 
     def add(self, stretch: Stretch, source: TarBytes) -> None:
         if self._payloads is not None:
@@ -102,6 +105,7 @@ class _Found:
         self._offsets += stretch.offsets
         self._sizes += stretch.sizes
         self._digests += stretch.digests
+        self.has_end = stretch.has_end
 
     def _add_payloads(self, stretch: Stretch, source: TarBytes, payloads: dict[int, bytes]) -> None:
         """Of members that may be sidecars; those that did not come with a header are read."""

@@ -15,6 +15,7 @@ from penstock.archives.tar.payloads import Ints, Payloads
 from penstock.archives.tar.sample import TarSample
 from penstock.errors import ReadError
 from penstock.model import Int64Array
+from penstock.plan import parse_bytes
 
 __all__ = ["check_sizes", "samples_of"]
 
@@ -47,7 +48,7 @@ class _Block:
 
 
 def samples_of(
-    payloads: Payloads, shards: Sequence[int], max_file_size: int | None
+    payloads: Payloads, shards: Sequence[int], max_file_size: int | str | None
 ) -> Iterator[TarSample]:
     """All samples of some tars, in order."""
     if payloads.collection.store.local:
@@ -66,21 +67,22 @@ def samples_of(
 
 
 def check_sizes(
-    path: str, index: TarIndex, members: Sequence[int], max_file_size: int | None
+    path: str, index: TarIndex, members: Sequence[int], max_file_size: int | str | None
 ) -> None:
     """Refuse members that are larger than they may be, before anything of them is read."""
     if max_file_size is None:
         return
+    limit = parse_bytes("max_file_size", max_file_size)
     for member in members:
-        if index.sizes[member] > max_file_size:
+        if index.sizes[member] > limit:
             raise ReadError(
                 f"{path}: member {index.name(member)!r} has {index.sizes[member]:,} bytes, more "
-                f"than max_file_size={max_file_size:,}"
+                f"than max_file_size={limit:,}"
             )
 
 
 def _blocks(
-    payloads: Payloads, shards: Sequence[int], block_bytes: int, max_file_size: int | None
+    payloads: Payloads, shards: Sequence[int], block_bytes: int, max_file_size: int | str | None
 ) -> Iterator[_Block]:
     collection = payloads.collection
     for shard in shards:

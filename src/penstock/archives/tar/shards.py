@@ -38,8 +38,8 @@ class TarShards:
     def __init__(
         self,
         source: Source,
-        *,
         metadata: Source | None = None,
+        *,
         storage_options: Options | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
@@ -92,11 +92,12 @@ class TarShards:
     # --- samples
 
     def load_sample(
-        self, shard: int, sample: int, *, max_file_size: int | None = None
+        self, shard: int, sample: int, *, max_file_size: int | str | None = None
     ) -> TarSample:
         """A sample of a shard, with all of its members.
 
-        One with a member of more than ``max_file_size`` bytes is an error before it is read.
+        One with a member of more than ``max_file_size`` bytes (or "1MB") is an error before it is
+        read.
         """
         shard = self._number(shard)
         index, path = self.collection.index(shard), self._paths[shard]
@@ -106,7 +107,7 @@ class TarShards:
         return TarSample(index, shard, path, number, members, payloads)
 
     def load_samples(
-        self, samples: Sequence[tuple[int, int]], *, max_file_size: int | None = None
+        self, samples: Sequence[tuple[int, int]], *, max_file_size: int | str | None = None
     ) -> list[TarSample]:
         """Many samples, each by its shard and its number there, in the order asked for.
 
@@ -134,7 +135,7 @@ class TarShards:
         ]
 
     def samples(
-        self, shard: int | None = None, *, max_file_size: int | None = None
+        self, shard: int | None = None, *, max_file_size: int | str | None = None
     ) -> Iterator[TarSample]:
         """All samples one after the other, of one shard or of all; read ahead where that pays."""
         shards = range(self.num_shards) if shard is None else [self._number(shard)]
@@ -251,7 +252,7 @@ class TarShard:
                 return self._read(member)
         return None
 
-    def load_sample(self, sample: int, *, max_file_size: int | None = None) -> TarSample:
+    def load_sample(self, sample: int, *, max_file_size: int | str | None = None) -> TarSample:
         """A sample with all of its members."""
         return self._shards.load_sample(self.number, sample, max_file_size=max_file_size)
 

@@ -14,15 +14,16 @@ import pyarrow as pa
 from penstock.archives.tar.captions import canonical_captions
 from penstock.archives.tar.index import TarIndex
 
-__all__ = ["LONGEST_SIDECAR", "is_sidecar", "with_sidecars"]
+__all__ = ["LONGEST_SIDECAR", "TEXT_FIELDS", "is_sidecar", "with_sidecars"]
 
 logger = logging.getLogger(__name__)
 
 LONGEST_SIDECAR = 1 << 20
 """larger ones are not embedded: whoever needs one reads it"""
 _JSON_SPACE = " \t\r\n"
-_TEXT_FIELDS = ("txt", "text", "caption", "captions")
-_ENDINGS = tuple(f".{field}".encode() for field in ("json", *_TEXT_FIELDS))
+TEXT_FIELDS = ("txt", "text", "caption", "captions")
+"""where captions may stand, in the order in which they are looked for"""
+_ENDINGS = tuple(f".{field}".encode() for field in ("json", *TEXT_FIELDS))
 _LONGEST_ENDING = max(map(len, _ENDINGS))
 
 
@@ -47,7 +48,7 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
                 captions[member] = None if found is None else _encoded(found)
             except (ValueError, RecursionError):
                 broken.append(sidecar)
-    for field in _TEXT_FIELDS:
+    for field in TEXT_FIELDS:
         for sidecar, member in _beside(index, field):
             if captions[member] is None and sidecar in payloads:
                 text = payloads[sidecar].decode("utf-8-sig", "replace").strip()

@@ -40,6 +40,8 @@ class Stretch:
     """the first bytes of payloads, as far as they came with the header; only where wanted"""
     digests: list[str] = field(default_factory=list)
     """only where members are hashed"""
+    has_end: bool = True
+    """the tar does not end here without a mark"""
 
     def cut(self, count: int) -> None:
         for column in (self.names, self.offsets, self.sizes, self.heads, self.digests):

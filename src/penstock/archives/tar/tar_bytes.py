@@ -61,7 +61,7 @@ def opened_tar(store: Store, file: DataFileInfo, *, hashed: bool = False) -> Ite
         if hashed:
             yield HashedBytes(opened, size, file.path)
         elif store.local:
-            handle = os.open(file.path, os.O_RDONLY)
+            handle = _opened(file.path)
             try:
                 yield LocalBytes(handle, size, file.path)
             finally:
@@ -70,6 +70,15 @@ def opened_tar(store: Store, file: DataFileInfo, *, hashed: bool = False) -> Ite
             yield RemoteBytes(opened, size, file.path)
         if store.local:
             _check(store, file)
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise FileChangedError(vanished(path)) from None
+    except OSError as error:
+        raise ReadError(f"{path} cannot be opened: {error.strerror}") from error
 
 
 def _check(store: Store, file: DataFileInfo) -> None:

@@ -10,6 +10,7 @@ from penstock.archives.tar.headers import (
     MEMBER_KINDS,
     WITHOUT_PAYLOAD,
     HeaderError,
+    decimal_size,
     decoded,
     first_broken,
     header_name,
@@ -26,7 +27,7 @@ __all__ = ["walked"]
 
 logger = logging.getLogger(__name__)
 
-_REGULAR = ord("0")
+_REGULAR, _HARD_LINK = b"01"
 _LONG_NAME, _LONG_LINK, _SPARSE = b"LKS"
 _EXTENDED, _EXTENDED_BY_SOLARIS, _GLOBAL = b"xXg"
 _BETWEEN = 2 * BLOCK
@@ -43,7 +44,9 @@ _OF_INTEREST = (b"path=", b"size=", b"GNU.sparse.")
 def walked(source: TarBytes, *, head: int | None = None, hashed: bool = False) -> Iterator[Stretch]:
     """The regular files of a tar in order. BrokenTar comes after all that are whole.
 
-    With ``head`` there are heads, if they are no longer of at least so many bytes.
+    With ``head`` there are heads, if they are no longer of at least so many bytes. Links are no
+    members; of hard links, which stand for a payload, a warning says how many are left out.
+    The last stretch says that the tar has no end mark, if it has none; it may be of no members.
     """
     return _Walk(source, head, hashed).stretches()
 
@@ -62,6 +65,7 @@ class _Walk:
         self._long_name: bytes | None = None
         self._records: dict[bytes, bytes] = {}
         self._lasting: dict[bytes, bytes] = {}
+        self._links: list[bytes] = []
 
     def stretches(self) -> Iterator[Stretch]:
         while not self._ended:
@@ -78,10 +82,22 @@ class _Walk:
                 yield stretch
             if broken is not None:
                 raise broken
+        self._tell_links()
         if not self._marked:
             logger.warning(
                 "%s has no end mark behind its last member, and may have been cut off there",
                 self._source.shown,
+            )
+            yield Stretch(has_end=False)
+
+    def _tell_links(self) -> None:
+        if self._links:
+            logger.warning(
+                "%s: %d hard links are left out, for they have no payload; the first is %r. Write "
+                "the tar with --hard-dereference to have them as files",
+                self._source.shown,
+                len(self._links),
+                decoded(self._links[0]),
             )
 
     # --- from header to header
@@ -147,6 +163,11 @@ class _Walk:
         self._ended = True
 
     @property
+    def _said(self) -> dict[bytes, bytes]:
+        """What extended headers say of the next member."""
+        return {**self._lasting, **self._records}
+
+    @property
     def _extended(self) -> bool:
         return bool(self._records or self._lasting) or self._long_name is not None
 
@@ -172,6 +193,8 @@ class _Walk:
         elif kind == _SPARSE:
             raise self._sparse(header_name(block))
         elif kind != _LONG_LINK:
+            if kind == _HARD_LINK:
+                self._links.append(self._said.get(b"path") or self._long_name or header_name(block))
             self._long_name, self._records = None, {}
         if kind in WITHOUT_PAYLOAD:
             return payload
@@ -180,11 +203,12 @@ class _Walk:
         return payload + padded(size)
 
     def _member(self, block: bytes, stretch: Stretch, headers: Headers) -> int:
-        records = {**self._lasting, **self._records}
-        name = records.get(b"path", self._long_name)
+        records = self._said
+        name = records.get(b"path") or self._long_name
         if any(key.startswith(b"GNU.sparse.") for key in records):
             raise self._sparse(name or header_name(block))
-        size = _decimal(records[b"size"]) if b"size" in records else header_size(block)
+        said = records.get(b"size")
+        size = decimal_size(said) if said else header_size(block)
         self._long_name, self._records = None, {}
         payload = self._at + BLOCK
         if block[156] == 0 and (name or header_name(block)).endswith(b"/"):
@@ -251,9 +275,3 @@ class _Walk:
             logger.info("%s: what is behind its end, from byte %d on, is left out", shown, at)
         self._end()
         return at
-
-
-def _decimal(text: bytes) -> int:
-    if not text.isdigit():
-        raise HeaderError("the size in an extended header is no number")
-    return int(text)
