@@ -7,6 +7,7 @@ from statistics import median
 from comparison import FIELDS, Passes
 from peers import share_of
 from remote_store import NETWORKS, network_of
+from tar_rows import TAR_MODULES
 
 __all__ = ["requests"]
 
@@ -24,7 +25,7 @@ _MB = 1e6
 
 def requests(passes: Passes) -> str:
     """Medians, by work; rates as shares of the fastest that does the same work."""
-    names = [name for name in passes if network_of(name) is not None]
+    names = [name for name in passes if network_of(name) and not name.startswith(TAR_MODULES)]
     if not names:
         return "Object stores were not part of this run."
     lines = [

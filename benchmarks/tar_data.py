@@ -44,7 +44,7 @@ def indexed_tars(data: Data) -> Path:
 
 
 def entries_path(data: Data, kind: str) -> Path:
-    """The index of very many entries, ``json`` or ``idx.arrow``, of a tar that is not there."""
+    """The index of very many small entries, ``json`` or ``idx.arrow``, beside its tar."""
     return data.folder("tar-entries") / kind / f"shard_0000.{kind}"
 
 
@@ -116,22 +116,24 @@ def _write_entries(data: Data, folder: Path) -> None:
     from penstock.archives.tar.json_index import read_json_index
 
     chosen = random.Random(0)
-    files, offset = {}, 512
-    for number in range(entry_count(data)):
-        size = chosen.randrange(40_000, 90_000)
-        width, height = chosen.choice(_SHAPES)
-        shape = {"width": width, "height": height, "aspect": round(width / height, 7)}
-        files[f"{number:09d}.webp"] = {"offset": offset, "length": size, **shape}
-        offset += 512 + -(-size // 512) * 512
-    content = json.dumps({"filesize": offset + 512, "files": files}).encode()
+    files: dict[str, dict[str, float]] = {}
     for kind in ("json", "idx.arrow"):
         (folder / kind).mkdir()
-    (folder / "json" / "shard_0000.json").write_bytes(content)
-    index = read_json_index(content, "shard_0000.json")
+    tar_path = folder / "json" / "shard_0000.tar"
+    with tarfile.open(tar_path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number in range(entry_count(data)):
+            name, content = f"{number:09d}.webp", chosen.randbytes(chosen.randrange(100, 500))
+            width, height = chosen.choice(_SHAPES)
+            aspect = float(str(np.float32(width / height)))  # as webshart says it
+            shape = {"width": width, "height": height, "aspect": aspect}
+            files[name] = {"offset": tar.offset + 512, "length": len(content), **shape}
+            _add(tar, name, content)
+            tar.members.clear()  # which it would look through
+    os.link(tar_path, folder / "idx.arrow" / "shard_0000.tar")
+    text = json.dumps({"filesize": tar_path.stat().st_size, "files": files}).encode()
+    (folder / "json" / "shard_0000.json").write_bytes(text)
+    index = read_json_index(text, "shard_0000.json")
     write_arrow_indexes(folder / "idx.arrow" / "shard_0000.idx.arrow", [("shard_0000.tar", index)])
-    with open(folder / "json" / "shard_0000.tar", "wb") as tar:
-        tar.truncate(offset + 512)
-    os.link(folder / "json" / "shard_0000.tar", folder / "idx.arrow" / "shard_0000.tar")
 
 
 _WRITERS: dict[str, Callable[[Data, Path], None]] = {

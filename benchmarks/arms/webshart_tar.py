@@ -7,7 +7,7 @@ from typing import Any
 
 import webshart
 from data import Data
-from tar_data import entries_path, entry_count, indexed_tars, sample_count
+from tar_data import TARS, entries_path, entry_count, indexed_tars, sample_count
 
 from arms.registry import Arm, Mark, Pieces, register
 from arms.tar_orders import RANDOM_EPOCHS, SEQUENTIAL_EPOCHS, random_samples
@@ -34,7 +34,8 @@ def _loader(data: Data) -> Any:
 
 def _random(data: Data) -> Pieces:
     loader = _loader(data)
-    loader.load_sample(0, 0)
+    for shard in range(TARS):
+        loader.load_sample(shard, 0)
     yield Mark.CLOCK_STARTS
     for _ in range(RANDOM_EPOCHS):
         for shard, sample in random_samples(data):
@@ -58,10 +59,10 @@ def _sequential(data: Data) -> Pieces:
 
 def _buckets(data: Data) -> Pieces:
     loader = _loader(data)
-    loader.list_shard_sample_aspect_buckets([0], **GEOMETRY)
+    loader.list_shard_sample_aspect_buckets(list(range(TARS)), **GEOMETRY)
     yield Mark.CLOCK_STARTS
     for _ in range(BUCKET_ROUNDS):
-        listed = loader.list_shard_sample_aspect_buckets(list(range(4)), **GEOMETRY)
+        listed = loader.list_shard_sample_aspect_buckets(list(range(TARS)), **GEOMETRY)
         yield sum(len(bucket) for shard in listed for bucket in shard["buckets"].values())
 
 

@@ -88,16 +88,18 @@ class Entries:
         """
         numbers = np.full(len(self), -1 if missing is None else missing, np.int64)
         for places, values in self.parts(key):
-            if missing is not None and None in values:
+            types = set(map(type, values))
+            if missing is not None and type(None) in types:
                 self.odd[places] |= np.array([value is None for value in values], bool)
                 places = places[[value is not None for value in values]]
                 values = [value for value in values if value is not None]
-            if floats and float in set(map(type, values)):
+            if floats and float in types:
                 values = [_as_integer(value) for value in values]
-            if set(map(type, values)) - {int} or not _within(values, below):
+            column = _integers(values, below)
+            if column is None:
                 wrong = next(i for i, v in enumerate(values) if not _is_number(v, below))
                 self.refuse(places[wrong], f"{key} is {_cut_short(values[wrong])}")
-            numbers[places] = values
+            numbers[places] = column
         if missing is None and (numbers < 0).any():
             self.refuse(int(np.argmax(numbers < 0)), f"its entry has no {key}")
         return numbers
@@ -131,21 +133,34 @@ class Entries:
 def _groups(entries: list[dict[str, Any]]) -> list[tuple[Int64Array, dict[str, list[Any]]]]:
     """The places of entries with the same keys in the same order, and what is under each."""
     shapes = list(map(tuple, entries))
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return [(np.arange(len(entries)), _columns(shapes[0], entries))]
     numbers = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
     codes = np.fromiter(map(numbers.__getitem__, shapes), np.int64, len(shapes))
     order = np.argsort(codes, kind="stable")
     edges = np.cumsum(np.bincount(codes, minlength=len(numbers)))[:-1]
     groups = []
     for shape, places in zip(numbers, np.split(order, edges), strict=bool(entries)):
-        group = entries if len(numbers) == 1 else [entries[place] for place in places.tolist()]
-        flat = list(chain.from_iterable(map(dict.values, group)))
-        columns = {key: flat[number :: len(shape)] for number, key in enumerate(shape)}
-        groups.append((places, columns))
+        group = [entries[place] for place in places.tolist()]
+        groups.append((places, _columns(shape, group)))
     return groups
 
 
-def _within(values: list[int], below: int) -> bool:
-    return not values or 0 <= min(values) <= max(values) < below
+def _columns(keys: tuple[str, ...], group: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """What entries that have these keys, in this order, say under each."""
+    flat = list(chain.from_iterable(map(dict.values, group)))
+    return {key: flat[number :: len(keys)] for number, key in enumerate(keys)}
+
+
+def _integers(values: list[Any], below: int) -> Int64Array | None:
+    """Numbers that are not negative and below a limit; None if some are not such."""
+    if set(map(type, values)) - {int}:
+        return None
+    try:
+        column = np.array(values, np.int64)
+    except OverflowError:
+        return None
+    return column if not len(column) or 0 <= column.min() <= column.max() < below else None
 
 
 def _is_number(value: object, below: int) -> bool:

@@ -152,7 +152,9 @@ def _precision(index: TarIndex, said: Entries) -> str | None:
         return None
     floats = np.full(len(said), np.nan)
     for places, values in said.parts("aspect"):
-        floats[places] = [value if type(value) is float else np.nan for value in values]
+        if set(map(type, values)) - {float}:
+            values = [value if type(value) is float else np.nan for value in values]
+        floats[places] = values
     known = (index.widths > 0) & (index.heights > 0)
     wrong = {}
     for precision in ("double", "single"):
