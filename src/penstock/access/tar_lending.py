@@ -85,11 +85,8 @@ class TarLenders:
             found = self._made.setdefault(shard, enlisted(made))
         return found[0]
 
-    def __getstate__(self) -> TarCollection:
-        return self._collection
-
-    def __setstate__(self, collection: TarCollection) -> None:
-        self.__init__(collection)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[TarLenders], tuple[TarCollection]]:
+        return TarLenders, (self._collection,)
 
 
 def _announce(tar: MappedTar, offsets: Int64Array, sizes: Int64Array) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import lightning
 import pyarrow as pa
-import torch
 from accelerate import Accelerator
+from seeing_model import SeeingModel
 from torch.utils.data import DataLoader
 
 from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset
@@ -27,20 +27,6 @@ def ids(batches: Any) -> list[int]:
     return [row for batch in batches for row in batch["id"].tolist()]
 
 
-class Model(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
-        self.seen: list[list[int]] = [[] for _ in range(EPOCHS)]
-
-    def training_step(self, batch: Any, number: int) -> Any:
-        self.seen[self.current_epoch] += batch["id"].tolist()
-        return (self.weight * batch["x"]).mean()
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-
 def under_accelerate() -> dict[str, Any]:
     prepared = Accelerator(cpu=True).prepare(loader())
     epochs = [ids(prepared) for _ in range(EPOCHS)]
@@ -51,7 +37,7 @@ def under_accelerate() -> dict[str, Any]:
 
 
 def under_lightning() -> list[list[int]]:
-    model = Model()
+    model = SeeingModel(EPOCHS)
     trainer = lightning.Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",

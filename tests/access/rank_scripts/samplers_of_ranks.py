@@ -13,6 +13,7 @@ import lightning
 import pyarrow as pa
 import torch
 from accelerate import Accelerator
+from seeing_model import SeeingModel
 from torch.utils.data import DataLoader
 
 from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
@@ -31,20 +32,6 @@ def samplers(rank: int) -> dict[str, Any]:
     }
 
 
-class Model(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
-        self.seen: list[list[int]] = [[] for _ in range(EPOCHS)]
-
-    def training_step(self, batch: Any, number: int) -> Any:
-        self.seen[self.current_epoch] += batch["id"].tolist()
-        return (self.weight * batch["x"]).mean()
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-
 def under_accelerate(sampler: Any) -> list[list[int]] | str:
     try:
         prepared = Accelerator(cpu=True).prepare(DataLoader(rows, batch_size=5, sampler=sampler))
@@ -54,7 +41,7 @@ def under_accelerate(sampler: Any) -> list[list[int]] | str:
 
 
 def under_lightning(sampler: Any) -> list[list[int]]:
-    model = Model()
+    model = SeeingModel(EPOCHS)
     trainer = lightning.Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",

@@ -230,11 +230,8 @@ class Payloads:
                     "breaks off or its index is not its own"
                 )
 
-    def __getstate__(self) -> TarCollection:
-        return self.collection
-
-    def __setstate__(self, collection: TarCollection) -> None:
-        self.__init__(collection)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[Payloads], tuple[TarCollection]]:
+        return Payloads, (self.collection,)
 
 
 def _spans(part: _Part) -> list[tuple[int, int]]:
