@@ -24,7 +24,7 @@ from typing import Any
 
 from penstock.errors import OptionError
 from penstock.storage.meter import Meter
-from penstock.storage.segments import Segment, note_segment, segments_in
+from penstock.storage.segments import Segment, segments_in
 
 __all__ = ["DiskCache"]
 
@@ -103,9 +103,7 @@ class DiskCache:
             if self._reserve(aside, len(data)):
                 with open(aside, "r+b") as file:
                     file.write(data)
-                before = os.stat(folder).st_mtime_ns
                 os.replace(aside, os.path.join(folder, segment.name))
-                note_segment(folder, before, segment)
         except OSError as error:
             logger.warning("a part of %d bytes is not cached: %s", len(data), error)
             _remove(aside)

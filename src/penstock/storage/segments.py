@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right, insort
+import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
-__all__ = ["Segment", "Segments", "note_segment", "segments_in"]
+__all__ = ["Segment", "Segments", "segments_in"]
 
 _FOLDERS_KNOWN = 1024
 
@@ -59,19 +60,14 @@ class Segments:
         after = bisect_right(self._starts, byte)
         return self._starts[after] if after < len(self._starts) else None
 
-    def with_one(self, segment: Segment) -> Segments:
-        more = list(self._all)
-        insort(more, segment)
-        return Segments(more)
-
     def without(self, segment: Segment) -> Segments:
         return Segments(one for one in self._all if one != segment)
 
 
 _seen: OrderedDict[str, tuple[int, Segments]] = OrderedDict()
-"""by folder, with the time of its last change: listing thousands for each read takes too long.
-
-What others put there within the same tick of the clock is not seen, and fetched again."""
+"""by folder, with the time of its last change: listing thousands for each read takes too long"""
+_SETTLED_NS = 2_000_000_000
+"""since its last change: within a tick of the clock a folder may change again and not show it"""
 
 
 def segments_in(folder: str) -> Segments:
@@ -85,19 +81,9 @@ def segments_in(folder: str) -> Segments:
     except OSError:
         return Segments()
     found = Segments(one for name in names if (one := Segment.named(name)) is not None)
-    _remember(folder, modified, found)
+    if abs(time.time_ns() - modified) > _SETTLED_NS:
+        _remember(folder, modified, found)
     return found
-
-
-def note_segment(folder: str, modified: int, segment: Segment) -> None:
-    """A segment was written to a folder that was last changed at ``modified`` before that."""
-    known = _seen.get(folder)
-    if known is not None and known[0] == modified:
-        try:
-            now = os.stat(folder).st_mtime_ns
-        except OSError:
-            return
-        _remember(folder, now, known[1].with_one(segment))
 
 
 def _remember(folder: str, modified: int, segments: Segments) -> None:
