@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -148,28 +148,37 @@ class DiskCache:
             total -= size
         return total
 
-    def _all(self) -> Iterator[tuple[float, int, str]]:
-        """All segments, with when they were last used, and at the end those being written.
+    def _all(self) -> Iterable[tuple[float, int, str]]:
+        """All segments with when they were last used, and those being written as used after all.
 
-        What somebody left half written goes.
+        The latter are looked for first: one that is put in its place meanwhile is then found
+        twice, and counted once, and never missed. What somebody left half written goes.
         """
-        for folder, _, names in os.walk(self.folder):
-            place = os.path.relpath(folder, self.folder)
-            own = _BEING_WRITTEN if place == "new" else _SEGMENT
-            if place != "new" and not _OF_OBJECT.fullmatch(place):
-                continue  # the folder may hold what is not ours
-            for name in filter(own.fullmatch, names):
-                path = os.path.join(folder, name)
-                try:
-                    found = os.stat(path)
-                except FileNotFoundError:
-                    continue
-                if own is _SEGMENT:
-                    yield found.st_mtime, found.st_size, path
-                elif time.time() - found.st_mtime > _ABANDONED_S:
-                    _remove(path)
-                else:
-                    yield math.inf, found.st_size, path
+        found = {}
+        for path, file in _files(os.path.join(self.folder, "new"), _BEING_WRITTEN):
+            if time.time() - file.st_mtime > _ABANDONED_S:
+                _remove(path)
+            else:
+                found[file.st_ino] = math.inf, file.st_size, path
+        for folder, _, _ in os.walk(self.folder):
+            if _OF_OBJECT.fullmatch(os.path.relpath(folder, self.folder)):
+                for path, file in _files(folder, _SEGMENT):
+                    found[file.st_ino] = file.st_mtime, file.st_size, path
+        return found.values()
+
+
+def _files(folder: str, named: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """The files in a folder that are so named; there may be others, which are not ours."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in filter(named.fullmatch, names):
+        path = os.path.join(folder, name)
+        try:
+            yield path, os.stat(path)
+        except FileNotFoundError:
+            continue
 
 
 def _loaded(folder: str, segment: Segment) -> memoryview | None:
