@@ -6,6 +6,7 @@ import sys
 from io import BytesIO
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -130,6 +131,15 @@ def test_pixels_of_a_jpeg_are_the_same_by_either_decoder(
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
     assert _jpeg_pixels(data) is None
     assert np.array_equal(decode_image(data), by_default)
+
+
+def test_any_buffer_of_bytes_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quickly too: Pillow is not there."""
+    data = encoded(Image.effect_noise((30, 20), 90), "JPEG")
+    pixels = decode_image(data)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    for buffer in (bytearray(data), memoryview(data), memoryview(pa.py_buffer(data))):
+        assert np.array_equal(decode_image(buffer), pixels)
 
 
 def test_a_jpeg_that_breaks_off_is_an_error_by_either_decoder() -> None:

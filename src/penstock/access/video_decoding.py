@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.access.video_threads import Crew
-from penstock.convert.images import decode_image
+from penstock.convert.images import image_pixels
 from penstock.errors import ReadError
 from penstock.model import Int64Array
 
@@ -34,11 +34,11 @@ class FrameForm:
     """height and width"""
 
     def decoded(self, data: pa.Buffer) -> Pixels:
-        """The pixels of a frame."""
-        if self.resize is None:
-            return decode_image(memoryview(data), channels_first=self.channels_first)
-        pixels = _resized(decode_image(memoryview(data), channels_first=False), self.resize)
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if self.channels_first else pixels
+        """The pixels of a frame, in memory that may not be written to."""
+        pixels = image_pixels(memoryview(data))
+        if self.resize is not None:
+            pixels = _resized(pixels, self.resize)
+        return pixels.transpose(2, 0, 1) if self.channels_first else pixels
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,6 +31,7 @@ def decode_image(data: Encoded, *, channels_first: bool = True) -> Pixels:
 
 def image_pixels(data: Encoded) -> Pixels:
     """The same as [H, W, 3], in memory that may not be written to."""
+    data = memoryview(data).cast("B")  # those of Arrow are of signed bytes, which not all take
     quick = _jpeg_pixels(data)
     if quick is not None:
         return quick
@@ -46,7 +47,7 @@ def image_pixels(data: Encoded) -> Pixels:
         why = "they are in no format that Pillow knows"
     except Exception as error:  # the readers of formats raise what they like
         why = str(error) or type(error).__name__
-    raise ReadError(f"{memoryview(data).nbytes} bytes do not decode as an image: {why}")
+    raise ReadError(f"{data.nbytes} bytes do not decode as an image: {why}")
 
 
 def _jpeg_pixels(data: Encoded) -> Pixels | None:
