@@ -45,6 +45,13 @@ def _against(work: str, title: str) -> tuple[Comparison, ...]:
 REMOTE = (
     *(row for work, title in _WORKS for row in _against(work, title)),
     Comparison(
+        "remote-all-download",
+        "the bytes of these files by obstore, 20 ms a request, nothing decoded",
+        "download_s3.bytes-20ms",
+        tuple(f"tdu_s3.all-{setting}-20ms" for setting in _TDU_SETTINGS),
+        _TDU,
+    ),
+    Comparison(
         "remote-latency",
         "Parquet from S3, all columns, 100 ms a request",
         "remote.all-100ms",

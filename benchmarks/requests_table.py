@@ -11,8 +11,18 @@ from tar_rows import TAR_MODULES
 
 __all__ = ["requests"]
 
-_READERS = {"remote": "penstock", "tdu_s3": "torch-dataloader-utils", "arrow_s3": "pyarrow.dataset"}
-_WORKS = {"all": "all columns", "two": "2 of 21 columns", "startup": "start-up"}
+_READERS = {
+    "remote": "penstock",
+    "tdu_s3": "torch-dataloader-utils",
+    "arrow_s3": "pyarrow.dataset",
+    "download_s3": "obstore",
+}
+_WORKS = {
+    "all": "all columns",
+    "bytes": "bytes alone",
+    "two": "2 of 21 columns",
+    "startup": "start-up",
+}
 _SETTINGS = {
     "default": "",
     "ahead": "larger read-ahead",
