@@ -358,8 +358,10 @@ def watch():
         peak = max(peak, resident())
 watcher = threading.Thread(target=watch)
 watcher.start()
-shuffle_into(sys.argv[1], sys.argv[2], memory_bytes="32MiB")
-done.set()
+try:
+    shuffle_into(sys.argv[1], sys.argv[2], memory_bytes="32MiB")
+finally:
+    done.set()
 watcher.join()
 print(pa.default_memory_pool().max_memory(), peak - before)
 """
