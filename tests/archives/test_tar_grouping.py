@@ -85,6 +85,12 @@ def test_all_names_at_once_as_one_by_one(names: list[str]) -> None:
     assert samples_of(index_of(names)) == by_hand(names)
 
 
+@given(NAMES)
+def test_names_in_order_as_one_by_one(names: list[str]) -> None:
+    in_order = sorted(names, key=lambda name: name.encode())
+    assert samples_of(index_of(in_order)) == by_hand(in_order)
+
+
 @given(NAMES, st.integers(0, 5))
 def test_a_slice_of_names_is_grouped_by_itself(names: list[str], start: int) -> None:
     array = pa.array(names, pa.string()).slice(start)

@@ -453,6 +453,28 @@ def test_aspects_are_told_apart_by_their_precision():
         assert json.loads(json_index(index)) == document
 
 
+def test_aspects_of_many_members_are_each_their_own():
+    shapes = [(16, 9), (4, 3), (16, 9), (1, 3), (4, 3)]
+    files = {
+        f"{n}.jpg": {
+            **entry(offset=512 + 1024 * n),
+            "width": width,
+            "height": height,
+            "aspect": float(str(np.float32(width) / np.float32(height))),
+        }
+        for n, (width, height) in enumerate(shapes)
+    }
+    index = read({"files": files})
+    assert index.extras is None
+    assert json.loads(json_index(index)) == {"files": files}
+
+
+@pytest.mark.parametrize("pixels", [2**31, 2**32 + 1, 2**62])
+def test_pixels_that_are_too_many_are_refused(pixels):
+    with pytest.raises(StaleIndexError, match=f"x.jpg.*width is {pixels}"):
+        read({"files": {"x.jpg": entry(width=pixels, height=1)}})
+
+
 def test_entries_that_all_have_other_keys_take_no_time_squared():
     files = {f"{n}.jpg": {**entry(), "offset": 512 + 1024 * n, f"k{n}": n} for n in range(20_000)}
     assert said_again({"files": files}) == {"files": files}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -11,11 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import StaleIndexError
-from penstock.model import Int64Array
+from penstock.model import Int64Array, computed_once
 
 __all__ = ["Entries", "Repeated"]
 
 BoolArray = npt.NDArray[np.bool_]
+Column = list[Any] | Int64Array | npt.NDArray[np.float64]
 
 _PLACE = ("offset", "length", "size")
 
@@ -29,24 +31,32 @@ class Repeated(dict[str, Any]):
 
 
 class Entries:
-    """Names and entries of members, in step, in the order of the text.
+    """What the entries of members say, in the order of the text.
 
-    Entries are taken apart in the order in which they lie in memory, those that have the same
-    keys at once: there are few such groups, and many entries. ``odd`` marks entries of which
-    columns do not say all that they say, or say more.
+    Entries are taken apart as they are added, in the order in which they lie in memory, those
+    that have the same keys at once: there are few such groups, and many entries. All are added
+    before anything is asked.
     """
 
-    def __init__(self, names: list[str], entries: list[dict[str, Any]], shown: str) -> None:
-        self.names, self.entries, self._shown = names, entries, shown
-        if set(map(type, entries)) - {dict}:
-            self._plain()
-        self._groups = _groups(entries)
-        self.keys: set[str] = set().union(*(columns for _, columns in self._groups))
-        self.odd = np.zeros(len(names), bool)
+    def __init__(self, shown: str) -> None:
+        self.names: list[str] = []
+        self.keys: set[str] = set()
+        self._shown = shown
+        self._groups: list[tuple[Int64Array, dict[str, Column]]] = []
 
-    def _plain(self) -> None:
+    def add(self, names: list[str], entries: list[Any]) -> None:
+        """More entries, and the names of their members."""
+        first = len(self.names)
+        self.names += names
+        if set(map(type, entries)) - {dict}:
+            entries = self._plain(first, entries)
+        for places, columns in _groups(entries):
+            self.keys |= columns.keys()
+            self._groups.append((first + places, columns))
+
+    def _plain(self, first: int, entries: list[Any]) -> list[dict[str, Any]]:
         """Entries as plain objects; one that says twice where its member lies is refused."""
-        for place, entry in enumerate(self.entries):
+        for place, entry in enumerate(entries, first):
             if not isinstance(entry, dict):
                 self.refuse(place, "its entry is no JSON object")
             if isinstance(entry, Repeated):
@@ -54,13 +64,38 @@ class Entries:
                 twice = [key for key in _PLACE if keys.count(key) > 1]
                 if twice:
                     self.refuse(place, f"its entry says {twice[0]} more than once")
-        self.entries = list(map(dict, self.entries))
+        return list(map(dict, entries))
 
     def __len__(self) -> int:
         return len(self.names)
 
+    @computed_once
+    def odd(self) -> BoolArray:
+        """Which entries columns do not say all of, or say more of."""
+        return np.zeros(len(self), bool)
+
+    @computed_once
+    def _rows(self) -> tuple[Int64Array, Int64Array]:
+        """The group of each entry, and the place in it."""
+        group, row = np.empty((2, len(self)), np.int64)
+        for number, (places, _) in enumerate(self._groups):
+            group[places], row[places] = number, np.arange(len(places))
+        return group, row
+
+    def entries(self, places: Int64Array) -> Iterator[dict[str, Any]]:
+        """Some entries as they were added."""
+        group, row = (numbers[places].tolist() for numbers in self._rows)
+        for number, at in zip(group, row, strict=True):
+            columns = self._groups[number][1]
+            yield {key: _plain_value(column[at]) for key, column in columns.items()}
+
     def parts(self, key: str) -> Iterator[tuple[Int64Array, list[Any]]]:
         """The places of entries that say anything under a key, and what."""
+        for places, column in self.columns(key):
+            yield places, column if isinstance(column, list) else column.tolist()
+
+    def columns(self, key: str) -> Iterator[tuple[Int64Array, Column]]:
+        """The same, where it is all integers of 64 bits, or all floats, as an array."""
         for places, columns in self._groups:
             if key in columns:
                 yield places, columns[key]
@@ -68,7 +103,7 @@ class Entries:
     def present(self, key: str) -> BoolArray:
         """Which entries say anything under a key, and be it null."""
         there = np.zeros(len(self), bool)
-        for places, _ in self.parts(key):
+        for places, _ in self.columns(key):
             there[places] = True
         return there
 
@@ -87,22 +122,29 @@ class Entries:
         With ``floats`` 512.0 is 512.
         """
         numbers = np.full(len(self), -1 if missing is None else missing, np.int64)
-        for places, values in self.parts(key):
-            types = set(map(type, values))
-            if missing is not None and type(None) in types:
-                self.odd[places] |= np.array([value is None for value in values], bool)
-                places = places[[value is not None for value in values]]
-                values = [value for value in values if value is not None]
-            if floats and float in types:
-                values = [_as_integer(value) for value in values]
-            column = _integers(values, below)
-            if column is None:
-                wrong = next(i for i, v in enumerate(values) if not _is_number(v, below))
-                self.refuse(places[wrong], f"{key} is {_cut_short(values[wrong])}")
+        for places, column in self.columns(key):
+            if not _in_range(column, below):
+                values: list[Any] = column if isinstance(column, list) else column.tolist()
+                if missing is not None:
+                    there = np.array([value is not None for value in values], bool)
+                    self.odd[places] |= ~there
+                    places, values = places[there], [v for v in values if v is not None]
+                column = self._checked(key, places, values, below, floats)
             numbers[places] = column
         if missing is None and (numbers < 0).any():
             self.refuse(int(np.argmax(numbers < 0)), f"its entry has no {key}")
         return numbers
+
+    def _checked(
+        self, key: str, places: Int64Array, values: list[Any], below: int, floats: bool
+    ) -> list[int]:
+        """Numbers of which some are not integers of 64 bits, or not in range, unless they are."""
+        if floats:
+            values = [_as_integer(value) for value in values]
+        for place, value in zip(places, values, strict=True):
+            if not (type(value) is int and 0 <= value < below):
+                self.refuse(place, f"{key} is {_cut_short(value)}")
+        return values
 
     def texts(self, key: str) -> pa.StringArray:
         """Strings; null, and odd, where there is anything else."""
@@ -130,41 +172,47 @@ class Entries:
         )
 
 
-def _groups(entries: list[dict[str, Any]]) -> list[tuple[Int64Array, dict[str, list[Any]]]]:
+def _groups(entries: list[dict[str, Any]]) -> Iterator[tuple[Int64Array, dict[str, Column]]]:
     """The places of entries with the same keys in the same order, and what is under each."""
+    keys = tuple(entries[0]) if entries else ()
+    # No key comes twice in an entry, so that none can hold more than one round of these.
+    if list(chain.from_iterable(entries)) == list(keys) * len(entries):
+        yield np.arange(len(entries)), _columns(keys, entries)
+        return
     shapes = list(map(tuple, entries))
-    if shapes and shapes.count(shapes[0]) == len(shapes):
-        return [(np.arange(len(entries)), _columns(shapes[0], entries))]
     numbers = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
     codes = np.fromiter(map(numbers.__getitem__, shapes), np.int64, len(shapes))
     order = np.argsort(codes, kind="stable")
     edges = np.cumsum(np.bincount(codes, minlength=len(numbers)))[:-1]
-    groups = []
-    for shape, places in zip(numbers, np.split(order, edges), strict=bool(entries)):
-        group = [entries[place] for place in places.tolist()]
-        groups.append((places, _columns(shape, group)))
-    return groups
+    for shape, places in zip(numbers, np.split(order, edges), strict=True):
+        yield places, _columns(shape, [entries[place] for place in places.tolist()])
 
 
-def _columns(keys: tuple[str, ...], group: list[dict[str, Any]]) -> dict[str, list[Any]]:
+def _columns(keys: tuple[str, ...], group: list[dict[str, Any]]) -> dict[str, Column]:
     """What entries that have these keys, in this order, say under each."""
     flat = list(chain.from_iterable(map(dict.values, group)))
-    return {key: flat[number :: len(keys)] for number, key in enumerate(keys)}
+    return {key: _column(flat[number :: len(keys)]) for number, key in enumerate(keys)}
 
 
-def _integers(values: list[Any], below: int) -> Int64Array | None:
-    """Numbers that are not negative and below a limit; None if some are not such."""
-    if set(map(type, values)) - {int}:
-        return None
-    try:
-        column = np.array(values, np.int64)
-    except OverflowError:
-        return None
-    return column if not len(column) or 0 <= column.min() <= column.max() < below else None
+def _column(values: list[Any]) -> Column:
+    types = set(map(type, values))
+    if types == {float}:
+        return np.array(values, np.float64)
+    if types == {int}:
+        with suppress(OverflowError):
+            return np.array(values, np.int64)
+    return values
 
 
-def _is_number(value: object, below: int) -> bool:
-    return type(value) is int and 0 <= value < below
+def _in_range(column: Column, below: int) -> bool:
+    """Whether these are integers, not negative and below a limit."""
+    if isinstance(column, list) or column.dtype != np.int64:
+        return False
+    return bool(column.min() >= 0 and column.max() < below)
+
+
+def _plain_value(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _as_integer(value: object) -> object:

@@ -32,9 +32,8 @@ _PIXELS = 2**31
 _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 
-def index_of(names: list[str], entries: list[Any], shown: str) -> tuple[TarIndex, JsonForm]:
+def index_of(said: Entries) -> tuple[TarIndex, JsonForm]:
     """The index of members in the order of their offsets, and the form of their entries."""
-    said = Entries(names, entries, shown)
     form = _form(said)
     index = TarIndex(
         _names(said),
@@ -47,7 +46,7 @@ def index_of(names: list[str], entries: list[Any], shown: str) -> tuple[TarIndex
     )
     form = replace(form, aspect=_precision(index, said))
     places = SidecarPlaces.said_by(said) if form.sidecars else None
-    said.odd |= _odd_words(said, form)
+    said.odd[:] |= _odd_words(said, form)
     if places is not None:
         index = places.with_unlisted(index)
     order = np.argsort(index.offsets, kind="stable")
@@ -100,8 +99,8 @@ def _captions(said: Entries, form: JsonForm) -> pa.StringArray | None:
     found = np.full(len(said), None, object)
     for key in keys - {form.caption_key}:
         for places, _ in said.parts(key):
-            for place in places:
-                found[place] = canonical_captions(said.entries[place])
+            for place, entry in zip(places, said.entries(places), strict=True):
+                found[place] = canonical_captions(entry)
     for places, values in said.parts(form.caption_key):
         if set(map(type, values)) == {str}:
             found[places] = values
@@ -141,7 +140,7 @@ def _geometry(said: Entries) -> dict[str, Any]:
     columns = {}
     for key in ("width", "height"):
         pixels = said.integers(key, missing=0, below=_PIXELS, floats=True).astype(np.int32)
-        said.odd |= said.present(key) & (pixels == 0)
+        said.odd[:] |= said.present(key) & (pixels == 0)
         columns[key + "s"] = pixels
     return columns
 
@@ -151,10 +150,10 @@ def _precision(index: TarIndex, said: Entries) -> str | None:
     if "aspect" not in said.keys or index.widths is None or index.heights is None:
         return None
     floats = np.full(len(said), np.nan)
-    for places, values in said.parts("aspect"):
-        if set(map(type, values)) - {float}:
-            values = [value if type(value) is float else np.nan for value in values]
-        floats[places] = values
+    for places, column in said.columns("aspect"):
+        if isinstance(column, list) or column.dtype != np.float64:
+            column = [value if type(value) is float else np.nan for value in column]
+        floats[places] = column
     known = (index.widths > 0) & (index.heights > 0)
     wrong = {}
     for precision in ("double", "single"):
@@ -162,7 +161,7 @@ def _precision(index: TarIndex, said: Entries) -> str | None:
         quotients = aspects(index.widths[known], index.heights[known], precision)
         wrong[precision][known] |= floats[known] != quotients
     best = min(wrong, key=lambda precision: int(wrong[precision].sum()))
-    said.odd |= wrong[best]
+    said.odd[:] |= wrong[best]
     return best
 
 
@@ -217,6 +216,7 @@ def _extras(
     members = np.flatnonzero(odd)
     extras: list[str | None] = [None] * len(index)
     texts = entry_texts(index, form, sidecars, members)
-    for member, place, text in zip(members.tolist(), order[members], texts, strict=True):
-        extras[member] = difference(json.loads(text), said.entries[place])
+    entries = said.entries(order[members])
+    for member, entry, text in zip(members.tolist(), entries, texts, strict=True):
+        extras[member] = difference(json.loads(text), entry)
     return pa.array(extras, pa.string()) if any(extras) else None

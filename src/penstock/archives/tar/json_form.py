@@ -61,8 +61,9 @@ def aspects(
     if precision != "single":
         return widths / heights
     quotients = widths.astype(np.float32) / heights.astype(np.float32)
-    shortest = pa.array(quotients).cast(pa.string()).cast(pa.float64())
-    values: npt.NDArray[np.float64] = shortest.to_numpy(zero_copy_only=False)
+    encoded = pa.array(quotients).dictionary_encode()
+    shortest = encoded.dictionary.cast(pa.string()).cast(pa.float64())
+    values: npt.NDArray[np.float64] = shortest.to_numpy()[encoded.indices.to_numpy()]
     return values
 
 

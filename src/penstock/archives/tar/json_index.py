@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.archives.tar.index import TarFacts, TarIndex
-from penstock.archives.tar.json_columns import Repeated
+from penstock.archives.tar.json_columns import Entries, Repeated
 from penstock.archives.tar.json_entries import NAME_KEYS, index_of
 from penstock.archives.tar.json_form import (
     JsonForm,
@@ -23,6 +23,7 @@ from penstock.archives.tar.json_form import (
     json_sidecars,
     overlaid,
 )
+from penstock.archives.tar.json_pieces import Members, parsed_in_pieces
 from penstock.errors import StaleIndexError
 
 __all__ = ["json_index", "read_json_index"]
@@ -37,12 +38,15 @@ def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
     in the columns is kept in extras, so that :func:`json_index` says the same again. A name that
     comes twice is two members. Raises StaleIndexError for what is no index or cannot be true.
     """
+    data = bytes(data)
     with _no_collection():
-        document = _document(bytes(data), shown)
-        files = document.pop("files")
-        names, entries = _listed(files, shown) if isinstance(files, list) else _named(files)
-        index, form = index_of(names, entries, shown)
-    form = replace(form, listed=isinstance(files, list))
+        files = _Files(shown)
+        document = parsed_in_pieces(data, files.take)
+        if document is None:
+            files, document = _Files(shown), _document(data, shown)
+            files.take(document.pop("files"))
+        index, form = index_of(files.said)
+    form = replace(form, listed=files.listed)
     return replace(index, facts=replace(_facts(document, shown), form=form.text()))
 
 
@@ -115,14 +119,24 @@ def _object(pairs: Pairs) -> dict[str, Any]:
     return plain if len(plain) == len(pairs) else Repeated(pairs)
 
 
-def _named(files: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    if isinstance(files, Repeated):
-        return [name for name, _ in files.pairs], [entry for _, entry in files.pairs]
-    return list(files), list(files.values())
+class _Files:
+    """What is under "files", as it comes."""
 
+    def __init__(self, shown: str) -> None:
+        self.said = Entries(shown)
+        self.listed = False
+        self._shown = shown
 
-def _listed(files: list[Any], shown: str) -> tuple[list[str], list[Any]]:
-    return [_name(entry, place, shown) for place, entry in enumerate(files)], files
+    def take(self, files: Members) -> None:
+        self.listed = isinstance(files, list)
+        if isinstance(files, list):
+            first = len(self.said)
+            names = [_name(entry, place, self._shown) for place, entry in enumerate(files, first)]
+            self.said.add(names, files)
+        elif isinstance(files, Repeated):
+            self.said.add([name for name, _ in files.pairs], [entry for _, entry in files.pairs])
+        else:
+            self.said.add(list(files), list(files.values()))
 
 
 def _name(entry: Any, place: int, shown: str) -> str:
