@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from penstock.access.arrow_open import MOST_OPEN, OpenShards, ShardOpener
-from penstock.access.arrow_rows import RowTaker
+from penstock.access.arrow_rows import OpenRows, Taken
 from penstock.access.arrow_shards import Shard, ShardIndex, check_index, cut, read_index
 from penstock.access.backend import Backend
 from penstock.errors import OptionError, ReadError, SchemaError
@@ -65,7 +65,7 @@ class ArrowBackend(Backend):
         self._store: Store = LocalStore()
         self._files: list[DataFileInfo] = []
         self._indices: dict[int, ShardIndex] = {}
-        self._process: _Opened | None = None
+        self._process: OpenRows | None = None
         self.broken: list[str] = []
         if table is not None:
             if not all(one is None for one in (shard_row_counts, schema, storage_options, access)):
@@ -147,6 +147,15 @@ class ArrowBackend(Backend):
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         return self._opened().taker(schema).take(rows)
 
+    def take_columns(
+        self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
+    ) -> list[Taken]:
+        """What ``take`` gives, for one who checked rows and schema; of some columns as cells.
+
+        Rows are at least one, and so are columns.
+        """
+        return self._opened().taker(schema).columns(rows, as_cells=as_cells)
+
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         if not len(schema):
             return rows_only(length)
@@ -215,13 +224,13 @@ class ArrowBackend(Backend):
         with shards.lock:
             return shards.one(number)
 
-    def _opened(self) -> _Opened:
+    def _opened(self) -> OpenRows:
         """What this process has open; what a parent had is left to the parent."""
         if self._process is None or self._process.pid != os.getpid():
             opener = ShardOpener(self._store, self._files, self._schema, self._indices, self._table)
             identities = [(self._store.identity, f.path, f.file_size, f.etag) for f in self._files]
             shards = OpenShards(opener, self.shard_starts, self.shard_names, identities, MOST_OPEN)
-            self._process = _Opened(os.getpid(), shards)
+            self._process = OpenRows(os.getpid(), shards)
         return self._process
 
     def __getstate__(self) -> dict[str, Any]:
@@ -231,22 +240,6 @@ class ArrowBackend(Backend):
         packed = state["_table"]
         table = None if packed is None else ipc.open_stream(packed).read_all()
         self.__dict__.update(state, _table=table)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Opened:
-    pid: int
-    shards: OpenShards
-    takers: dict[tuple[str, ...], RowTaker] = field(default_factory=dict)
-    """by the columns that they take"""
-
-    def taker(self, schema: pa.Schema) -> RowTaker:
-        """How rows are taken in these columns."""
-        key = tuple(schema.names)
-        taker = self.takers.get(key)
-        if taker is None:
-            taker = self.takers[key] = RowTaker(schema, self.shards)
-        return taker
 
 
 def _packed(table: pa.Table | None) -> pa.Buffer | None:

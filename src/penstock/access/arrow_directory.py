@@ -14,8 +14,11 @@ from penstock.model import Int64Array
 
 __all__ = ["Directory"]
 
+_UNSEEN, _UNEVEN = -1, 0
+"""widths of columns of which no batch is known, or whose rows do not lie evenly"""
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(slots=True, eq=False)
 class Directory:
     """The batches of all shards that are open, as columns; it keeps what they refer to alive."""
 
@@ -35,12 +38,21 @@ class Directory:
     stays: npt.NDArray[np.bool_]
     """whether it is in memory that stays, and its places can be kept"""
     known: npt.NDArray[np.bool_]
-    """whether they are"""
+    """whether they are, or there are no rows"""
     places: Int64Array
     """a column for each batch"""
+    widths: Int64Array
+    """bytes of a row of each column of the data, if those of all known batches have as many and
+    lie one behind the other; never changed, but replaced"""
+    bases: Int64Array
+    """where the first of all rows would be, if all lay as those of the batch: columns as above"""
+    complete: bool = False
+    """whether all batches are known"""
 
     @classmethod
-    def of(cls, shards: dict[int, Shard], first_rows: Int64Array, places: int) -> Directory:
+    def of(
+        cls, shards: dict[int, Shard], first_rows: Int64Array, *, columns: int, places: int
+    ) -> Directory:
         """A directory in which no batch has been looked at."""
         numbers = sorted(shards)
         sizes = [len(shards[number].starts) - 1 for number in numbers]
@@ -59,8 +71,10 @@ class Directory:
             np.repeat(numbers, sizes),
             np.concatenate([np.arange(size) for size in sizes]),
             np.repeat([shards[number].stays for number in numbers], sizes),
-            np.zeros(sum(sizes), bool),
+            np.concatenate([np.diff(shards[number].starts) == 0 for number in numbers]),
             np.zeros((places, sum(sizes)), np.int64),
+            np.full((columns, 1), _UNSEEN),
+            np.zeros((columns, sum(sizes)), np.int64),
         )
 
     def learn(self, before: Directory) -> None:
@@ -70,6 +84,22 @@ class Directory:
                 here, there = self._batches_of(number), before._batches_of(number)
                 self.known[here] = before.known[there]
                 self.places[:, here] = before.places[:, there]
+                self.bases[:, here] = before.bases[:, there]
+        self.widths = before.widths
+        self.complete = bool(self.known.all())
+
+    def note(
+        self, number: int, places: Int64Array, strides: Sequence[tuple[int, int] | None]
+    ) -> None:
+        """Keep where the rows of a batch are, in each column."""
+        self.places[:, number] = places
+        found = np.array([stride or (0, _UNEVEN) for stride in strides], np.int64)
+        widths, before = found[:, 1], self.widths[:, 0]
+        widths = np.where((before == widths) | (before == _UNSEEN), widths, _UNEVEN)
+        self.bases[:, number] = found[:, 0] - self.starts[number] * widths
+        self.widths = widths[:, None]
+        self.known[number] = True
+        self.complete = bool(self.known.all())
 
     def find(self, rows: Int64Array) -> Int64Array:
         """The batches in which some rows are."""

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Container
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.access.arrow_directory import Directory
 from penstock.access.arrow_left import in_order, take_from
 from penstock.access.arrow_open import OpenShards
 from penstock.access.gather import DamagedRowError, gather_for
+from penstock.access.gather_memory import records
 from penstock.errors import ReadError
 from penstock.formats.blocks import rows_only
 from penstock.formats.cache import BoundedCache
 from penstock.model import Int64Array
 
-__all__ = ["RowTaker"]
+__all__ = ["OpenRows", "RowTaker", "Taken"]
+
+Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
+"""a column; an array is of cells: the bytes of each row, equally many, where none is null"""
 
 _DECODED_BYTES = 256 << 20
 """of record batches that had to be fetched or decompressed, kept for the next rows of them"""
@@ -48,19 +54,30 @@ class RowTaker:
         """These rows, at least one, all of them there."""
         if not self._key:
             return rows_only(len(rows))
+        return pa.Table.from_arrays(self.columns(rows), schema=self._schema)
+
+    def columns(self, rows: Int64Array, *, as_cells: Container[int] = ()) -> list[Taken]:
+        """The same in columns; of some as cells, where they can be had so."""
         with self._shards.lock:
             directory = self._covering(rows)
             if directory is None:
                 return self._in_parts(rows, self._shards.find(rows), self._shards.limit)
             batches = directory.find(rows)
-            known = directory.known[batches]
-            if not known.all():
-                self._look_at(directory, batches)
-                known = directory.known[batches]
-        passing = batches[:0] if known.all() else np.unique(batches[~known])
+            passing = self._looked_at(directory, batches)
+            widths = directory.widths
         if len(passing) > _MOST_DECODED:
             return self._in_parts(rows, batches, _MOST_DECODED)
-        return self._taken(directory, rows, batches, self._decode(directory, passing.tolist()))
+        decoded = self._decode(directory, passing)
+        try:
+            found = {} if decoded else self._even(directory, rows, batches, widths, as_cells)
+            if len(found) < len(self._key):
+                self._gather(found, directory, rows, batches, decoded)
+        except DamagedRowError as error:
+            raise self._damaged(int(rows[error.args[0]])) from error
+        except OverflowError:
+            half = len(rows) // 2
+            return _columns(pa.concat_tables([self.take(rows[:half]), self.take(rows[half:])]))
+        return [found[column] for column in range(len(self._key))]
 
     # --- where rows are
 
@@ -77,23 +94,34 @@ class RowTaker:
             return None
         shards = self._shards.some(wanted)
         places = sum(gather.count for gather in self._gathers if gather is not None)
-        directory = Directory.of(shards, self._shards.first_rows, places)
+        directory = Directory.of(
+            shards, self._shards.first_rows, columns=len(self._key), places=places
+        )
         if before is not None:
             directory.learn(before)
         self._shards.derived[self._key] = directory
         return directory
 
-    def _look_at(self, directory: Directory, batches: Int64Array) -> None:
-        """Fill in the places of batches that are wanted for the first time."""
+    def _looked_at(self, directory: Directory, batches: Int64Array) -> list[int]:
+        """The batches whose places cannot be kept, after all others have been looked at."""
+        if directory.complete or directory.known[batches].all():
+            return []
         unknown = batches[~directory.known[batches] & directory.stays[batches]]
         for number in np.unique(unknown).tolist():
             batch = directory.batch(number, self._key)
             shard = int(directory.shard[number])
             if directory.shards[shard].stays:
-                directory.places[:, number] = self._places(batch)
-                directory.known[number] = True
+                directory.note(number, self._places(batch), self._strides(batch))
             else:
                 directory.stays[directory.shard == shard] = False
+        passing: list[int] = np.unique(batches[~directory.known[batches]]).tolist()
+        return passing
+
+    def _strides(self, batch: pa.RecordBatch) -> list[tuple[int, int] | None]:
+        return [
+            None if gather is None or number in self._left else gather.stride(batch.column(name))
+            for number, (name, gather) in enumerate(zip(self._key, self._gathers, strict=True))
+        ]
 
     def _places(self, batch: pa.RecordBatch) -> Int64Array:
         """A column of which one batch cannot be gathered is left to Arrow from then on."""
@@ -131,49 +159,55 @@ class RowTaker:
 
     # --- the rows
 
-    def _taken(
+    def _even(
         self,
         directory: Directory,
         rows: Int64Array,
         batches: Int64Array,
+        widths: Int64Array,
+        as_cells: Container[int],
+    ) -> dict[int, Taken]:
+        """The columns of rows of one width, for which no batch has to be looked into."""
+        addresses = directory.bases.take(batches, axis=1)
+        addresses += widths * rows
+        found: dict[int, Taken] = {}
+        for column, width in enumerate(widths[:, 0].tolist()):
+            gather = self._gathers[column]
+            if width and gather is not None:
+                cells = records(addresses[column], width)
+                found[column] = cells if column in as_cells else gather.array(cells)
+        return found
+
+    def _gather(
+        self,
+        found: dict[int, Taken],
+        directory: Directory,
+        rows: Int64Array,
+        batches: Int64Array,
         decoded: dict[int, _Decoded],
-    ) -> pa.Table:
+    ) -> None:
+        """Add the columns that are still to be found."""
         places = directory.places.take(batches, axis=1)
         for number, made in decoded.items():
             places[:, batches == number] = made.places[:, None]
         within = rows - directory.starts[batches]
-        try:
-            columns = self._gathered(places, within)
-        except DamagedRowError as error:
-            raise self._damaged(int(rows[error.args[0]])) from error
-        except OverflowError:
-            half = len(rows) // 2
-            return pa.concat_tables([self.take(rows[:half]), self.take(rows[half:])])
-        if self._left:
+        first = 0
+        for column, gather in enumerate(self._gathers):
+            if gather is not None:
+                if column not in found and column not in self._left:
+                    found[column] = gather.rows(places[first : first + gather.count], within)
+                first += gather.count
+        if len(found) < len(self._key):
             held = {
                 number: decoded[number].batch
                 if number in decoded
                 else directory.batch(number, self._key)
                 for number in np.unique(batches).tolist()
             }
-            for column in sorted(self._left):
-                name = self._key[column]
-                arrays = {number: batch.column(name) for number, batch in held.items()}
-                columns[column] = take_from(arrays, batches, within)
-        return pa.Table.from_arrays(columns, schema=self._schema)
-
-    def _gathered(self, places: Int64Array, within: Int64Array) -> list[pa.Array | None]:
-        """The columns, with None for those that are left to Arrow."""
-        columns: list[pa.Array | None] = []
-        first = 0
-        for number, gather in enumerate(self._gathers):
-            if gather is None:
-                columns.append(None)
-                continue
-            of_column = places[first : first + gather.count]
-            columns.append(None if number in self._left else gather.rows(of_column, within))
-            first += gather.count
-        return columns
+            for column, name in enumerate(self._key):
+                if column not in found:
+                    arrays = {number: batch.column(name) for number, batch in held.items()}
+                    found[column] = take_from(arrays, batches, within)
 
     def _damaged(self, row: int) -> ReadError:
         [shard] = self._shards.find(np.array([row])).tolist()
@@ -182,9 +216,36 @@ class RowTaker:
             "point to where no data is; the file is damaged, write it again"
         )
 
-    def _in_parts(self, rows: Int64Array, keys: Int64Array, most: int) -> pa.Table:
+    def _in_parts(self, rows: Int64Array, keys: Int64Array, most: int) -> list[Taken]:
         """Rows that have too many different keys to be taken at once."""
         order = np.argsort(keys, kind="stable")
         _, begins = np.unique(keys[order], return_index=True)
         parts = np.split(order, begins[most::most])
-        return in_order(pa.concat_tables([self.take(rows[part]) for part in parts]), order)
+        taken = pa.concat_tables([self.take(rows[part]) for part in parts])
+        return _columns(in_order(taken, order))
+
+
+@dataclass(slots=True, eq=False)
+class OpenRows:
+    """What a process has open."""
+
+    pid: int
+    shards: OpenShards
+    takers: dict[tuple[str, ...], RowTaker] = field(default_factory=dict)
+    """by the columns that they take"""
+    last: tuple[pa.Schema | None, RowTaker | None] = None, None
+
+    def taker(self, schema: pa.Schema) -> RowTaker:
+        """How rows are taken in these columns."""
+        asked, taker = self.last
+        if taker is None or asked is not schema:
+            key = tuple(schema.names)
+            taker = self.takers.get(key) or RowTaker(schema, self.shards)
+            self.takers[key] = taker
+            self.last = schema, taker
+        return taker
+
+
+def _columns(table: pa.Table) -> list[Taken]:
+    columns: list[Taken] = table.columns
+    return columns

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -37,6 +38,17 @@ class Gather(ABC):
     @abstractmethod
     def places(self, array: pa.Array) -> list[int] | None:
         """Where the rows of an array are; None where they cannot be had by copying them."""
+
+    def stride(self, array: pa.Array) -> tuple[int, int] | None:
+        """Where the first row is, and the bytes of each, if they lie one behind the other.
+
+        None if some are null or of another length, or if they do not consist of bytes alone.
+        """
+        return None
+
+    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
+        """Rows that were found by their stride, from the bytes of each; else as ``rows``."""
+        raise TypeError("rows of this type have no stride")
 
     @abstractmethod
     def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
@@ -92,6 +104,13 @@ class _Fixed(Gather):
         values = _values(array)
         return None if values is None else [_bitmap(array), values]
 
+    def stride(self, array: pa.Array) -> tuple[int, int] | None:
+        values = None if array.null_count else _values(array)
+        return None if values is None else (values, self.width)
+
+    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
+        return _filled(self.type_, len(cells), None, 0, pa.py_buffer(cells))
+
     def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
         values = records(places[1] + rows * self.width, self.width)
         validity, nulls = _validity(places[0], rows)
@@ -138,6 +157,20 @@ class _Spans(Gather):
         first = address_of(offsets) + array.offset * self.offset.itemsize
         return [_bitmap(array), first, start, held]
 
+    def stride(self, array: pa.Array) -> tuple[int, int] | None:
+        places = None if array.null_count else self.places(array)
+        if places is None:
+            return None
+        at = array.offset * self.offset.itemsize
+        edges = np.frombuffer(array.buffers()[1], self.offset, len(array) + 1, at)
+        first, second, last = edges[[0, 1, -1]].tolist()
+        length = second - first
+        # the ends alone tell most columns apart, of which no more is then read
+        if length <= 0 or last - first != length * len(array) or first < 0 or last > places[3]:
+            return None
+        is_even = bool((edges[1:] - edges[:-1] == length).all())
+        return (places[2] + first * self.width, length * self.width) if is_even else None
+
     def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
         size = self.offset.itemsize
         bounds = records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
@@ -147,7 +180,7 @@ class _Spans(Gather):
         if shortest < 0 or (starts | (places[3] - stops)).min() < 0:
             wrong = (lengths < 0) | (starts < 0) | (stops > places[3])
             raise DamagedRowError(int(wrong.argmax()))
-        last = (1 << (8 * size - 1)) - 1
+        last = np.iinfo(self.offset).max
         if longest * len(rows) > last and int(lengths.sum(dtype=np.int64)) > last:
             raise OverflowError
         ends = np.zeros(len(rows) + 1, self.offset)
@@ -155,6 +188,13 @@ class _Spans(Gather):
         values = joined(places[2], starts, lengths, self.width, shortest == longest)
         validity, nulls = _validity(places[0], rows)
         return self._array(len(rows), validity, nulls, pa.py_buffer(ends), pa.py_buffer(values))
+
+    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
+        length, rows = cells.itemsize // self.width, len(cells)
+        if length * rows > np.iinfo(self.offset).max:
+            raise OverflowError
+        ends = np.arange(0, length * rows + 1, length, dtype=self.offset)
+        return self._array(rows, None, 0, pa.py_buffer(ends), pa.py_buffer(cells))
 
     def _array(
         self, rows: int, validity: pa.Buffer | None, nulls: int, ends: pa.Buffer, data: pa.Buffer
@@ -204,6 +244,12 @@ class _Extension(Gather):
 
     def places(self, array: pa.Array) -> list[int] | None:
         return self.storage.places(array.storage)
+
+    def stride(self, array: pa.Array) -> tuple[int, int] | None:
+        return self.storage.stride(array.storage)
+
+    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
+        return pa.ExtensionArray.from_storage(self.type_, self.storage.array(cells))
 
     def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
         return pa.ExtensionArray.from_storage(self.type_, self.storage.rows(places, rows))

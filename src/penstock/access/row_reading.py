@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.access.arrow import ArrowBackend
 from penstock.access.arrow_left import take_rows
+from penstock.access.arrow_rows import Taken
 from penstock.access.backend import Backend, StorageBackend
 from penstock.access.row_batch import RowBatch
 from penstock.access.row_decoding import make_decoders
@@ -35,9 +37,16 @@ class RowReader:
         self._converter = Converter(
             pa.schema(plain), form.output_format, nulls=form.nulls, ragged=form.ragged
         )
+        self._cells = self._converter.cell_columns
+        is_plain = form.output_format in ("torch", "numpy") and not decoded and bool(plain)
+        self._direct = backend if is_plain and _is_arrow(backend) else None
 
     def read(self, rows: Int64Array, *, skip: bool) -> tuple[RowBatch, list[str]]:
         """These rows, and which of them were left out and why."""
+        columns = self._columns(rows, skip)
+        if columns is not None:
+            block = self._converter.convert_columns(columns, len(rows))
+            return RowBatch(block, {}, self.form.output_format, len(rows)), []
         table, unread = self._taken(rows, skip)
         if unread:
             rows = np.delete(rows, list(unread))
@@ -50,6 +59,20 @@ class RowReader:
         reasons = [*unread.values(), *broken.values()]
         num_rows = len(rows) - len(broken)
         return RowBatch(block, decoded, self.form.output_format, num_rows), reasons
+
+    def _columns(self, rows: Int64Array, skip: bool) -> list[Taken] | None:
+        """The rows without a table between what they are read from and what they become.
+
+        None if there has to be one, or if not all rows can be read and some may be left out.
+        """
+        if self._direct is None or not len(rows):
+            return None
+        try:
+            return self._direct.take_columns(rows, self.schema, as_cells=self._cells)
+        except ReadError:
+            if not skip:
+                raise
+            return None
 
     def _taken(self, rows: Int64Array, skip: bool) -> tuple[pa.Table, dict[int, str]]:
         """The rows that can be read, and why others cannot: found by reading halves."""
@@ -87,6 +110,11 @@ class RowReader:
             for shard, _, within in self.backend.located(np.array([row])):
                 return f"row {row} (row {within[0]} of {self.backend.shard_names[shard]})"
         return f"row {row}"
+
+
+def _is_arrow(backend: StorageBackend) -> TypeGuard[ArrowBackend]:
+    """Unless somebody has changed what is taken."""
+    return isinstance(backend, ArrowBackend) and type(backend).take is ArrowBackend.take
 
 
 def _projected(backend: StorageBackend, columns: list[str] | None) -> pa.Schema:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import torch
 
 from penstock.convert.columns import ArrayColumn, Column, ObjectColumn, StructColumn, TensorColumn
-from penstock.convert.dense import Dense, dense_values
+from penstock.convert.dense import Dense, dense_cells, dense_values
 from penstock.convert.memory import null_mask, storage, writable
 from penstock.convert.nulls import REFUSE, null_error
 from penstock.convert.ragged import RaggedColumn
@@ -22,6 +22,8 @@ from penstock.errors import OptionError
 __all__ = ["Builder", "DenseBuilder", "ObjectBuilder", "RaggedBuilder", "StructBuilder", "rebuild"]
 
 Mask = npt.NDArray[np.bool_]
+
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 
 
 class Builder(Protocol):
@@ -52,6 +54,18 @@ class DenseBuilder:
         values, nulls = dense_values(array, self.dense, self.path)
         if nulls is not None and nulls.any():
             values = _filled(values, nulls, self.fill, self.path, self.dense, len(array))
+        return self._columns(values, nulls)
+
+    @property
+    def takes_cells(self) -> bool:
+        """Whether it builds from the bytes of each row, equally many, where none is null."""
+        return self.dense.cast is None
+
+    def of_cells(self, cells: npt.NDArray[Any]) -> list[Column]:
+        """What is built of the rows that have these bytes."""
+        return self._columns(dense_cells(cells, self.dense, self.path), None)
+
+    def _columns(self, values: npt.NDArray[Any], nulls: Mask | None) -> list[Column]:
         arrays = [values]
         if len(self.keys) > 1:
             arrays.append(np.zeros(values.shape, np.bool_) if nulls is None else nulls)
@@ -117,11 +131,22 @@ class ObjectBuilder:
         if nulls is not None and self.fill is REFUSE:
             raise null_error(self.path, self.type_, array.null_count, len(array), self.example)
         fill = None if self.fill is REFUSE else self.fill
-        columns: list[Column] = [ObjectColumn.of(array, fill, as_array=not self.for_torch)]
-        if len(self.keys) > 1:
-            mask = np.zeros(len(array), np.bool_) if nulls is None else nulls
-            columns.append(dense_column(mask, self.for_torch))
-        return columns
+        return self._columns(ObjectColumn.of(array, fill, not self.for_torch), len(array), nulls)
+
+    @property
+    def takes_cells(self) -> bool:
+        """Whether it builds from the bytes of each row, equally many, where none is null."""
+        return any(is_bytes(self.type_) for is_bytes in _BYTES)
+
+    def of_cells(self, cells: npt.NDArray[Any]) -> list[Column]:
+        """What is built of the rows that have these bytes."""
+        return self._columns(ObjectColumn(cells, None, not self.for_torch), len(cells), None)
+
+    def _columns(self, values: Column, rows: int, nulls: Mask | None) -> list[Column]:
+        if len(self.keys) == 1:
+            return [values]
+        mask = np.zeros(rows, np.bool_) if nulls is None else nulls
+        return [values, dense_column(mask, self.for_torch)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from penstock.convert.freed_batches import keep_freed_batches
 from penstock.convert.memory import storage
 
 __all__ = ["ArrayColumn", "Column", "ObjectColumn", "Rows", "StructColumn", "TensorColumn"]
@@ -180,9 +181,10 @@ class StructColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectColumn:
-    """Values without a fixed size, left in Arrow until a batch needs them as Python objects."""
+    """Values without a fixed size, left as they are until a batch needs them as Python objects."""
 
-    values: pa.Array
+    values: pa.Array | npt.NDArray[Any]
+    """in Arrow; or cells, which are bytes of one length, none of them null"""
     fill: Any
     """stands where a row is null"""
     as_array: bool
@@ -193,17 +195,23 @@ class ObjectColumn:
         return int(self.values.nbytes)
 
     def slice(self, start: int, length: int) -> ObjectColumn:
-        return ObjectColumn(self.values.slice(start, length), self.fill, self.as_array)
+        return ObjectColumn(self.values[start : start + length], self.fill, self.as_array)
 
     def take(self, rows: Rows) -> ObjectColumn:
-        return ObjectColumn(self.values.take(pa.array(rows)), self.fill, self.as_array)
+        values = self.values
+        values = values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+        return ObjectColumn(values, self.fill, self.as_array)
 
     def split(self, batch_size: int) -> Iterator[Any]:
+        keep_freed_batches()
         for start in range(0, len(self.values), batch_size):
-            objects = self._objects(self.values.slice(start, batch_size))
+            objects = self._objects(self.values[start : start + batch_size])
             yield object_array(objects) if self.as_array else objects
 
-    def _objects(self, values: pa.Array) -> list[Any]:
+    def _objects(self, values: pa.Array | npt.NDArray[Any]) -> list[Any]:
+        if isinstance(values, np.ndarray):
+            cells: list[bytes] = values.tolist()
+            return cells
         if _is_large(values.type):
             objects = values.to_numpy(zero_copy_only=False).tolist()  # 10 x faster than to_pylist
         else:
@@ -217,14 +225,15 @@ class ObjectColumn:
 
     def to_send(self) -> ObjectColumn | None:
         """Strings and bytes are made as fast from Arrow as from a pickle; anything else is not."""
-        return self if _is_large(self.values.type) else None
+        values = self.values
+        return self if isinstance(values, np.ndarray) or _is_large(values.type) else None
 
     def pin(self) -> ObjectColumn:
         return self
 
     @classmethod
     def concat(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn:
-        joined = pa.concat_arrays([column.values for column in columns])
+        joined = pa.concat_arrays([_in_arrow(column.values) for column in columns])
         return cls(joined, columns[0].fill, columns[0].as_array)
 
     @classmethod
@@ -238,6 +247,14 @@ class ObjectColumn:
                 values = pa.concat_arrays([values, values[:0]])  # pyarrow 16 casts from its start
             values = values.cast(pa.large_binary())
         return cls(values, fill, as_array)
+
+
+def _in_arrow(values: pa.Array | npt.NDArray[Any]) -> pa.Array:
+    if not isinstance(values, np.ndarray):
+        return values
+    ends = np.arange(0, values.nbytes + 1, values.itemsize, dtype=np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(values)]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers, 0)
 
 
 def taken(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 
 from penstock.convert.blocks import ArrowBlock, Block, ColumnBlock
-from penstock.convert.builders import Builder, rebuild
+from penstock.convert.builders import Builder, DenseBuilder, ObjectBuilder, rebuild
 from penstock.convert.columns import Column, StructColumn
 from penstock.convert.fields import FieldPlanner, field_paths
 from penstock.convert.memory import contiguous
@@ -21,6 +22,7 @@ from penstock.errors import OptionError, SchemaError
 __all__ = ["Converter"]
 
 _OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
+_OF_CELLS = (DenseBuilder, ObjectBuilder)
 
 
 class Converter:
@@ -60,12 +62,30 @@ class Converter:
             if table.num_columns:  # a table of no columns would forget its rows
                 table = pa.Table.from_arrays(table.columns, schema=self.schema)
             return ArrowBlock(table, self.output_format == "dict")
-        columns = [
+        return self.convert_columns(table.columns, table.num_rows)
+
+    @property
+    def cell_columns(self) -> frozenset[int]:
+        """The columns that ``convert_columns`` also takes as cells."""
+        return frozenset(
+            number
+            for number, builder in enumerate(self._builders)
+            if isinstance(builder, _OF_CELLS) and builder.takes_cells
+        )
+
+    def convert_columns(
+        self, columns: Sequence[pa.ChunkedArray | pa.Array | npt.NDArray[Any]], num_rows: int
+    ) -> Block:
+        """The same of all columns of the schema, for torch and numpy.
+
+        An array of numpy has the bytes of each row, equally many, where none is null.
+        """
+        made = [
             column
-            for builder, values in zip(self._builders, table.columns, strict=True)
+            for builder, values in zip(self._builders, columns, strict=True)
             for column in _columns(builder, values)
         ]
-        return ColumnBlock(StructColumn(self._names, tuple(columns), table.num_rows))
+        return ColumnBlock(StructColumn(self._names, tuple(made), num_rows))
 
     def block(self, arrays: Sequence[npt.NDArray[Any]]) -> Block:
         """The block whose ``arrays()`` these are, over the same memory."""
@@ -84,7 +104,14 @@ class Converter:
             )
 
 
-def _columns(builder: Builder, values: pa.ChunkedArray) -> Iterable[Column]:
+def _columns(
+    builder: Builder, values: pa.ChunkedArray | pa.Array | npt.NDArray[Any]
+) -> Iterable[Column]:
+    if isinstance(values, np.ndarray):
+        assert isinstance(builder, _OF_CELLS)
+        return builder.of_cells(values)
+    if isinstance(values, pa.Array):
+        return builder.build(values)
     parts = [builder.build(array) for array in contiguous(values)]
     if len(parts) == 1:
         return parts[0]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import count
 from pickle import PickleBuffer
 from typing import Any, Protocol
@@ -19,13 +18,13 @@ import pyarrow as pa
 
 from penstock.convert.builders import dense_column
 from penstock.convert.columns import Column, Rows, object_array
+from penstock.convert.freed_batches import keep_freed_batches
 from penstock.convert.nulls import REFUSE, null_error
 
 __all__ = ["LENT_TYPE", "Lender", "LentBuilder", "LentColumn", "enlisted", "lent_array"]
 
 LENT_TYPE = pa.struct([("lender", pa.int64()), ("offset", pa.int64()), ("size", pa.int64())])
 _BYTES_A_ROW = 24
-_KEPT_BYTES = 24 << 20
 _ABSENT = -1
 """the size of what is null"""
 
@@ -105,7 +104,7 @@ class LentColumn:
         )
 
     def split(self, batch_size: int) -> Iterator[Any]:
-        _keep_freed_memory()
+        keep_freed_batches()
         for start in range(0, len(self.which), batch_size):
             made = self.slice(start, batch_size).read("read")
             yield object_array(made) if self.as_array else made
@@ -150,16 +149,6 @@ class LentColumn:
             first.fill,
             first.as_array,
         )
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Let this process use the memory of batches again.
-
-    glibc gives what is freed back to the system, and fresh pages cost as much as the copy into
-    them. From the first large block that is freed on it keeps twice the size of that.
-    """
-    bytes(_KEPT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
