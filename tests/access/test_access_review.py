@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import ArrowDataset, OptionError, SkippedDataWarning
-from penstock.access import ArrowBackend
+from penstock.access import ArrowBackend, RowDataset
 
 
 def shards(directory: Path, **columns: pa.DataType) -> list[Path]:
@@ -91,3 +91,21 @@ def test_slices_of_small_integers_do_not_overflow() -> None:
     backend = ArrowBackend(table=pa.table({"x": range(250)}))
     with pytest.raises(IndexError):
         backend.slice(np.uint8(200), np.uint8(100))  # type: ignore[arg-type]
+
+
+def test_integers_that_are_objects_are_integers() -> None:
+    backend = ArrowBackend(table=pa.table({"x": range(10)}))
+    some = np.array([3, np.int64(-1), 3], dtype=object)
+    assert backend.take(some)["x"].to_pylist() == [3, 9, 3]
+    assert RowDataset(backend)[some]["x"].tolist() == [3, 9, 3]
+    with pytest.raises(IndexError, match="there is no row 10"):
+        backend.take(np.array([3, 10], dtype=object))
+    with pytest.raises(TypeError):
+        backend.take(np.array([3, None], dtype=object))
+
+
+def test_columns_of_a_generator_are_read() -> None:
+    backend = ArrowBackend(table=pa.table({"x": range(10), "y": range(10)}))
+    assert backend.take([1], columns=(name for name in "y")).column_names == ["y"]  # type: ignore[arg-type]
+    rows = RowDataset(backend).select_columns(name for name in "y")  # type: ignore[arg-type]
+    assert rows.column_names == ["y"]

@@ -119,8 +119,12 @@ def test_batches_end_where_groups_do(tmp_path: Path) -> None:
     assert part.unit_rows(0) == 300 * max(1, (1 << 18) // (path.stat().st_size // 3000 * 300))
 
 
-def test_no_columns(folder: Path) -> None:
+def test_no_columns(folder: Path, tmp_path: Path) -> None:
+    nested = tmp_path / "nested.array_record"
+    write_array_record(pa.table({"s": [{"a": 1}]}), nested)
+    assert ArrayRecordBackend(nested).get_row(0, columns=[]) == {}
     backend = ArrayRecordBackend(folder)
+    assert backend.get_row(1, columns=[]) == {}
     assert backend.take([1, 2], columns=[]).num_rows == 2
     assert backend.slice(1, 5, columns=[]).num_rows == 5
     with pytest.raises(SchemaError, match="no column 'x'"):

@@ -68,6 +68,24 @@ def test_columns_are_described_once(tmp_path: Path) -> None:
     assert backend._taker(some) is not backend._taker(backend.schema)
 
 
+@pytest.mark.parametrize("row_group_size", [50, 2_000], ids=["small groups", "large groups"])
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view(), pa.list_(pa.string_view())])
+def test_strings_behind_views(tmp_path: Path, kind: pa.DataType, row_group_size: int) -> None:
+    text = ["long enough for a page of its own " * 120 + str(i) for i in range(4_000)]
+    values = [[one] for one in text] if pa.types.is_nested(kind) else text
+    table = pa.table({"id": range(4_000), "text": pa.array(values, kind)})
+    path = tmp_path / "a.parquet"
+    small_pages = {"data_page_size": 4_096, "write_batch_size": 16, "write_page_index": True}
+    plain = {"use_dictionary": False, "compression": "none"}
+    pq.write_table(table, path, row_group_size=row_group_size, **small_pages, **plain)
+    backend = ParquetBackend(path)
+    for rows in ([3_999, 0, 7, 7], [2, 3]):
+        taken = backend.take(rows)
+        assert taken.to_pylist() == [table.slice(row, 1).to_pylist()[0] for row in rows]
+        assert taken.schema == backend.schema == table.schema
+    assert backend.slice(30, 40).to_pylist() == table.slice(30, 40).to_pylist()
+
+
 @pytest.mark.slow
 def test_more_strings_than_fit_into_one_array(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"

@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_windows_of_frames_in_lance() -> None:
-    there = Path(__file__).with_name("video_frames_in_lance.py")
+
+@pytest.mark.parametrize("module", ["video_frames_in_lance.py", "video_lists_in_lance.py"])
+def test_windows_of_frames_in_lance(module: str) -> None:
+    there = Path(__file__).with_name(module)
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(there)],

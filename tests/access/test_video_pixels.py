@@ -192,3 +192,16 @@ def test_a_row_that_is_another_frame_than_the_list_says_is_named(
     made = reader(frames(counts).take(rows), counts=counts, length=2)
     with pytest.raises(ReadError, match=told):
         made.read(np.array([0]), made.schema)
+
+
+@pytest.mark.parametrize(("video", "number"), [(0, None), (None, 1)])
+def test_a_frame_without_a_number_disagrees_with_its_list(
+    video: int | None, number: int | None
+) -> None:
+    named = {"video_id": [0, video, 0], "frame_idx": [0, number, 2]}
+    table = pa.table({**named, "bytes": frames([3])["bytes"]})
+    made = reader(table, counts=[3])
+    assert made.read(np.array([0, 2]), made.schema).num_rows == 2
+    told = f"row 1 should be frame 1 of video 0, and is frame {number} of video {video}"
+    with pytest.raises(ReadError, match=told):
+        made.read(np.array([0, 1]), made.schema)

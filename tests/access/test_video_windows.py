@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.access.video_sidecar import VIDEO_SCHEMA, derived, from_sidecar
+from penstock.access.video_sidecar import VIDEO_SCHEMA, check_frames, derived, from_sidecar
 from penstock.access.video_windows import Videos, WindowOptions, Windows
 from penstock.errors import OptionError, PenstockError, ReadError, SchemaError
 
@@ -100,6 +100,24 @@ def test_a_list_of_videos_may_be_in_any_order() -> None:
     assert videos.details["key"].to_pylist() == ["a", "b"]
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+def test_a_video_without_frames_stands_anywhere_in_a_list(order: list[int]) -> None:
+    none = sidecar(video_id=[9, 10], frames=[0, 0], first_row=[3, 3]).slice(0, 1)
+    table = pa.concat_tables([sidecar(), none]).take(order)
+    videos = from_sidecar(table, 7, "frames.lance")
+    assert videos.ids.tolist() == [7, 9, 8]
+    assert videos.starts.tolist() == [0, 3, 3, 7]
+
+
+def test_a_list_need_not_know_where_videos_come_from() -> None:
+    nothing = [None, None]
+    table = sidecar(key=[None, "b"], path=nothing, checksum=nothing, metadata=nothing)
+    assert from_sidecar(table, 7, "frames.lance").details.to_pylist() == [
+        {"key": "7", "path": "", "checksum": "", "metadata": "{}"},
+        {"key": "b", "path": "", "checksum": "", "metadata": "{}"},
+    ]
+
+
 @pytest.mark.parametrize(
     ("table", "told"),
     [
@@ -150,3 +168,10 @@ def test_a_frame_that_is_there_twice_is_refused() -> None:
 def test_a_frame_of_no_video_is_refused() -> None:
     with pytest.raises(ReadError, match="video_id is null in row 1"):
         derived(ids([(1, 4), (None, 5)]))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.uint8())])
+def test_frames_that_are_no_bytes_are_refused(kind: pa.DataType) -> None:
+    schema = pa.schema({"video_id": pa.int64(), "frame_idx": pa.int64(), "bytes": kind})
+    with pytest.raises(SchemaError, match=r"frames\.lance: the column 'bytes' is "):
+        check_frames(schema, "frames.lance")

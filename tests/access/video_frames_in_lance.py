@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
-from video_rows import frames, pixels, video_list
+from video_rows import frames, pixels, video_list, write
 
 from penstock.access import StorageBackend
 from penstock.access.video_frames import VideoFramesBackend
-from penstock.access.video_sidecar import VIDEOS_KEY
 from penstock.errors import OptionError, ReadError, SchemaError, StateMismatchError
 from penstock.loader.epoch import SkippedDataWarning
 from penstock.loader.video_frames import VideoFramesDataset
@@ -38,17 +37,6 @@ class Clips(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.from_numpy(self.backend.get_row(index)["video"])
-
-
-def write(place: Path, rows: pa.Table, listed: pa.Table | None) -> str:
-    import lance
-
-    uri = str(place / "frames.lance")
-    if listed is not None:
-        lance.write_dataset(listed, f"{uri}/videos.lance", mode="overwrite")
-        rows = rows.replace_schema_metadata({VIDEOS_KEY: "videos.lance"})
-    lance.write_dataset(rows, uri, max_rows_per_file=20, mode="overwrite")
-    return uri
 
 
 def clip(video: int, start: int) -> np.ndarray:
@@ -163,22 +151,6 @@ def test_rows_in_any_order_are_found_without_a_list(tmp_path: Path) -> None:
     assert backend.num_shards == 1
 
 
-def test_a_list_that_disagrees_is_refused(tmp_path: Path) -> None:
-    listed = video_list([*COUNTS, 2])
-    backend = VideoFramesBackend(write(tmp_path, frames(COUNTS), listed), **WINDOWS)
-    with pytest.raises(ReadError, match=r"disagrees with its rows.*77 frames.*75 rows"):
-        len(backend)
-
-
-def test_a_list_that_is_not_there_is_told_of(tmp_path: Path) -> None:
-    import lance
-
-    rows = frames(COUNTS).replace_schema_metadata({VIDEOS_KEY: "lost.lance"})
-    lance.write_dataset(rows, tmp_path / "frames.lance")
-    with pytest.raises(ReadError, match=r"the list of videos of .*lost\.lance"):
-        len(VideoFramesBackend(tmp_path / "frames.lance"))
-
-
 @pytest.mark.parametrize("name", ["video_id", "frame_idx"])
 def test_ids_that_are_no_numbers_are_refused(tmp_path: Path, name: str) -> None:
     rows = frames(COUNTS)
@@ -200,24 +172,6 @@ def test_a_window_longer_than_every_video_is_refused(uri: str) -> None:
     with pytest.raises(OptionError, match=r"spans 41 frames.*longest of 5 videos has 40"):
         len(VideoFramesBackend(uri, window_length=41))
     assert len(VideoFramesBackend(uri, window_length=40)) == 1
-
-
-def test_a_list_is_given_to_rows_that_have_none(tmp_path: Path) -> None:
-    import lance
-
-    uri = write(tmp_path, frames(COUNTS), None)
-    lance.write_dataset(video_list(COUNTS), f"{uri}/videos.lance")
-    lance.dataset(uri).update_schema_metadata({VIDEOS_KEY.decode(): "videos.lance"})
-    assert VideoFramesBackend(uri, **WINDOWS).segment_info(0).key == "clip/0"
-
-
-def test_the_list_outlives_a_clean_up_of_lance(uri: str) -> None:
-    from datetime import timedelta
-
-    import lance
-
-    lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
-    assert len(VideoFramesBackend(uri, **WINDOWS)) == len(EXPECTED)
 
 
 def test_windows_stream_through_the_loader(uri: str) -> None:

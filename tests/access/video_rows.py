@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from penstock.access.video_sidecar import FRAME_SCHEMA, VIDEO_SCHEMA
+from penstock.access.video_sidecar import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
 
 Pixels = npt.NDArray[np.uint8]
 Sizes = dict[int, tuple[int, int]]
@@ -65,3 +66,15 @@ def video_list(counts: list[int], sizes: Sizes | None = None) -> pa.Table:
         },
         schema=VIDEO_SCHEMA,
     )
+
+
+def write(place: Path, rows: pa.Table, listed: pa.Table | None) -> str:
+    """A data set of these frames, and maybe a list of its videos."""
+    import lance
+
+    uri = str(place / "frames.lance")
+    if listed is not None:
+        lance.write_dataset(listed, f"{uri}/videos.lance", mode="overwrite")
+        rows = rows.replace_schema_metadata({VIDEOS_KEY: "videos.lance"})
+    lance.write_dataset(rows, uri, max_rows_per_file=20, mode="overwrite")
+    return uri

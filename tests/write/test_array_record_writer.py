@@ -258,6 +258,8 @@ def test_a_target_inside_of_the_source(tmp_path: Path) -> None:
         ({"compression": "zip:3"}, "Unknown option zip"),
         ({"compression": 3}, "compression must be a str"),
         ({"writer_options": {"nope": 1}}, "Unknown option nope"),
+        ({"writer_options": "nope:1"}, "Unknown option nope"),
+        ({"writer_options": ["nope"]}, "writer_options must be a mapping or a str"),
         ({"storage_options": {}}, "options of paths"),
     ],
 )

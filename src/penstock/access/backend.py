@@ -225,6 +225,7 @@ class Backend(ABC):
             return self.schema
         if isinstance(columns, str):
             raise TypeError(f"columns must be a list of names, not {columns!r}")
+        columns = list(columns)
         known = {field.name: field for field in self.schema}
         unknown = [name for name in columns if name not in known]
         if unknown:
@@ -273,9 +274,13 @@ def checked_indices(indices: Indices | range, count: int, what: str = "row") -> 
         raise TypeError(f"indices must be a list or one-dimensional, not of shape {given.shape}")
     if not len(given):
         return np.empty(0, np.int64)
-    if given.dtype.kind in "Of" and all(isinstance(one, int) for one in indices):
-        far = next(one for one in indices if not -count <= one < count)  # beyond 64 bits
-        raise IndexError(f"there is no {what} {far}: there are {count}")
+    if given.dtype == np.int64 and int(np.maximum.reduce(given.view(np.uint64))) < count:
+        return given  # those from the end would be huge as unsigned numbers
+    if given.dtype.kind in "Of" and all(isinstance(one, int | np.integer) for one in indices):
+        far = [one for one in indices if not -count <= one < count]
+        if far:  # maybe beyond 64 bits
+            raise IndexError(f"there is no {what} {far[0]}: there are {count}")
+        given = given.astype(np.int64)
     if given.dtype.kind not in "iu":
         raise TypeError(f"indices must be integers, not {given.dtype}")
     rows = given.astype(np.int64, copy=False)

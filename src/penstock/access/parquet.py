@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.access.arrow_left import take_rows
 from penstock.access.backend import Backend
 from penstock.access.parquet_groups import RowTaker, groups_of, rows_by_group, runs_of_rows
 from penstock.errors import OptionError
@@ -136,7 +137,10 @@ class ParquetBackend(Backend):
         table = pa.concat_tables(self._taker(schema).take(wanted)).combine_chunks()
         if len(distinct) == len(rows) and (order[:-1] < order[1:]).all():
             return table
-        return table.take(pa.array(order))
+        try:
+            return table.take(pa.array(order))
+        except pa.ArrowNotImplementedError:  # strings behind views
+            return take_rows(table, order)
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         if not len(schema):

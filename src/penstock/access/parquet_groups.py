@@ -11,7 +11,9 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
+from penstock.access.arrow_left import take_rows
 from penstock.errors import ReadError
 from penstock.formats.cache import BoundedCache
 from penstock.formats.failures import naming
@@ -158,7 +160,7 @@ class RowTaker:
         large = {one.group: (place, one) for place, one in some if _is_large(one)}
         file = some[0][1].file
         key = self._file_key(file)
-        if not large or _unusable.get(key):
+        if not large or _unusable.get(key) or any(map(_has_views, self.schema.types)):
             return []
         constants = self.rows.path_columns.values(file.path)
         stored = [name for name in self.schema.names if name not in constants]
@@ -243,8 +245,18 @@ def _is_less(pages: Selection, key: tuple[Hashable, ...]) -> bool:
 
 def _picked(table: pa.Table, rows: Int64Array) -> pa.Table:
     """Copied: a user may write into what is taken, and must not write into what is kept."""
-    columns = [pick(column, rows) for column in table.columns]
+    try:
+        columns = [pick(column, rows) for column in table.columns]
+    except pa.ArrowNotImplementedError:
+        return take_rows(table, rows)
     return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _has_views(type_: pa.DataType) -> bool:
+    """Whether there are strings behind views, of which pyarrow can take none."""
+    if pt.is_string_view(type_) or pt.is_binary_view(type_):
+        return True
+    return any(_has_views(type_.field(number).type) for number in range(type_.num_fields))
 
 
 _groups: BoundedCache[pa.Table] = BoundedCache(lambda table: int(table.nbytes))

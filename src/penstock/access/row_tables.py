@@ -115,6 +115,11 @@ def _check_result(results: object, rows: int, start: int) -> None:
     if not isinstance(results, Mapping):
         raise OptionError(f"map: the batch from row {start} on became {results!r}, and not a dict")
     for name, values in results.items():
+        if not hasattr(values, "__len__"):
+            raise OptionError(
+                f"map: column {name!r} of the batch from row {start} on is {values!r}, and not a "
+                "list of values"
+            )
         if len(values) != rows:
             raise OptionError(
                 f"map: column {name!r} has {len(values)} values for the {rows} rows from row "

@@ -187,6 +187,7 @@ class RowDataset(Dataset[Any]):
         """Only these columns, in this order; others are not read."""
         if isinstance(columns, str):
             raise OptionError(f"columns must be a list of names, not {columns!r}")
+        columns = list(columns)
         unknown = [name for name in columns if name not in self.column_names]
         if unknown:
             known = ", ".join(self.column_names)

@@ -86,11 +86,14 @@ class VideoFramesBackend(Backend):
         self._storage_options = storage_options
         self.skips_broken = False
         """whether streams leave windows out that do not decode, and tell of them at their end"""
+        self._list_version: int | None = None
         self._is_copy = False
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("options", "form", "frames", "_storage_options", "skips_broken")
-        return {name: self.__dict__[name] for name in kept}
+        videos: Videos | None = self.__dict__.get("videos")
+        version = self._list_version if videos is None else videos.list_version
+        return {**{name: self.__dict__[name] for name in kept}, "_list_version": version}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _is_copy=True)
@@ -108,7 +111,7 @@ class VideoFramesBackend(Backend):
         if self._is_copy and self.frames.num_rows:
             # A worker reads in any case: then Lance may as well read the list here.
             self.frames.take([0], columns=self.frames.schema.names[:1])
-        return load_videos(self.frames, self._storage_options)
+        return load_videos(self.frames, self._storage_options, self._list_version)
 
     @computed_once
     def windows(self) -> Windows:
@@ -147,11 +150,22 @@ class VideoFramesBackend(Backend):
             checksum=details["checksum"],
             start_frame=int(numbers[0]),
             frame_indices=tuple(numbers.tolist()),
-            metadata=json.loads(details["metadata"] or "{}"),
+            metadata=self._metadata(details),
         )
 
+    def _metadata(self, details: dict[str, str]) -> dict[str, Any]:
+        try:
+            noted: dict[str, Any] = json.loads(details["metadata"] or "{}")
+        except ValueError as error:
+            raise ReadError(
+                f"the list of videos of {self.uri}: the metadata of {details['key']!r} is not "
+                f"JSON: {error}"
+            ) from None
+        return noted
+
     def segment_filename(self, window: int) -> str:
-        """A name for a file of a window: no other has it, and no directory is in it."""
+        """A name for a file of a window, without directories: if videos have different keys, no
+        other window has it."""
         info = self.segment_info(window)
         key = quote(info.key, safe=" ")
         return f"{key}_{info.start_frame:06d}-{info.frame_indices[-1]:06d}"
@@ -240,6 +254,8 @@ def _checked_size(size: object) -> tuple[int, int] | None:
     if size is None:
         return None
     sides = tuple(size) if isinstance(size, tuple | list) else ()
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+    if len(sides) != 2 or not all(
+        isinstance(side, int | np.integer) and side > 0 for side in sides
+    ):
         raise OptionError(f"resize must be (height, width), not {size!r}")
-    return sides
+    return int(sides[0]), int(sides[1])

@@ -35,7 +35,7 @@ Slice = Callable[[int, int, list[str]], pa.Table]
 """rows from one on, so many, some columns"""
 
 
-def load_videos(frames: LanceBackend, options: Options | None) -> Videos:
+def load_videos(frames: LanceBackend, options: Options | None, list_version: int | None) -> Videos:
     """The videos that the list beside the frames names, or else those that the rows tell of.
 
     For the latter the ids of all rows are read, and the size of all videos is that of the first
@@ -46,12 +46,14 @@ def load_videos(frames: LanceBackend, options: Options | None) -> Videos:
     if name is None:
         return _found_by_rows(frames, options)
     try:
-        listed = LanceBackend(f"{frames.uri}/{name.decode()}", storage_options=options)
+        where = f"{frames.uri}/{name.decode()}"
+        listed = LanceBackend(where, version=list_version, storage_options=options)
         with _reading(listed, options) as read:
             table = read(0, listed.num_rows, listed.schema.names)
     except (NothingFoundError, ReadError) as error:
         raise ReadError(f"the list of videos of {frames.uri} cannot be read: {error}") from error
-    return from_sidecar(table, frames.num_rows, frames.uri)
+    videos = from_sidecar(table, frames.num_rows, frames.uri)
+    return replace(videos, list_version=listed.version)
 
 
 def _found_by_rows(frames: LanceBackend, options: Options | None) -> Videos:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.access.backend import Backend
 from penstock.access.video_decoding import FrameForm, Slots, decode_into
@@ -162,8 +163,8 @@ class WindowReader:
         table = self.frames.take(rows, columns=FRAME_SCHEMA.names)
         videos = self._videos_of(places)
         expected = known.ids[videos], known.frame_numbers(videos, places - known.starts[videos])
-        found = [_numbers(table[name]) for name in (VIDEO_ID, FRAME_IDX)]
-        wrong = np.flatnonzero((found[0] != expected[0]) | (found[1] != expected[1]))
+        found = [table[name] for name in (VIDEO_ID, FRAME_IDX)]
+        wrong = np.flatnonzero(_differs(found[0], expected[0]) | _differs(found[1], expected[1]))
         if len(wrong):
             at = int(wrong[0])
             raise ReadError(
@@ -198,6 +199,7 @@ def _without(
     return kept, np.concatenate([[0], np.cumsum(lengths[whole])])
 
 
-def _numbers(column: pa.ChunkedArray) -> Int64Array:
-    numbers: Int64Array = column.to_numpy().astype(np.int64, copy=False)
-    return numbers
+def _differs(column: pa.ChunkedArray, expected: Int64Array) -> npt.NDArray[np.bool_]:
+    """Where a column has other numbers, or none."""
+    same = pc.equal(column, pa.array(expected)).fill_null(False)
+    return ~np.asarray(same)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from penstock.access.video_windows import Videos
@@ -53,6 +54,11 @@ def check_frames(schema: pa.Schema, uri: str) -> None:
                 f"{uri}: the column {name!r} is {schema.field(name).type}: frames of videos are "
                 "found by whole numbers; write it as int64"
             )
+    encoded = schema.field(FRAME_BYTES).type
+    if not (pt.is_binary(encoded) or pt.is_large_binary(encoded)):
+        raise SchemaError(
+            f"{uri}: the column {FRAME_BYTES!r} is {encoded}, and encoded frames are binary"
+        )
 
 
 def from_sidecar(table: pa.Table, rows: int, uri: str) -> Videos:
@@ -60,7 +66,8 @@ def from_sidecar(table: pa.Table, rows: int, uri: str) -> Videos:
     missing = [name for name in VIDEO_SCHEMA.names if name not in table.schema.names]
     if missing:
         raise SchemaError(f"the list of videos of {uri} has no column {missing[0]!r}")
-    table = table.select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA).sort_by("first_row")
+    in_order = [("first_row", "ascending"), ("frames", "ascending")]  # a video may have no frame
+    table = table.select(VIDEO_SCHEMA.names).cast(VIDEO_SCHEMA).sort_by(in_order)
     for name in ("video_id", "frames", "first_row", "height", "width"):
         if table[name].null_count:
             raise _disagrees(uri, f"{name} is null in {table[name].null_count} places")
@@ -79,7 +86,14 @@ def from_sidecar(table: pa.Table, rows: int, uri: str) -> Videos:
     if len(np.unique(ids)) < len(ids):
         raise _disagrees(uri, "it names a video_id twice")
     heights, widths = _numbers(table, "height"), _numbers(table, "width")
-    return Videos(ids, starts, table.select(_DETAILS), heights, widths)
+    return Videos(ids, starts, _details(table), heights, widths)
+
+
+def _details(table: pa.Table) -> pa.Table:
+    """What is noted of videos, of which a list need not know anything: keys are the ids then."""
+    keys = pc.coalesce(table["key"], table["video_id"].cast(pa.string()))
+    rest = [pc.fill_null(table[name], "") for name in ("path", "checksum")]
+    return pa.table([keys, *rest, pc.fill_null(table["metadata"], "{}")], _DETAILS)
 
 
 def derived(rows_of_ids: pa.Table) -> Videos:

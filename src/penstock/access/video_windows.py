@@ -67,6 +67,8 @@ class Videos:
     """the row of each frame, where frames do not lie in the order of videos and time"""
     numbers: Int64Array | None = None
     """the ``frame_idx`` of each frame, where those of a video do not count from 0"""
+    list_version: int | None = None
+    """of the list that they are from, if there is one"""
 
     @property
     def frames(self) -> Int64Array:

@@ -148,9 +148,10 @@ class PackedRows:
     def row(self, record: bytes, schema: pa.Schema, where: Where) -> dict[str, Any]:
         """Some columns of one record, as Python values."""
         values = self._single.values(record, self.header, schema.names)
-        if values is None:
-            values = self.table([record], schema, where).to_pylist()[0]
-        return values
+        if values is not None:
+            return values
+        table = self.table([record], schema, where)
+        return {name: table.column(name)[0].as_py() for name in schema.names}
 
     def _unpacked(self, schema: pa.Schema, records: Sequence[bytes], where: Where) -> pa.Table:
         rows, cells = self._parts(records, where)

@@ -49,7 +49,7 @@ def write_array_record(
     group_size: int = 1,
     compression: str = "zstd:3",
     shard_records: int | None = None,
-    writer_options: Mapping[str, Any] | None = None,
+    writer_options: Mapping[str, Any] | str | None = None,
     format: str | None = None,
     columns: Sequence[str] | None = None,
     storage_options: Options | None = None,
@@ -243,7 +243,7 @@ def _options(
     group_size: int,
     compression: str,
     shard_records: int | None,
-    more: Mapping[str, Any] | None,
+    more: Mapping[str, Any] | str | None,
 ) -> str:
     """What the package's writer takes, as the text that it takes."""
     for name, value in (("group_size", group_size), ("shard_records", shard_records)):
@@ -254,8 +254,11 @@ def _options(
     if not isinstance(compression, str):
         raise OptionError(f'compression must be a str such as "zstd:3", not {compression!r}')
     packing = "uncompressed" if compression == "none" else compression
-    others = [f"{name}:{value}" for name, value in (more or {}).items()]
-    return ",".join([f"group_size:{group_size}", packing, *others])
+    if not isinstance(more, Mapping | str | None):
+        raise OptionError(f"writer_options must be a mapping or a str, not {more!r}")
+    if isinstance(more, Mapping):
+        more = ",".join(f"{name}:{value}" for name, value in more.items())
+    return ",".join(filter(None, [f"group_size:{group_size}", packing, more]))
 
 
 def _local(path: str | os.PathLike[str]) -> Path:

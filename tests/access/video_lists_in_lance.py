@@ -1,0 +1,68 @@
+"""Lists of videos beside their frames: run by ``test_video_frames.py`` in a process of its own."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from video_rows import frames, video_list, write
+
+from penstock.access.video_frames import VideoFramesBackend
+from penstock.access.video_sidecar import VIDEOS_KEY
+from penstock.errors import ReadError
+
+COUNTS = [40, 7, 0, 25, 3]
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return write(tmp_path, frames(COUNTS), video_list(COUNTS))
+
+
+def test_a_list_that_disagrees_is_refused(tmp_path: Path) -> None:
+    listed = video_list([*COUNTS, 2])
+    backend = VideoFramesBackend(write(tmp_path, frames(COUNTS), listed))
+    with pytest.raises(ReadError, match=r"disagrees with its rows.*77 frames.*75 rows"):
+        len(backend)
+
+
+def test_a_list_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+    rows = frames(COUNTS).replace_schema_metadata({VIDEOS_KEY: "lost.lance"})
+    lance.write_dataset(rows, tmp_path / "frames.lance")
+    with pytest.raises(ReadError, match=r"the list of videos of .*lost\.lance"):
+        len(VideoFramesBackend(tmp_path / "frames.lance"))
+
+
+def test_a_list_is_given_to_rows_that_have_none(tmp_path: Path) -> None:
+    uri = write(tmp_path, frames(COUNTS), None)
+    lance.write_dataset(video_list(COUNTS), f"{uri}/videos.lance")
+    lance.dataset(uri).update_schema_metadata({VIDEOS_KEY.decode(): "videos.lance"})
+    assert VideoFramesBackend(uri).segment_info(0).key == "clip/0"
+
+
+def test_the_list_outlives_a_clean_up_of_lance(uri: str) -> None:
+    lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
+    assert len(VideoFramesBackend(uri)) == sum(COUNTS)
+
+
+def test_metadata_that_is_no_json_is_told_with_its_video(tmp_path: Path) -> None:
+    listed = video_list([3, 3]).set_column(8, "metadata", pa.array(["{}", "{oops"]))
+    backend = VideoFramesBackend(write(tmp_path, frames([3, 3]), listed))
+    assert backend.segment_info(0).metadata == {}
+    with pytest.raises(ReadError, match="metadata of 'clip/1' is not JSON"):
+        backend.segment_info(3)
+
+
+def test_copies_read_the_list_that_was_read_first(uri: str) -> None:
+    backend = VideoFramesBackend(uri)
+    before = backend.take([0, -1], columns=["key", "start_frame"])
+    pickled = pickle.dumps(backend)
+    renamed = video_list(COUNTS).set_column(1, "key", pa.array(["other"] * len(COUNTS)))
+    lance.write_dataset(renamed, f"{uri}/videos.lance", mode="overwrite")
+    copy = pickle.loads(pickle.dumps(pickle.loads(pickled)))
+    assert copy.take([0, -1], columns=["key", "start_frame"]).equals(before)
+    assert VideoFramesBackend(uri).get_row(0, columns=["key"]) == {"key": "other"}
