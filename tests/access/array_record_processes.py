@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.archives.reading_process import must_not_read
 from penstock.errors import ReadError
 

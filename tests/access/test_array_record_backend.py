@@ -13,7 +13,7 @@ import pytest
 from array_record_files import records_of, write_records
 
 from penstock.access import StorageBackend
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.errors import (
     FileChangedError,
     NothingFoundError,

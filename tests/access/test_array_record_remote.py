@@ -14,7 +14,7 @@ import pytest
 from array_record_files import records_of, write_records
 from servers.s3 import S3Server
 
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.errors import FileChangedError, NothingFoundError, OptionError, ReadError
 from penstock.loader.array_record import ArrayRecordDataset
 

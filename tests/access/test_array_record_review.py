@@ -11,7 +11,7 @@ import pytest
 from array_record_files import records_of, write_records
 from warm_interpreters import run_warm
 
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.archives.array_record import ServedReader
 from penstock.archives.file_copies import FileCopies
 from penstock.archives.reading_process import RecordServer
@@ -24,7 +24,7 @@ from penstock.write.array_record import write_array_record
 OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 NEVER_REUSED = """
 import os, sys
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.errors import FileChangedError
 
 folder, files = sys.argv[1], int(sys.argv[2])

@@ -13,7 +13,7 @@ import pytest
 from array_record_files import write_records
 
 from penstock.access import Backend
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.errors import OptionError, ReadError
 from penstock.loader.array_record import ArrayRecordDataset
 from penstock.testing import BackendContract

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from penstock.access import Backend
-from penstock.access.arrow import ArrowBackend
+from penstock.access.arrow.backend import ArrowBackend
 from penstock.testing import BackendContract
 
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.access import Backend, parquet_groups
-from penstock.access.parquet import ParquetBackend
-from penstock.access.parquet_groups import GroupRows, RowTaker
+from penstock.access import Backend
+from penstock.access.parquet import groups as parquet_groups
+from penstock.access.parquet.backend import ParquetBackend
+from penstock.access.parquet.groups import GroupRows, RowTaker
 from penstock.errors import (
     FileChangedError,
     NothingFoundError,

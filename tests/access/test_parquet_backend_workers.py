@@ -12,7 +12,7 @@ import pytest
 from servers.http_files import HttpServer
 from torch.utils.data import DataLoader, Dataset
 
-from penstock.access.parquet import ParquetBackend
+from penstock.access.parquet.backend import ParquetBackend
 from penstock.loader.backend_dataset import BackendDataset
 from penstock.loader.settings import Settings
 

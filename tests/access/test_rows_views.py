@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rows_made import ROWS, made_table, sharded
 
 from penstock.access import ArrowBackend, RowDataset
-from penstock.access.views import View
+from penstock.access.rows.views import View
 from penstock.errors import OptionError, SchemaError
 
 

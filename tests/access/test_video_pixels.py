@@ -10,11 +10,11 @@ import pytest
 from video_rows import HEIGHT, WIDTH, Sizes, encoded, frames, pixels, video_list
 
 from penstock.access import Backend
-from penstock.access.arrow import ArrowBackend
-from penstock.access.video_decoding import FrameForm
-from penstock.access.video_pixels import WindowReader
-from penstock.access.video_sidecar import derived, from_sidecar
-from penstock.access.video_windows import WindowOptions, Windows
+from penstock.access.arrow.backend import ArrowBackend
+from penstock.access.video.decoding import FrameForm
+from penstock.access.video.pixels import WindowReader
+from penstock.access.video.sidecar import derived, from_sidecar
+from penstock.access.video.windows import WindowOptions, Windows
 from penstock.errors import ReadError
 from penstock.model import Int64Array
 

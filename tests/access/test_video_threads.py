@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.access.video_threads import Crew
+from penstock.access.video.threads import Crew
 
 
 def sizes(crew: Crew, calls: int, seconds: dict[int, float]) -> list[int]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.access.video_sidecar import VIDEO_SCHEMA, check_frames, derived, from_sidecar
-from penstock.access.video_windows import Videos, WindowOptions, Windows
+from penstock.access.video.sidecar import VIDEO_SCHEMA, check_frames, derived, from_sidecar
+from penstock.access.video.windows import Videos, WindowOptions, Windows
 from penstock.errors import OptionError, PenstockError, ReadError, SchemaError
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from video_rows import frames, pixels, video_list, write
 
 from penstock.access import StorageBackend
-from penstock.access.video_frames import VideoFramesBackend
+from penstock.access.video.backend import VideoFramesBackend
 from penstock.errors import OptionError, ReadError, SchemaError, StateMismatchError
 from penstock.loader.epoch import SkippedDataWarning
 from penstock.loader.video_frames import VideoFramesDataset

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from warm_interpreters import run_warm
 
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.cli import main
 
 

@@ -13,7 +13,7 @@ import pytest
 from warm_interpreters import run_warm
 
 import penstock
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.cli import main
 
 

@@ -12,7 +12,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 from warm_interpreters import run_warm
 
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.errors import OptionError, SchemaError, WriteError
 from penstock.loader import StructuredDataset
 from penstock.write.array_record import write_array_record

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 from video_files import HEIGHT, TELLS_ROTATION, WIDTH, cut_off, damage, make_video, picture, turn
 
-from penstock.access.video_frames import VideoFramesBackend
-from penstock.access.video_sidecar import VIDEO_SCHEMA, VIDEOS_KEY
+from penstock.access.video.backend import VideoFramesBackend
+from penstock.access.video.sidecar import VIDEO_SCHEMA, VIDEOS_KEY
 from penstock.errors import OptionError, ReadError, StateMismatchError, WriteError
 from penstock.write.video_frames import VideoFramesReport, write_video_frames
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.access.backend import Backend
-from penstock.access.rows import RowDataset
+from penstock.access.rows.dataset import RowDataset
 from penstock.access.sampling import OneOfRanks, ShuffleSampler
 from penstock.errors import OptionError, StateMismatchError
 from penstock.model import Int64Array

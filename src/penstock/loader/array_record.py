@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Unpack
 
-from penstock.access.array_record import ArrayRecordBackend
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.archives.array_record import ReaderOptions
 from penstock.archives.record_codecs import Decode
 from penstock.loader.backend_dataset import BackendDataset

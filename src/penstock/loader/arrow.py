@@ -8,7 +8,7 @@ from typing import Unpack
 
 import pyarrow as pa
 
-from penstock.access.arrow import ArrowBackend
+from penstock.access.arrow.backend import ArrowBackend
 from penstock.loader.backend_dataset import BackendDataset
 from penstock.loader.creating import LoaderOptions, create_loader
 from penstock.loader.dataloader import StatefulLoader

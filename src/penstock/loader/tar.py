@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from penstock.access import BucketBatchSampler
 from penstock.access.streaming import BackendRows
-from penstock.access.tar import TarBackend
-from penstock.access.tar_decoding import Decode
+from penstock.access.tar.backend import TarBackend
+from penstock.access.tar.decoding import Decode
 from penstock.archives.tar.finding import Source
 from penstock.convert import Converter
 from penstock.errors import OptionError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Unpack
 
-from penstock.access.video_frames import VideoFramesBackend
+from penstock.access.video.backend import VideoFramesBackend
 from penstock.loader.backend_dataset import BackendDataset
 from penstock.loader.creating import LoaderOptions, create_loader
 from penstock.loader.dataloader import StatefulLoader

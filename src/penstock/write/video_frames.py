@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 from uuid import uuid4
 
-from penstock.access.video_sidecar import FRAME_SCHEMA, VIDEOS_KEY
+from penstock.access.video.sidecar import FRAME_SCHEMA, VIDEOS_KEY
 from penstock.errors import OptionError, ReadError, WriteError
 from penstock.formats.failures import may_be_skipped
 from penstock.plan import parse_bytes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.access.video_sidecar import FRAME_SCHEMA, VIDEO_SCHEMA
+from penstock.access.video.sidecar import FRAME_SCHEMA, VIDEO_SCHEMA
 from penstock.errors import WriteError
 from penstock.write.journal import Journal
 from penstock.write.lance_table import LanceTable

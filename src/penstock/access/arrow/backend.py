@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from penstock.access.arrow_open import MOST_OPEN, OpenShards, ShardOpener
-from penstock.access.arrow_rows import OpenRows, Taken
-from penstock.access.arrow_shards import Shard, ShardIndex, check_index, cut, read_index
+from penstock.access.arrow.opening import MOST_OPEN, OpenShards, ShardOpener
+from penstock.access.arrow.rows import OpenRows, Taken
+from penstock.access.arrow.shards import Shard, ShardIndex, check_index, cut, read_index
 from penstock.access.backend import Backend
 from penstock.errors import OptionError, ReadError, SchemaError
 from penstock.formats.arrow_ipc import ArrowFormat

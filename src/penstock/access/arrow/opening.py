@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.access.arrow_shards import (
+from penstock.access.arrow.shards import (
     MappedShard,
     Shard,
     ShardIndex,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.access.lance import LanceBackend
-from penstock.access.video_sidecar import (
+from penstock.access.video.sidecar import (
     FRAME_BYTES,
     FRAME_IDX,
     VIDEO_ID,
@@ -19,7 +19,7 @@ from penstock.access.video_sidecar import (
     derived,
     from_sidecar,
 )
-from penstock.access.video_windows import Videos
+from penstock.access.video.windows import Videos
 from penstock.convert.images import decode_image
 from penstock.errors import NothingFoundError, ReadError
 from penstock.storage import Options

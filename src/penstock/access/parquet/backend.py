@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.access.arrow_left import take_rows
 from penstock.access.backend import Backend
-from penstock.access.parquet_groups import RowTaker, groups_of, rows_by_group, runs_of_rows
+from penstock.access.parquet.groups import RowTaker, groups_of, rows_by_group, runs_of_rows
+from penstock.access.taking import take_rows
 from penstock.errors import OptionError
 from penstock.formats.blocks import rows_only
 from penstock.formats.discovered import Discovered

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.access.array_record.stream import RecordStream
 from penstock.access.backend import Backend
-from penstock.access.record_stream import RecordStream
 from penstock.archives.array_record import (
     ReaderOptions,
     Readers,

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.access.video_windows import Videos
+from penstock.access.video.windows import Videos
 from penstock.errors import ReadError, SchemaError
 from penstock.model import Int64Array
 

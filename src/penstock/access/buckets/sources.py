@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.access.rows import RowDataset
+from penstock.access.rows.dataset import RowDataset
 from penstock.archives.tar.buckets import AspectBuckets
 from penstock.errors import OptionError, SkippedDataWarning
 from penstock.model import Int64Array

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow import ipc
 
-from penstock.access.arrow_map import mapped
+from penstock.access.arrow.mapped import mapped
 from penstock.errors import OptionError, ReadError, SchemaError
 from penstock.formats.failures import naming
 from penstock.formats.ipc_buffers import announce_batches

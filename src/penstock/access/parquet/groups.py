@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.access.arrow_left import take_rows
+from penstock.access.taking import take_rows
 from penstock.errors import ReadError
 from penstock.formats.cache import BoundedCache
 from penstock.formats.failures import naming

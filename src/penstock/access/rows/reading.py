@@ -7,13 +7,13 @@ from typing import Any, TypeGuard
 import numpy as np
 import pyarrow as pa
 
-from penstock.access.arrow import ArrowBackend
-from penstock.access.arrow_left import take_rows
-from penstock.access.arrow_rows import Taken
+from penstock.access.arrow.backend import ArrowBackend
+from penstock.access.arrow.rows import Taken
 from penstock.access.backend import Backend, StorageBackend
-from penstock.access.row_batch import RowBatch
-from penstock.access.row_decoding import make_decoders
-from penstock.access.row_form import RowForm
+from penstock.access.rows.batch import RowBatch
+from penstock.access.rows.decoding import make_decoders
+from penstock.access.rows.form import RowForm
+from penstock.access.taking import take_rows
 from penstock.convert import Converter
 from penstock.errors import ReadError
 from penstock.formats.failures import may_be_skipped

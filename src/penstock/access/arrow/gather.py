@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.access.gather_memory import address_of, bits_at, joined, records
+from penstock.access.arrow.gather_memory import address_of, bits_at, joined, records
 from penstock.model import Int64Array
 
 __all__ = ["DamagedRowError", "Gather", "gather_for"]

@@ -13,14 +13,14 @@ import pyarrow as pa
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from penstock.access.arrow import ArrowBackend
+from penstock.access.arrow.backend import ArrowBackend
 from penstock.access.backend import Indices, StorageBackend, checked_indices
-from penstock.access.row_batch import Row, RowBatch
-from penstock.access.row_decoding import named_decoders
-from penstock.access.row_form import RowForm
-from penstock.access.row_reading import RowReader
-from penstock.access.row_tables import gathered, mapped, with_column
-from penstock.access.views import View
+from penstock.access.rows.batch import Row, RowBatch
+from penstock.access.rows.decoding import named_decoders
+from penstock.access.rows.form import RowForm
+from penstock.access.rows.reading import RowReader
+from penstock.access.rows.tables import gathered, mapped, with_column
+from penstock.access.rows.views import View
 from penstock.convert.shared import shared_integers
 from penstock.errors import OptionError, ReadError, SchemaError, SkippedDataWarning
 

@@ -11,8 +11,8 @@ import pyarrow.types as pt
 import torch
 
 from penstock.access.backend import StorageBackend
-from penstock.access.row_types import CANNOT, of_type
-from penstock.access.views import View
+from penstock.access.rows.types import CANNOT, of_type
+from penstock.access.rows.views import View
 from penstock.errors import OptionError, SchemaError
 
 __all__ = ["arrow_column", "gathered", "mapped", "with_column"]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.access.row_decoding import DATA_ERRORS
+from penstock.access.rows.decoding import DATA_ERRORS
 from penstock.convert.decoded import JSON, LENT, NPY, PICKLE, decoded_field, npy_array, npy_header
 from penstock.convert.images import image_pixels
 from penstock.errors import MissingExtraError, OptionError, ReadError, SchemaError

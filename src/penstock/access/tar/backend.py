@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from penstock.access.backend import Backend
 from penstock.access.broken_records import BrokenRecords
-from penstock.access.row_decoding import in_threads
-from penstock.access.tar_chosen import ChosenSamples
-from penstock.access.tar_columns import AskedField, columns_of
-from penstock.access.tar_decoding import Decode, FieldForm, field_forms
-from penstock.access.tar_lending import TarLenders
-from penstock.access.tar_samples import METADATA, cut_by_bytes, keys_of, members_of, metadata_of
+from penstock.access.rows.decoding import in_threads
+from penstock.access.tar.chosen import ChosenSamples
+from penstock.access.tar.columns import AskedField, columns_of
+from penstock.access.tar.decoding import Decode, FieldForm, field_forms
+from penstock.access.tar.lending import TarLenders
+from penstock.access.tar.samples import METADATA, cut_by_bytes, keys_of, members_of, metadata_of
 from penstock.archives.opening import access_of
 from penstock.archives.tar.buckets import AspectBuckets, aspect_buckets
 from penstock.archives.tar.collection import TarCollection

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.access.backend import Backend
-from penstock.access.video_decoding import FrameForm, Slots, decode_into
-from penstock.access.video_sidecar import FRAME_BYTES, FRAME_IDX, FRAME_SCHEMA, VIDEO_ID
-from penstock.access.video_windows import Windows
+from penstock.access.video.decoding import FrameForm, Slots, decode_into
+from penstock.access.video.sidecar import FRAME_BYTES, FRAME_IDX, FRAME_SCHEMA, VIDEO_ID
+from penstock.access.video.windows import Windows
 from penstock.errors import ReadError
 from penstock.model import Int64Array, computed_once
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from penstock.access.backend import Backend, checked_indices
 from penstock.access.lance import LanceBackend
-from penstock.access.video_decoding import FrameForm
-from penstock.access.video_lists import load_videos
-from penstock.access.video_pixels import WindowReader
-from penstock.access.video_windows import Videos, WindowOptions, Windows
+from penstock.access.video.decoding import FrameForm
+from penstock.access.video.lists import load_videos
+from penstock.access.video.pixels import WindowReader
+from penstock.access.video.windows import Videos, WindowOptions, Windows
 from penstock.errors import OptionError, ReadError
 from penstock.formats.blocks import rows_only
 from penstock.model import Int64Array, computed_once

@@ -11,7 +11,7 @@ import pyarrow as pa
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from penstock.access.row_likeness import is_alike
+from penstock.access.rows.likeness import is_alike
 from penstock.convert.blocks import ArrowBlock, Block, ColumnBlock
 from penstock.convert.columns import (
     ArrayColumn,

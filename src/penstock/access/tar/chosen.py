@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.access.tar_samples import members_of
+from penstock.access.tar.samples import members_of
 from penstock.archives.tar.collection import TarCollection
 from penstock.archives.tar.index import TarIndex
 from penstock.errors import ReadError

@@ -11,8 +11,8 @@ import numpy as np
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from penstock.access.bucket_order import BucketOrder, Deal
-from penstock.access.bucket_sources import Buckets, buckets_of
+from penstock.access.buckets.order import BucketOrder, Deal
+from penstock.access.buckets.sources import Buckets, buckets_of
 from penstock.access.sampling import whole_number
 from penstock.errors import OptionError, StateMismatchError
 from penstock.model import Int64Array, computed_once

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.access.tar_decoding import FieldForm
+from penstock.access.tar.decoding import FieldForm
 from penstock.archives.tar.payloads import Payloads
 from penstock.model import Int64Array
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.access.arrow_shards import Shard
+from penstock.access.arrow.shards import Shard
 from penstock.model import Int64Array
 
 __all__ = ["Directory"]

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.access.arrow_directory import Directory
-from penstock.access.arrow_left import in_order, take_from
-from penstock.access.arrow_open import OpenShards
-from penstock.access.gather import DamagedRowError, gather_for
-from penstock.access.gather_memory import records
+from penstock.access.arrow.directory import Directory
+from penstock.access.arrow.gather import DamagedRowError, gather_for
+from penstock.access.arrow.gather_memory import records
+from penstock.access.arrow.opening import OpenShards
+from penstock.access.taking import in_order, take_from
 from penstock.errors import ReadError
 from penstock.formats.blocks import rows_only
 from penstock.formats.cache import BoundedCache

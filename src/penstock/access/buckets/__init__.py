@@ -1,0 +1,1 @@
+"""Batches of samples of one shape."""

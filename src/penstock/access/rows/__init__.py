@@ -1,0 +1,1 @@
+"""A map-style dataset over any backend: views, batches, formats, decoders."""

@@ -1,0 +1,1 @@
+"""Samples of indexed tars as rows."""

@@ -1,0 +1,1 @@
+"""Windows of video frames, one encoded frame a row of a Lance dataset."""
