@@ -89,12 +89,15 @@ class _Lease:
 
 
 def arrived(
-    size: int, memory: torch.Tensor | None, segment: tuple[bytes, int, int] | None
+    size: int, memory: torch.Tensor | Bytes | None, segment: tuple[bytes, int, int] | None
 ) -> Bytes:
     """What was sent: in ``memory`` alone, or in a segment, whose memory comes the first time only.
 
     A segment is named by itself, by how many times it was sent, and by the process that did so.
+    An array is what could not be shared.
     """
+    if isinstance(memory, np.ndarray):
+        return memory
     if segment is None:
         assert memory is not None
         fresh: Bytes = memory.numpy()[:size]

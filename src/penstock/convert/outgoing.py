@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from multiprocessing.reduction import ForkingPickler
@@ -22,10 +23,12 @@ from penstock.convert.segments import (
     Bytes,
     header_of,
 )
-from penstock.convert.shared import shared_bytes
+from penstock.convert.shared import is_shared, shared_bytes
 from penstock.errors import WorkerError
 
 __all__ = ["Outgoing", "contents", "outgoing"]
+
+logger = logging.getLogger(__name__)
 
 _LEAST_BYTES = 1 << 16
 _MOST_SEGMENTS = 16
@@ -63,7 +66,7 @@ class Outgoing:
         if tensor is None:
             raise WorkerError("a batch that was sent to another process cannot be sent once more")
         if segment is None:
-            return size, tensor, None
+            return size, tensor if is_shared(tensor) else self.memory, None
         if segment.pid != os.getpid():  # it was inherited, and is still the parent's
             fresh = shared_bytes(size)
             fresh.numpy()[:size] = self.memory
@@ -73,15 +76,26 @@ class Outgoing:
 
 
 def outgoing(size: int) -> Outgoing:
-    """So many bytes, not initialised; in a worker memory that was there before, if there is any."""
+    """So many bytes, not initialised; in a worker memory that was there before, if there is any.
+
+    Where there is no room for more shared memory, what is put into it crosses by a pipe.
+    """
+    try:
+        segment = _taken(size)
+        if segment is None:
+            return Outgoing(shared_bytes(size), size)
+        return Outgoing(segment.tensor[HEADER_BYTES:], size, segment)
+    except (OSError, RuntimeError) as error:
+        _pool.warn_of_pipe(error)
+        return Outgoing(torch.empty(size, dtype=torch.uint8), size)
+
+
+def _taken(size: int) -> _Segment | None:
     worker = get_worker_info() if hasattr(os, "fork") else None
-    segment = None
-    if worker is not None:
-        share = _MOST_OF_ALL_WORKERS // max(worker.num_workers, 1)
-        segment = _pool.taken(size, min(_MOST_SEGMENTS, share))
-    if segment is None:
-        return Outgoing(shared_bytes(size), size)
-    return Outgoing(segment.tensor[HEADER_BYTES:], size, segment)
+    if worker is None:
+        return None
+    share = _MOST_OF_ALL_WORKERS // max(worker.num_workers, 1)
+    return _pool.taken(size, min(_MOST_SEGMENTS, share))
 
 
 class _Segment:
@@ -133,6 +147,7 @@ class _Pool:
         self._lock = threading.Lock()
         self._segments: list[_Segment] = []
         self._takes = 0
+        self._has_warned = False
 
     def taken(self, size: int, most: int) -> _Segment | None:
         """A segment to be filled; None if all that may be kept, ``most`` of them, are in use."""
@@ -169,6 +184,16 @@ class _Pool:
             unused.retire()
             kept.remove(unused)
         return most > 0 and capacity <= _MOST_BYTES
+
+    def warn_of_pipe(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "no shared memory can be had (%s): batches cross to the other process by a pipe, "
+                "which is slower; give more of it, or let fewer batches be under way "
+                "(num_workers, prefetch_factor, batch_size)",
+                error,
+            )
 
 
 def _capacity(size: int) -> int:

@@ -96,6 +96,7 @@ def is_plain(value: torch.Tensor) -> bool:
     return (
         value.layout == torch.strided
         and value.device.type == "cpu"
+        and not value.is_nested
         and not (value.is_quantized or value.requires_grad or value.is_conj() or value.is_neg())
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from penstock.convert import Block, Converter
 from penstock.convert.outgoing import Outgoing, contents, outgoing
@@ -54,14 +55,16 @@ class ParcelRun:
         return min(delivered * self._batch_size, self._parcel.rows)
 
     def batches(self) -> Iterator[Any]:
-        buffer = contents(self._parcel.buffer)
+        """Pinned are tensors, not the buffer: torch keeps pinned memory until it has been copied to
+        a device only for tensors that it has pinned itself, and views of those.
+        """
+        content = unpack(contents(self._parcel.buffer), self._parcel.layout)
+        if not self._parcel.whole:
+            return map(pin_memory, content) if self._pin else iter(content)
+        blocks = content if isinstance(content[0], Block) else [self._converter.block(content)]
         if self._pin:
-            buffer = torch.from_numpy(buffer).pin_memory().numpy()
-        content = unpack(buffer, self._parcel.layout)
-        if self._parcel.whole:
-            blocks = content if isinstance(content[0], Block) else [self._converter.block(content)]
-            return chain.from_iterable(block.batches(self._batch_size) for block in blocks)
-        return iter(content)
+            blocks = [block.pin() for block in blocks]
+        return chain.from_iterable(block.batches(self._batch_size) for block in blocks)
 
     def cursor(self, delivered: int) -> Cursor:
         return self._parcel.cursors[max(delivered - 1, 0)]
@@ -102,7 +105,10 @@ def pack_dicts(batches: Sequence[Any]) -> tuple[Outgoing, bytes] | None:
     columns = [[batch[key] for batch in batches] for key in first]
     if not columns or not all(map(_alike, columns)):
         return None
-    arrays = [[part.numpy() for part in column] for column in columns]
+    try:
+        arrays = [[part.numpy() for part in column] for column in columns]
+    except TypeError:  # numpy has no type for these, such as bfloat16
+        return None
     rows = [[len(part) for part in column] for column in arrays]
     offsets, size = places([sum(part.nbytes for part in column) for column in arrays])
     buffer = outgoing(size)
@@ -118,7 +124,7 @@ def pack_dicts(batches: Sequence[Any]) -> tuple[Outgoing, bytes] | None:
 def _alike(column: Sequence[Any]) -> bool:
     """Whether these are tensors that numpy can lay end to end."""
     first = column[0]
-    if type(first) is not torch.Tensor or first.dim() == 0 or first.dtype == torch.bfloat16:
+    if type(first) is not torch.Tensor or first.dim() == 0:
         return False
     return all(
         type(part) is torch.Tensor
