@@ -113,6 +113,13 @@ ACCESS = (
         f"{_GATHER}, with blobs cut by their offsets",
     ),
     Comparison(
+        "access-arrow-taken",
+        f"{_ARROW}, by `ArrowBackend.take` and from its table",
+        "take.arrow-taken",
+        ("take.gather",),
+        _GATHER,
+    ),
+    Comparison(
         "access-arrow-rows",
         f"{_ARROW}, by `RowDataset.__getitems__`",
         "take.arrow-rows",

@@ -57,6 +57,20 @@ def _taken_in_epochs(data: Data, take: Callable[[Rows], Tensors]) -> Pieces:
 
 
 def _arrow(data: Data) -> Pieces:
+    """As the library makes tensors of rows."""
+    from penstock.access import ArrowBackend, RowDataset
+
+    dataset = RowDataset(ArrowBackend(data.files("access-arrow")))
+
+    def take(rows: Rows) -> Tensors:
+        batch = dataset.batch(rows)
+        return batch["vector"], batch["row"], batch["blob"]
+
+    yield from _taken_in_epochs(data, take)
+
+
+def _arrow_taken(data: Data) -> Pieces:
+    """By way of the table that a backend gives, and from there as anybody would."""
     from penstock.access import ArrowBackend
 
     backend = ArrowBackend(data.files("access-arrow"))
@@ -64,7 +78,7 @@ def _arrow(data: Data) -> Pieces:
 
 
 def _arrow_rows(data: Data) -> Pieces:
-    """The same through the map-style dataset, as a loader asks it for a batch."""
+    """As a loader asks the dataset for a batch."""
     from torch.utils.data import default_collate
 
     from penstock.access import ArrowBackend, RowDataset
@@ -164,6 +178,7 @@ def _from_groups(
 
 for _name, _kind, _run in (
     ("arrow", "access-arrow", _arrow),
+    ("arrow-taken", "access-arrow", _arrow_taken),
     ("arrow-rows", "access-arrow", _arrow_rows),
     ("gather", "access-arrow", _gather),
     ("gather-cut", "access-arrow", _gather_cut),
