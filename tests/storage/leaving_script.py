@@ -32,8 +32,15 @@ def leave(way: str, loader: Any) -> None:
         signal.raise_signal(signal.SIGINT)
     elif way == "thread":
         threading.Thread(target=list, args=(batches,), daemon=True).start()
+    elif way == "outlive":
+        threading.Thread(target=read_when_main_is_gone, args=(loader,)).start()
     else:
         raise ValueError(way)
+
+
+def read_when_main_is_gone(loader: Any) -> None:
+    threading.main_thread().join()
+    print(sum(len(batch["id"]) for batch in loader), "rows")
 
 
 def read_in_forked_workers(dataset: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
@@ -282,6 +283,42 @@ def test_a_server_that_tells_no_length(http_server: HttpServer, ranges: bool) ->
     else:
         with pytest.raises(ReadError, match=r"a\.parquet.*its size is not known"):
             ids(url)
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
+def test_a_server_that_compresses_what_it_sends(http_server: HttpServer, format: str) -> None:
+    """As text, what a short file is compressed to may be a line without rows."""
+
+    def compressed(asked: Asked, reply: Reply) -> Reply:
+        status, headers, _ = reply
+        body = gzip.compress(file_of(format, rows=2))
+        headers = {"ETag": headers["ETag"], "Content-Encoding": "gzip"}
+        return 200 if status == 206 else status, headers, body
+
+    url = http_server.put(f"a.{format}", file_of(format))
+    answering(http_server, compressed)
+    with pytest.raises(ReadError, match=rf"a\.{format}.*sends it compressed \(gzip\)"):
+        ids(url, format)
+
+
+def test_compressed_files_may_be_said_to_be_so(http_server: HttpServer) -> None:
+    encoded = {"Content-Encoding": "gzip"}
+    url = http_server.put("a.csv.gz", gzip.compress(file_of("csv")))
+    answering(http_server, lambda asked, reply: (reply[0], {**reply[1], **encoded}, reply[2]))
+    assert ids(url, "csv") == EVERYTHING
+
+
+class LengthInOddDigits(HttpServer):
+    def _answer(self, asked: Asked) -> bytes:
+        return super()._answer(asked).replace(b"Content-Length: ", b"Content-Length: \xb2")
+
+
+def test_a_length_that_is_no_number() -> None:
+    server = LengthInOddDigits()
+    try:
+        assert ids(server.put("a.parquet", file_of())) == EVERYTHING  # by what its ranges are of
+    finally:
+        server.stop()
 
 
 def test_a_page_instead_of_a_file(http_server: HttpServer) -> None:

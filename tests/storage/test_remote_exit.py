@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numbered_rows import NAMES, Source, put_all, wait_until, with_parent
+from numbered_rows import ALL_IDS, NAMES, Source, put_all, wait_until, with_parent
 from servers.faults import SLOW_DOWN, Request, Stall
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
@@ -131,6 +131,14 @@ def test_leaving_while_requests_are_tried_again(source: Source) -> None:
     ended = run_all(source, ["hold", "exit"], until=lambda: rule.hits >= 2, **how)
     assert [one for one in ended if not one.well] == []
     assert max(one.seconds for one in ended) < 100
+
+
+def test_a_thread_that_outlives_the_main_one_reads_on(source: Source) -> None:
+    """Python waits for it, and so it is served as before: what fails is tried again."""
+    source.proxy.inject(SLOW_DOWN, where=is_of_an_epoch, every=2)
+    ended = run(source, "outlive", num_workers=0)
+    assert (ended.status, ended.complained) == (0, "")
+    assert ended.said == f"reading\n{len(ALL_IDS)} rows\n"
 
 
 # --- processes that read

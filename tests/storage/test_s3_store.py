@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import uuid4
 
 import pyarrow.dataset as ds
 import pytest
+from servers.faults import xml_answer
+from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from store_contract import ROWS, Place, StoreContract, file_of, ids
 
@@ -76,6 +79,51 @@ def test_folders_that_are_objects(s3_server: S3Server) -> None:
         assert ids(f"s3://{name}/{path}", **options) == list(range(ROWS)), path
     with pytest.raises(NothingFoundError, match=f"{name}/e"):
         ids(f"s3://{name}/e/", **options)
+
+
+def test_an_object_that_is_called_like_a_folder(s3_server: S3Server) -> None:
+    """A slash says which of them is meant; an empty one is a folder, as it is in a listing."""
+    name = s3_server.make_bucket(f"s3-{uuid4().hex[:12]}")
+    for key, body in {"d": file_of(first=100), "e": b""}.items():
+        s3_server.put(name, key, body)
+        s3_server.put(name, f"{key}/a.parquet", file_of())
+    options = {"storage_options": s3_server.storage_options}
+    assert ids(f"s3://{name}/d", **options) == list(range(100, 100 + ROWS))
+    for path in ("d/", "e", "e/"):
+        assert ids(f"s3://{name}/{path}", **options) == list(range(ROWS)), path
+
+
+def test_an_empty_object_where_nothing_may_be_listed(
+    s3_server: S3Server, proxy_to: Callable[..., FaultProxy]
+) -> None:
+    name = s3_server.make_bucket(f"s3-{uuid4().hex[:12]}")
+    s3_server.put(name, "a.csv", b"")
+    proxy = proxy_to(s3_server.url)
+    proxy.inject(xml_answer(403, "AccessDenied"), where=lambda asked: "list-type" in asked.query)
+    options = {**s3_server.storage_options, "endpoint_url": proxy.url}
+    assert ids(f"s3://{name}/a.csv", "csv", storage_options=options) == []
+
+
+@pytest.mark.parametrize("key", ["d//a.parquet", "d/./a.parquet", "d/../a.parquet"])
+def test_keys_that_the_client_does_not_know(s3_server: S3Server, key: str) -> None:
+    name = s3_server.make_bucket(f"s3-{uuid4().hex[:12]}")
+    options = {"storage_options": s3_server.storage_options}
+    with pytest.raises(ReadError, match=rf"{key}.*path segment.*as filesystem.*1 attempt"):
+        ids(f"s3://{name}/{key}", **options)
+    s3_server.put(name, "d//a.parquet", file_of())
+    with pytest.raises(ReadError, match=r"listing.*empty path segment.*as filesystem.*1 attempt"):
+        ids(f"s3://{name}/d", **options)
+
+
+def test_a_bucket_of_another_region(
+    s3_server: S3Server, proxy_to: Callable[..., FaultProxy]
+) -> None:
+    proxy = proxy_to(s3_server.url)
+    proxy.inject(xml_answer(301, "PermanentRedirect", x_amz_bucket_region="eu-west-1"))
+    options = {**s3_server.storage_options, "endpoint_url": proxy.url}
+    for path in ("s3://elsewhere/a.parquet", "s3://elsewhere"):
+        with pytest.raises(ReadError, match=r"incorrectly configured region \(1 attempt"):
+            ids(path, storage_options=options)
 
 
 def test_access_that_is_denied(s3_server: S3Server, bucket: str) -> None:

@@ -654,6 +654,13 @@ def test_the_command_line(open_http: HttpServer, output: Output, more: list[str]
         ("http://me:p@w@h/x", "http://***@h/x"),
         ("http://tok@h/x?a=1&sig=b&c=2", "http://***@h/x?a=1&sig=***&c=2"),
         ("GET /x?X-Amz-Signature=b&X-Amz-Security-Token=c done", None),
+        (
+            "http://h/x?OSSAccessKeyId=b&security-token=c",
+            "http://h/x?OSSAccessKeyId=***&security-token=***",
+        ),
+        ("http://h/x?q-sign-time=b&q-ak=c", "http://h/x?q-sign-time=***&q-ak=***"),
+        ("http://h/x?jwt=b&sas=c", "http://h/x?jwt=***&sas=***"),
+        ("http://h/x?pwd=b&hdnts=exp=1~hmac=c", "http://h/x?pwd=***&hdnts=***"),
         ("<Token-0>abc</Token-0>", "<Token-0>***</Token-0>"),
         ("<StringToSign>abc", "<StringToSign>***"),
         ("authorization: Bearer abc", "authorization: Bearer ***"),

@@ -6,13 +6,16 @@ import atexit
 import os
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
-__all__ = ["GivenUp", "Patience", "forget", "in_background", "interruptibly"]
+__all__ = ["GivenUp", "Patience", "forget", "in_background", "interruptibly", "side_by_side"]
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _REQUESTS_AT_ONCE = 64
@@ -28,7 +31,9 @@ class _Threads:
     not begun is given up, and what has is waited for, though not for ever.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
         self._changed = threading.Condition()
         self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._threads: set[threading.Thread] = set()
@@ -42,8 +47,8 @@ class _Threads:
                 _cancel(future)
                 return future
             self._work.append((future, work))
-            if self._idle < len(self._work) and len(self._threads) < _REQUESTS_AT_ONCE:
-                thread = threading.Thread(target=self._run, name="penstock-fetch", daemon=True)
+            if self._idle < len(self._work) and len(self._threads) < self._most:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._threads.add(thread)
                 thread.start()
             self._changed.notify()
@@ -53,17 +58,15 @@ class _Threads:
         with self._changed:
             _cancel(future)
 
-    def close(self) -> None:
+    def close(self) -> list[threading.Thread]:
+        """Begin nothing more; the threads that are still at work."""
         with self._changed:
             self._closed = True
             for future, _ in self._work:
                 _cancel(future)
             self._work.clear()
             self._changed.notify_all()
-            threads = list(self._threads)
-        until = time.monotonic() + _EXIT_PATIENCE_S
-        for thread in threads:
-            thread.join(max(until - time.monotonic(), 0.0))
+            return list(self._threads)
 
     def _run(self) -> None:
         while (next_one := self._next()) is not None:
@@ -98,7 +101,9 @@ def _cancel(future: Future[Any]) -> None:
         future.set_running_or_notify_cancel()
 
 
-_threads = _Threads()
+_threads = _Threads(_REQUESTS_AT_ONCE, "penstock-fetch")
+_others: weakref.WeakSet[_Threads] = weakref.WeakSet()
+"""those of whoever does something else side by side"""
 _exit: Future[None] = Future()
 """done when the interpreter goes down"""
 _exit_is_noted = False
@@ -159,24 +164,50 @@ def interruptibly(work: Callable[[], T]) -> T:
 
 def in_background(work: Callable[[], T]) -> Future[T]:
     """Run something that waits, in one of a bounded number of threads."""
+    _note_exit()
+    return _threads.submit(work)
+
+
+def side_by_side(work: Callable[[S], T], items: Iterable[S], *, threads: int) -> Iterator[T]:
+    """What ``work``, which may itself wait for stores, makes of each item, in their order.
+
+    An executor of Python waits for all that has begun when one has failed, at an interrupt and
+    at the end of the interpreter: as long as a server is silent. Here nobody waits for the rest.
+    """
+    _note_exit()
+    mine = _Threads(threads, "penstock-side")
+    _others.add(mine)
+    try:
+        made = deque([mine.submit(partial(work, item)) for item in items])
+        while made:
+            yield made.popleft().result()
+    except CancelledError:
+        raise GivenUp from None
+    finally:
+        mine.close()
+
+
+def _note_exit() -> None:
     global _exit_is_noted
     if not _exit_is_noted:
         _exit_is_noted = True
         atexit.register(_leave)  # now, so that it runs before what waits for these threads
-    return _threads.submit(work)
 
 
 def _leave() -> None:
     """Let go of all who wait, and see the threads off."""
     if not _exit.done():
         _exit.set_result(None)
-    _threads.close()
+    until = time.monotonic() + _EXIT_PATIENCE_S
+    for thread in [thread for some in (_threads, *_others) for thread in some.close()]:
+        thread.join(max(until - time.monotonic(), 0.0))
 
 
 def _forget() -> None:
     """In a forked child there are no such threads, but their locks may be held for ever."""
     global _threads, _exit
-    _threads, _exit = _Threads(), Future()
+    _threads, _exit = _Threads(_REQUESTS_AT_ONCE, "penstock-fetch"), Future()
+    _others.clear()
 
 
 os.register_at_fork(after_in_child=_forget)

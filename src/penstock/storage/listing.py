@@ -6,12 +6,12 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from penstock.errors import NothingFoundError, OptionError
-from penstock.storage.access import Access
+from penstock.errors import AccessDeniedError, NothingFoundError, OptionError
+from penstock.storage.access import Access, protocol_of
+from penstock.storage.fetching import side_by_side
 from penstock.storage.local import LocalStore
 from penstock.storage.store import FileStatus, Store
 
@@ -103,9 +103,8 @@ def _statuses(store: Store, locations: list[str]) -> Iterator[FileStatus | None]
     """What is at exactly these locations, asked side by side where each answer takes time."""
     if store.local or len(locations) == 1:
         yield from map(store.status, locations)
-        return
-    with ThreadPoolExecutor(_ASKING_THREADS, thread_name_prefix="penstock-find") as pool:
-        yield from pool.map(store.status, locations)
+    else:
+        yield from side_by_side(store.status, locations, threads=_ASKING_THREADS)
 
 
 def _expand(
@@ -116,7 +115,7 @@ def _expand(
     named: set[str],
 ) -> Iterator[tuple[str, FileStatus]]:
     """Files of one location. A path that exists is itself, also if it looks like a glob."""
-    if status is not None:
+    if status is not None and not _marks_a_folder(store, status):
         roots.append(location.rpartition("/")[0])
         named.add(status.path)
         yield status.path, status
@@ -138,6 +137,16 @@ def _expand(
         elif _hidden(status.path[len(match) :]):
             continue
         yield status.path, status
+
+
+def _marks_a_folder(store: Store, status: FileStatus) -> bool:
+    """Whether it is an empty object that some tool has put where a folder is, with others in it."""
+    if status.size or store.local or protocol_of(status.path) in ("http", "https"):
+        return False
+    try:
+        return any(True for _ in _walk(store, status.path))
+    except AccessDeniedError:  # who may read an object need not be allowed to list
+        return False
 
 
 def _walk(store: Store, directory: str) -> Iterator[tuple[str, FileStatus]]:

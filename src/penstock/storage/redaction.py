@@ -19,10 +19,13 @@ _USERINFO = re.compile(
     r"(?<=://)(?<!\baz://)(?<!\babfs://)(?<!\babfss://)(?<!\badl://)[^/?#\s]+@"
     r"|(?<=://)[^/?#\s:]*:[^/?#\s]*@"
 )
-_SIGNATURE = r"x-(?:amz|goog|ms)-[\w-]+|sig|signature|credential"
+_SIGNATURE = (
+    r"x-(?:amz|goog|ms|oss|obs|cos|tos)-[\w-]+|q-(?:ak|sign[\w-]*)|sig|[\w-]*signature|credential"
+)
 _SECRET = (
-    rf"{_SIGNATURE}|se|sp|skoid|\w*token|auth|authorization|key|api_?key|\w*secret|password|"
-    r"awsaccesskeyid|googleaccessid|policy|key-pair-id|expires"
+    rf"{_SIGNATURE}|se|sp|skoid|[\w-]*token|auth|authorization|jwt|sas|key|rlkey|api_?key|"
+    r"[\w-]*secret|pass|passwd|password|passphrase|pwd|\w*accesskeyid|googleaccessid|policy|"
+    r"key-pair-id|expires|hdnts|hdnea|hdntl"
 )
 # Words that are names of columns as well, and so of folders, count in the query of a URL only.
 _PARAMETER = re.compile(rf"(?i)((?:[?&](?:{_SECRET})|(?<![\w/?&-])(?:{_SIGNATURE}))=)[^&\s\"'<>,]+")

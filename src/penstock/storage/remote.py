@@ -146,6 +146,8 @@ class RemoteStore:
         yield from matching(self.list(root), root, parts[fixed:])
 
     def status(self, path: str) -> FileStatus | None:
+        if path.endswith("/") and self.connection.protocol not in _A_REQUEST_EACH:
+            return None  # clients drop the slash, and there may be an object of the folder's name
         return interruptibly(lambda: self._status(path))
 
     def _status(self, path: str) -> FileStatus | None:

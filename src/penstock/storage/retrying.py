@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from dataclasses import dataclass
 
@@ -65,9 +64,8 @@ class Attempts:
     def _wait(self, seconds: float) -> bool:
         """Sleep, but not for nobody, nor while the interpreter goes down; whether it was all."""
         until = time.monotonic() + seconds
-        main = threading.main_thread()
         while (left := until - time.monotonic()) > 0:
-            if self._patience.over or not main.is_alive():
+            if self._patience.over:
                 return False
             time.sleep(min(left, _POLL_S))
         return True

@@ -26,6 +26,7 @@ _NAMES = Names(
     client_kwargs="client_kwargs",
     signed="signed_urls",
 )
+_COMPRESSED = (".gz", ".gzip", ".tgz", ".bz2", ".zst", ".br", ".xz")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -157,6 +158,7 @@ class HttpEngine:
     def _read(self, client: HttpClient, answer: Answer, start: int, stop: int) -> bytearray:
         """The bytes that were asked for, of an answer that may be another or hold more."""
         try:
+            _check_encoding(answer)
             skip = _skipped(answer, start, stop)
         except RequestError:
             client.drop(answer)
@@ -170,6 +172,15 @@ class HttpEngine:
         parts = urlsplit(path)
         login = self._logins.get(parts.netloc, self._logins.get(""))
         return path if login is None else parts._replace(netloc=f"{login}@{parts.netloc}").geturl()
+
+
+def _check_encoding(answer: Answer) -> None:
+    """Whether bytes are those of the file. One that is compressed itself may be sent as such."""
+    encoding = (answer.header("Content-Encoding") or "identity").strip().lower()
+    if encoding == "identity" or urlsplit(answer.url).path.lower().endswith(_COMPRESSED):
+        return
+    detail = f"the server sends it compressed ({encoding[:20]}), so parts cannot be read"
+    raise RequestError(Failure.REFUSED, detail)
 
 
 def _skipped(answer: Answer, start: int, stop: int) -> int:
@@ -205,7 +216,7 @@ def _whole_length(answer: Answer) -> int | None:
 
 def _length(answer: Answer) -> int | None:
     length = answer.header("Content-Length") or ""
-    return int(length) if length.isdigit() else None
+    return int(length) if length.isdecimal() else None
 
 
 def _logins(urls: Any, auth: Any) -> dict[str, str]:

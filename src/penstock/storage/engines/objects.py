@@ -40,6 +40,8 @@ _NAMED_CAUSES = {
     "source: NotPartial": "the server does not answer range requests",
 }
 """causes that obstore only names, and what they mean"""
+_OTHER_CLIENTS = "give a client that knows such keys as filesystem"
+"""with empty parts, or ones of dots"""
 
 
 class StoreEngine:
@@ -243,12 +245,16 @@ def _translated(*, writing: bool = False) -> Iterator[None]:
         raise RequestError(Failure.CHANGED, _detail(error)) from None
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise RequestError(Failure.DENIED, _detail(error)) from None
+    except ValueError as error:
+        raise RequestError(Failure.REFUSED, f"{_detail(error)}; {_OTHER_CLIENTS}") from None
     except exceptions.NotSupportedError as error:
         detail = f"the server does not answer range requests: {_detail(error)}"
         raise RequestError(Failure.REFUSED, detail) from None
     except (exceptions.BaseError, OSError) as error:
         detail = _detail(error)
-        if "invalid path" in detail:  # an empty part of a key, which obstore does not know
+        if "invalid path" in detail:
+            raise RequestError(Failure.REFUSED, f"{detail}; {_OTHER_CLIENTS}") from None
+        if "redirect without LOCATION" in detail:
             raise RequestError(Failure.REFUSED, detail) from None
         found = _STATUS.search(detail)
         # An object that is missing has an error of its own.
