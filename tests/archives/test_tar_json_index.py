@@ -1,32 +1,15 @@
+"""JSON indices of tars as all who write them do: what they say, and that nothing of it is lost."""
+
 import json
-import math
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from json_entries import PLACE, entry, read, said_again
 
 from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
 from penstock.archives.tar.index import TarFacts, TarIndex
 from penstock.archives.tar.json_index import json_index, read_json_index
-from penstock.errors import StaleIndexError
-
-
-def read(document: object) -> TarIndex:
-    return read_json_index(json.dumps(document).encode(), "s.json")
-
-
-def said_again(document: object) -> object:
-    return json.loads(json_index(read(document)))
-
-
-def by_offset(document: dict) -> dict:
-    """Lists are written in the order of offsets."""
-    if isinstance(document["files"], list):
-        return {**document, "files": sorted(document["files"], key=lambda entry: entry["offset"])}
-    return document
-
 
 WEBSHART = {
     "path": "s.tar",
@@ -120,11 +103,6 @@ def test_a_list_says_names_under_any_key(key):
     assert json.loads(json_index(index)) == {"files": files}
 
 
-def entry(**more: object) -> dict:
-    return {"offset": 512, "length": 9, **more}
-
-
-PLACE = {"json_path": "x.json", "json_offset": 1536, "json_length": 7}
 JSON_ENTRY = {"offset": 1536, "length": 7}
 
 ODD = {
@@ -241,82 +219,6 @@ def test_a_name_that_tarfile_escaped_is_read_as_a_scan_reads_it():
     assert index.names.to_pylist() == ["café.jpg"]
 
 
-BAD = {
-    "not json": (b'{"files": {"x.jpg"', "not JSON"),
-    "not text": (b"\xff\xfe\x00\x80{", "not JSON"),
-    "a list": (b"[1, 2]", "no index"),
-    "a number": (b"7", "no index"),
-    "no files": (b'{"filesize": 7}', "no index"),
-    "files are text": (b'{"files": "x"}', "no index"),
-    "deep": (b"[" * 200_000, "not JSON"),
-    "entry is a number": (b'{"files": {"x.jpg": 7}}', "x.jpg"),
-    "no name": (b'{"files": [{"offset": 1, "size": 2}]}', "entry 0"),
-    "entry of a list is text": (b'{"files": ["x"]}', "entry 0"),
-    "no offset": (b'{"files": {"x.jpg": {"size": 2}}}', "x.jpg.*no offset"),
-    "no size": (b'{"files": {"x.jpg": {"offset": 2}}}', "x.jpg.*no length"),
-    "size differs": (b'{"files": {"x.jpg": {"offset": 2, "size": 1, "length": 2}}}', "x.jpg"),
-    "name is no text": (b'{"files": {"\\ud800": {"offset": 2, "size": 1}}}', "no text"),
-}
-NUMBERS = {
-    "float": 512.0,
-    "text": "512",
-    "true": True,
-    "null": None,
-    "negative": -1,
-    "huge": 2**63,
-    "enormous": 10**400,
-    "list": [512],
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_what_is_no_index_is_refused(case):
-    data, told = BAD[case]
-    with pytest.raises(StaleIndexError, match=told) as caught:
-        read_json_index(data, "s.json")
-    assert "s.json" in str(caught.value)
-
-
-@pytest.mark.parametrize("case", NUMBERS)
-@pytest.mark.parametrize("key", ["offset", "length"])
-def test_what_is_no_place_or_size_is_refused(key, case):
-    document = {"files": {"ok.jpg": entry(), "x.jpg": {**entry(), key: NUMBERS[case]}}}
-    with pytest.raises(StaleIndexError, match=rf"s\.json: member 'x\.jpg': {key} is"):
-        read(document)
-
-
-def test_pixels_may_be_floats_that_are_whole():
-    files = {"x.jpg": {**entry(), "width": 512.0, "height": 384}, "y.jpg": entry(offset=4096)}
-    index = read({"files": files})
-    assert (index.widths.tolist(), index.heights.tolist()) == ([512, 0], [384, 0])
-    assert json.loads(json_index(index))["files"]["x.jpg"]["width"] == 512
-    with pytest.raises(StaleIndexError, match=r"width is 512\.5"):
-        read({"files": {"x.jpg": {**entry(), "width": 512.5, "height": 384}}})
-
-
-@pytest.mark.parametrize("files", ['{"x.jpg": %s}', "[%s]", '{"y.jpg": %s, "y.jpg": %s}'])
-def test_an_entry_that_says_its_place_twice_is_refused(files):
-    one = '{"path": "x.jpg", "offset": 512, "offset": 1024, "length": 4}'
-    text = '{"files": ' + files.replace("%s", one) + "}"
-    with pytest.raises(StaleIndexError, match=r"member '[xy]\.jpg': its entry says offset more"):
-        read_json_index(text.encode(), "s.json")
-
-
-@pytest.mark.parametrize("case", sorted(NUMBERS.keys() - {"null"}))
-@pytest.mark.parametrize("key", ["width", "height", "json_offset", "json_length"])
-def test_other_numbers_are_refused_too(key, case):
-    if case == "float" and key in ("width", "height"):
-        return
-    with pytest.raises(StaleIndexError, match=f"x.jpg.*{key}"):
-        read({"files": {"x.jpg": entry(**{**PLACE, key: NUMBERS[case]})}})
-
-
-@pytest.mark.parametrize("case", sorted(NUMBERS.keys() - {"null"}))
-def test_a_size_of_the_tar_that_is_none_is_refused(case):
-    with pytest.raises(StaleIndexError, match="filesize"):
-        read({"filesize": NUMBERS[case], "files": {}})
-
-
 def test_an_index_of_a_scan_is_written_as_others_read_it():
     index = TarIndex(
         pa.array(["x.jpg", "x.json"]),
@@ -347,134 +249,3 @@ def test_an_index_of_a_scan_is_written_as_others_read_it():
             "x.json": {"offset": 2048, "length": 7},
         },
     }
-
-
-# --- any index there can be
-
-_texts = st.text(max_size=6)
-_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | _texts,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_texts, inner, max_size=2),
-    max_leaves=4,
-)
-_pixels = st.integers(0, 2**31 - 1)
-_numbers = st.integers(0, 2**62)
-_optional = {
-    "sha256": _texts | _values.filter(lambda v: not isinstance(v, str)),
-    "width": _pixels | st.none(),
-    "height": _pixels | st.none(),
-    "aspect": st.floats(allow_nan=False) | st.integers(0, 3) | _texts,
-    "json_path": st.sampled_from(["x.json", "y.json", "d/x.json"]) | st.none(),
-    "json_offset": _numbers | st.none(),
-    "json_length": _numbers | st.none(),
-    "captions": _texts | st.lists(_texts, max_size=2) | _values,
-    "caption": _texts | st.lists(_texts, max_size=2) | _values,
-    "json_metadata": _values,
-    "path": _texts,
-    "fname": _texts,
-    "prompt": _texts,
-    "other": _values,
-}
-_names = st.sampled_from(["x.jpg", "x.json", "x.seg.png", "y.jpg", "d/x.jpg", ".x", "y"]) | _texts
-
-
-@st.composite
-def entries(draw):
-    size = draw(_numbers)
-    chosen = draw(st.sets(st.sampled_from(sorted(_optional)), max_size=8))
-    said = {key: draw(_optional[key]) for key in sorted(chosen)}
-    if {"width", "height"} <= said.keys() and draw(st.booleans()):
-        width, height = said["width"], said["height"]
-        if width and height:
-            exact = width / height
-            said["aspect"] = draw(st.sampled_from([exact, float(str(np.float32(exact)))]))
-    keys = draw(st.sampled_from([["length"], ["size"], ["length", "size"]]))
-    return {"offset": draw(_numbers), **dict.fromkeys(keys, size), **said}
-
-
-_facts = st.fixed_dictionaries(
-    {},
-    optional={
-        "filesize": _numbers | st.none(),
-        "hash": _texts | st.none(),
-        "hash_lfs": _texts | _values,
-        "includes_image_geometry": st.booleans(),
-        "last_good": _texts,
-        "path": _values,
-    },
-)
-
-
-@st.composite
-def documents(draw):
-    facts = draw(_facts)
-    if draw(st.booleans()):
-        return {**facts, "files": draw(st.dictionaries(_names, entries(), max_size=5))}
-    files = draw(st.lists(entries(), max_size=5, unique_by=lambda said: said["offset"]))
-    return {**facts, "files": [{**said, "path": draw(_names)} for said in files]}
-
-
-def columns(index: TarIndex) -> dict:
-    names = ("names", "sha256", "offsets", "sizes", "widths", "heights", "unlisted")
-    found = {name: getattr(index, name) for name in names}
-    said = {name: getattr(index, name) for name in ("captions", "json", "extras")}
-    return {
-        **{name: None if column is None else column.tolist() for name, column in found.items()},
-        **{
-            name: None
-            if column is None
-            else [text and json.loads(text) for text in column.tolist()]
-            for name, column in said.items()
-        },
-    }
-
-
-@settings(deadline=None, max_examples=200)
-@given(documents())
-def test_any_index_comes_back_equal_through_columns(tmp_path_factory, document):
-    index = read(document)
-    assert json.loads(json_index(index)) == by_offset(document)
-    path = tmp_path_factory.getbasetemp() / "any.idx.arrow"
-    write_arrow_indexes(path, [("s.tar", index)])
-    columnar = ArrowIndexes.open(str(path), "any.idx.arrow").index(0)
-    again = read(json.loads(json_index(columnar)))
-    assert columns(index) == columns(columnar) == columns(again)
-    assert index.facts == columnar.facts
-    assert index.shape_order.tolist() == columnar.shape_order.tolist()
-
-
-def test_aspects_are_told_apart_by_their_precision():
-    single = float(str(np.float32(16) / np.float32(9)))
-    assert not math.isclose(single, 16 / 9, rel_tol=1e-12)
-    for aspect in (single, 16 / 9):
-        document = {"files": {"x.jpg": entry(width=16, height=9, aspect=aspect)}}
-        index = read(document)
-        assert index.extras is None
-        assert json.loads(json_index(index)) == document
-
-
-def test_aspects_of_many_members_are_each_their_own():
-    shapes = [(16, 9), (4, 3), (16, 9), (1, 3), (4, 3)]
-    files = {
-        f"{n}.jpg": {
-            **entry(offset=512 + 1024 * n),
-            "width": width,
-            "height": height,
-            "aspect": float(str(np.float32(width) / np.float32(height))),
-        }
-        for n, (width, height) in enumerate(shapes)
-    }
-    index = read({"files": files})
-    assert index.extras is None
-    assert json.loads(json_index(index)) == {"files": files}
-
-
-@pytest.mark.parametrize("pixels", [2**31, 2**32 + 1, 2**62])
-def test_pixels_that_are_too_many_are_refused(pixels):
-    with pytest.raises(StaleIndexError, match=f"x.jpg.*width is {pixels}"):
-        read({"files": {"x.jpg": entry(width=pixels, height=1)}})
-
-
-def test_entries_that_all_have_other_keys_take_no_time_squared():
-    files = {f"{n}.jpg": {**entry(), "offset": 512 + 1024 * n, f"k{n}": n} for n in range(20_000)}
-    assert said_again({"files": files}) == {"files": files}

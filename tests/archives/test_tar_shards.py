@@ -1,57 +1,29 @@
-"""``TarShards``: samples of tars by number, and all that is known of them."""
+"""``TarShards``: files and samples by number, and more than one user of them."""
+
+# ruff: noqa: F811  # arguments of tests are named like the fixtures that they are
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
-import tarfile
 import threading
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from tars_made import Member, members, write_shards, write_tar
+from shards_opened import SHARDS, folder, one_tar, shards  # noqa: F401  # fixtures
+from tars_made import members, write_tar
 
 from penstock import TarShards
 from penstock.archives import index_tars
 from penstock.archives.tar.arrow_index import write_arrow_indexes
 from penstock.archives.tar.scanning import scan_tar
 from penstock.archives.tar.sequence import samples_of
-from penstock.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
+from penstock.errors import StaleIndexError
 from penstock.model import DataFileInfo
 from penstock.storage import LocalStore
-
-SHARDS = [members(20, 0), members(7, 1, folder="deep/er/")]
-
-
-def png(width: int, height: int) -> bytes:
-    """As much of an image as tells its size."""
-    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + width.to_bytes(4) + height.to_bytes(4) + bytes(50)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shards")
-    write_shards(folder, SHARDS)
-    return folder
-
-
-@pytest.fixture
-def shards(folder: Path) -> TarShards:
-    return TarShards(folder)
-
-
-def one_tar(tmp_path: Path, shard: list[Member], **index: Any) -> TarShards:
-    """A tar with an index, if it is said how that is made."""
-    path = write_tar(tmp_path / "a.tar", shard)
-    if index:
-        index_tars(path, **index)
-    return TarShards(path)
-
 
 # --- files and samples
 
@@ -204,170 +176,7 @@ def test_a_tar_without_members(tmp_path: Path) -> None:
         shards.load_sample(0, 0)
 
 
-# --- what is said of samples
-
-
-@pytest.mark.parametrize("how", ["scanned", "json", "arrow", "bare"])
-def test_captions_of_all_kinds(tmp_path: Path, how: str) -> None:
-    shard = [
-        ("a.png", png(4, 3)),
-        ("a.json", b'{"caption": "one"}'),
-        ("b.png", png(5, 5)),
-        ("b.json", b'{"captions": ["one", "two"]}'),
-        ("c.png", png(6, 1)),
-        ("c.txt", "ein größerer Satz\n".encode()),
-        ("d.png", png(1, 1)),
-        ("d.json", b'{"prompt": "asked for"}'),
-        ("d.txt", b"not this"),
-        ("e.png", png(2, 1)),
-        ("e.json", b'["no", "object"]'),
-    ]
-    forms: dict[str, dict[str, Any]] = {
-        "scanned": {},
-        "json": {"format": "json", "geometry": True},
-        "arrow": {"format": "arrow", "geometry": True},
-        "bare": {"format": "json", "sidecars": False},
-    }
-    samples = list(one_tar(tmp_path, shard, **forms[how]).samples())
-    captions = [sample.captions for sample in samples]
-    assert captions[:3] == ["one", ["one", "two"], "ein größerer Satz"]
-    assert captions[3] in ("asked for", ["asked for", "not this"])
-    assert captions[4] is None
-    assert samples[4].json == ["no", "object"]
-    assert samples[2].json is None
-    assert [(s.width, s.height) for s in samples] == [(4, 3), (5, 5), (6, 1), (1, 1), (2, 1)]
-    assert samples[0].aspect == pytest.approx(4 / 3)
-
-
-def test_where_the_indices_are_may_come_second(tmp_path: Path) -> None:
-    write_tar(tmp_path / "data" / "a.tar", members(2))
-    index_tars(tmp_path / "data", tmp_path / "meta")
-    shards = TarShards(tmp_path / "data", tmp_path / "meta")
-    assert shards.collection._places[0] is not None
-    assert len(shards) == 2
-
-
-def test_captions_of_the_index_go_first(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", members(2))
-    index_tars(path)
-    said = json.loads((tmp_path / "a.json").read_text())
-    said["files"]["00_0000.jpg"]["captions"] = ["written", "by hand"]
-    (tmp_path / "a.json").write_text(json.dumps(said))
-    first, second = TarShards(path).samples()
-    assert first.captions == ["written", "by hand"]
-    assert first.json["caption"] == "what is in 00_0000"
-    assert second.captions == "what is in 00_0001"
-
-
-def test_json_that_cannot_be_read_names_shard_and_member(tmp_path: Path) -> None:
-    shards = one_tar(tmp_path, [("x.jpg", b"1"), ("x.json", b"{not json"), ("y.json", b"\xff")])
-    sample = shards.load_sample(0, 0)
-    assert sample.bytes == b"1"
-    for ask in (lambda: sample.json, lambda: sample.captions):
-        with pytest.raises(ReadError, match=r"a\.tar: the JSON of 'x\.jpg' cannot be read"):
-            ask()
-    with pytest.raises(ReadError, match=r"'y\.json'"):
-        _ = shards.load_sample(0, 1).json
-    (deep := tmp_path / "deep").mkdir()
-    deeply = one_tar(deep, [("z.jpg", b"1"), ("z.json", b"[" * 200_000)]).load_sample(0, 0)
-    for ask in (lambda: deeply.json, lambda: deeply.captions):
-        with pytest.raises(ReadError, match=r"the JSON of 'z\.jpg' cannot be read"):
-            ask()
-
-
-# --- what must not be
-
-
-def huge_tar(path: Path) -> None:
-    """A small sample, and one of ten gigabytes, of which the disk has nothing."""
-    size = 10 << 30
-    with open(path, "wb") as file:
-        for name, payload in (("small.jpg", b"small"), ("small.json", b"{}")):
-            header = tarfile.TarInfo(name)
-            header.size = len(payload)
-            file.write(header.tobuf(tarfile.GNU_FORMAT) + payload.ljust(512, b"\0"))
-        header = tarfile.TarInfo("huge.mp4")
-        header.size = size
-        file.write(header.tobuf(tarfile.GNU_FORMAT))
-        file.seek(size, os.SEEK_CUR)
-        file.write(bytes(1024))
-
-
-def test_a_member_of_ten_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
-    huge_tar(path)
-    shards = TarShards(path)
-    limit = 1 << 20
-    for ask in (
-        lambda: shards.load_sample(0, 1, max_file_size=limit),
-        lambda: shards.load_samples([(0, 0), (0, 1)], max_file_size=limit),
-        lambda: list(shards.samples(max_file_size=limit)),
-        lambda: shards.open_shard(0).load_sample(1, max_file_size=limit),
-    ):
-        with pytest.raises(ReadError, match=r"a\.tar: member 'huge\.mp4' has 10,737,418,240 bytes"):
-            ask()
-    assert shards.load_sample(0, 0, max_file_size=limit).bytes == b"small"
-    assert shards.load_sample(0, 0, max_file_size=5).bytes == b"small"
-    with pytest.raises(ReadError, match=r"small\.jpg"):
-        shards.load_sample(0, 0, max_file_size=4)
-    assert shards.load_sample(0, 0, max_file_size="1KiB").bytes == b"small"
-    with pytest.raises(ReadError, match=r"huge\.mp4.*max_file_size=1,024"):
-        list(shards.samples(max_file_size="1KiB"))
-    with pytest.raises(OptionError, match=r"max_file_size must be"):
-        shards.load_sample(0, 0, max_file_size="much")
-
-
-def test_a_stale_index(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", members(5))
-    index_tars(path)
-    write_tar(tmp_path / "a.tar", members(6, 9))
-    shards = TarShards(path)
-    for ask in (
-        lambda: shards.load_sample(0, 0),
-        lambda: list(shards.samples()),
-        lambda: len(shards),
-        lambda: shards.open_shard(0),
-    ):
-        with pytest.raises(StaleIndexError, match=r"a\.tar.*penstock index"):
-            ask()
-
-
-def test_options_that_cannot_be(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", members(1))
-    for options, what in (
-        ({"cache_bytes": "1GiB"}, "cache_bytes has no effect without cache_dir"),
-        ({"cache_dir": tmp_path / "c", "cache_bytes": "much"}, "cache_bytes must be"),
-        ({"storage_options": 7}, "storage_options must be"),
-    ):
-        with pytest.raises(OptionError, match=what):
-            TarShards(tmp_path, **options)  # type: ignore[arg-type]
-    with pytest.raises(NothingFoundError):
-        TarShards(tmp_path / "nowhere")
-
-
 # --- aspect buckets, and more than one user
-
-
-def test_aspect_buckets_of_files_and_samples(tmp_path: Path) -> None:
-    for number in range(2):
-        shapes = [(64, 64), (128, 64), (64, 64)]
-        shard = [(f"{i}.png", png(*shape)) for i, shape in enumerate(shapes)]
-        index_tars(write_tar(tmp_path / f"{number}.tar", shard), geometry=True)
-    shards = TarShards(tmp_path)
-    for listed in (shards.list_shard_sample_aspect_buckets(), shards.list_shard_aspect_buckets()):
-        assert [one["shard_name"] for one in listed] == ["0.tar", "1.tar"]
-        found = {key: [e["filename"] for e in some] for key, some in listed[1]["buckets"].items()}
-        assert found == {"1.00": ["0.png", "2.png"], "2.00": ["1.png"]}
-    [last] = shards.list_shard_sample_aspect_buckets([-1], key="geometry-tuple")
-    assert last["shard_idx"] == 1
-    assert set(last["buckets"]) == {"(64, 64)", "(128, 64)"}
-    buckets = shards.aspect_buckets(key="geometry-list")
-    assert {key: buckets.bucket(i).tolist() for i, key in enumerate(buckets.keys)} == {
-        "[64, 64]": [0, 2, 3, 5],
-        "[128, 64]": [1, 4],
-    }
-    with pytest.raises(IndexError, match="no shard 2"):
-        shards.list_shard_aspect_buckets([2])
 
 
 def test_a_copy_is_small_and_reads_the_same(shards: TarShards) -> None:
