@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
+from numbered_rows import NAMES, Source, put_all, wait_until
+from servers.faults import Answer, Request, SlowFirstByte
+from servers.proxy import FaultProxy
+from servers.s3 import S3Server
 
+from penstock import ReadError
 from penstock.storage import side_by_side
 
 
@@ -51,3 +57,28 @@ def test_nobody_waits_for_the_rest_when_one_has_failed() -> None:
     finally:
         never.set()
     assert len(begun) <= 3
+
+
+def is_of_rows(request: Request) -> bool:
+    return request.range is not None and request.range.startswith("bytes=4-")
+
+
+@pytest.mark.timeout(60)
+def test_a_window_that_fails_waits_for_no_server_and_leaves_no_thread(
+    s3_server: S3Server, proxy_to: Callable[..., FaultProxy]
+) -> None:
+    s3_server.make_bucket("beside")
+    put_all(lambda name, body: s3_server.put("beside", name, body))
+    source = Source("s3", proxy_to(s3_server.url), "beside")
+    loader = source.loader(mix=4, split_rows=None, timeout_s=3600.0, retries=0)
+    silent = source.proxy.inject(SlowFirstByte(3600), path=NAMES[1], where=is_of_rows)
+    source.proxy.inject(Answer(400), path=NAMES[0], where=is_of_rows)
+
+    def wait_for_the_silent_one(request: Request) -> None:
+        if NAMES[0] in request.path:
+            wait_until(lambda: silent.hits)
+
+    source.proxy.intercept = wait_for_the_silent_one
+    with pytest.raises(ReadError, match=NAMES[0]):
+        list(loader)
+    wait_until(lambda: "penstock-side" not in {thread.name for thread in threading.enumerate()})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from penstock.archives.array_record import (
@@ -22,7 +22,15 @@ from penstock.archives.file_copies import FileCopies
 from penstock.archives.reading_process import RecordServer
 from penstock.errors import OptionError, ReadError
 from penstock.model import DataFileInfo
-from penstock.storage import Access, FileStatus, Listing, LocalStore, Store, find_files
+from penstock.storage import (
+    Access,
+    FileStatus,
+    Listing,
+    LocalStore,
+    Store,
+    find_files,
+    side_by_side,
+)
 from penstock.storage.store import UNKNOWN_SIZE, matches
 
 __all__ = ["Paths", "RecordFiles", "Shard", "find_shards"]
@@ -164,8 +172,8 @@ class RecordFiles:
             places = [(file.path, file.path) for file in files]
             looked = look(server, places, self.readers.options)
         else:
-            with ThreadPoolExecutor(_FETCHING_THREADS, "penstock-count") as pool:
-                looked = list(pool.map(lambda file: self._counted_by_end(file, server), files))
+            count = partial(self._counted_by_end, server=server)
+            looked = list(side_by_side(count, files, threads=_FETCHING_THREADS))
         return [
             found
             if isinstance(found, ReadError)

@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,7 @@ from penstock.formats.reader import FormatRows, TabularReader
 from penstock.formats.registry import make_format, select_files
 from penstock.formats.schemas import project, unify
 from penstock.model import DataFileInfo, FileList
-from penstock.storage import Access, FileStatus, Store, find_files, load_manifest
+from penstock.storage import Access, FileStatus, Store, find_files, load_manifest, side_by_side
 
 __all__ = ["discover"]
 
@@ -216,8 +215,7 @@ def _in_parallel(
 ) -> list[FileFacts | ReadError]:
     if threads < 2 or len(statuses) < 2:
         return [look(status) for status in statuses]
-    with ThreadPoolExecutor(threads, thread_name_prefix="penstock-inspect") as pool:
-        return list(pool.map(look, statuses))
+    return list(side_by_side(look, statuses, threads=threads))
 
 
 def _in_other_types(stored: pa.Schema, filtered: Sequence[pa.Field]) -> bool:

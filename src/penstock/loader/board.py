@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.convert.shared import shared_integers
-from penstock.loader.pipeline import LaneStart
+from penstock.loader.streams import LaneStart
 from penstock.model import Int64Array
 from penstock.plan import Chunks, Lane, LanePlan, Span
 from penstock.stream import Cursor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from penstock.access import BucketBatchSampler, RowDataset
 from penstock.access.backend import Backend
 from penstock.convert.packing import Batch
 from penstock.errors import OptionError, ReadError
+from penstock.loader import leaving
 from penstock.loader.lightning import epoch_of_fit
 from penstock.loader.options import Finish
 from penstock.loader.workers import WorkerOptions, check_sendable
@@ -105,9 +106,9 @@ class BucketedLoader(DataLoader[Any]):
         # The epoch of a pass that was left begins again, also if all of it was asked for.
         self.set_epoch(max(self.epoch, epoch_of_fit(self)))
         running = self._running = _Pass(self.batch_sampler.epoch)
-        return self._delivered(running, super().__iter__())
+        return leaving.watched(self._delivered(running, super().__iter__()))
 
-    def _delivered(self, running: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
+    def _delivered(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
         """Pass over batches of none; where others are in step, the one before comes again."""
         in_step, last = self.batch_sampler.world_size > 1, None
         for batch in batches:
@@ -123,7 +124,11 @@ class BucketedLoader(DataLoader[Any]):
                 batch = last
             if in_step:
                 last = copy(batch)
+            if leaving.exiting:
+                leaving.stay()
             yield batch
+            if leaving.exiting:
+                leaving.stay()
         if self._running is running:
             self._running = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -16,6 +16,7 @@ from penstock.loader.agreement import Agreement
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.epoch import EpochPass
 from penstock.loader.in_step import InStep
+from penstock.loader.leaving import watched
 from penstock.loader.lightning import batch_is_held, epoch_of_fit
 from penstock.loader.pool import WorkerPool
 from penstock.loader.state import Position
@@ -159,9 +160,9 @@ class StatefulLoader(DataLoader[Any]):
             position = self._start(epoch)
         else:
             self.dataset.move_to(self._loaded)  # an epoch goes on as it began, refreshed or not
-        return self._deliver(self._begin(position))
+        return watched(self._deliver(self._begin(position)))
 
-    def _deliver(self, running: EpochPass) -> Iterator[Any]:
+    def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
         """The rest of an epoch, of which a state may have left nothing."""
         yield from self._steps(running)
         self._end(running)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from penstock.convert import Block
 from penstock.errors import SkippedDataWarning
+from penstock.loader import leaving
 from penstock.loader.claims import Loose
 from penstock.loader.stats import Stats
 from penstock.stream import Cursor, Run
@@ -151,10 +152,18 @@ class EpochPass:
 
     def __iter__(self) -> Generator[Any, None, None]:
         self._running = True
+        at_exit = leaving  # known here when modules are gone
         try:
-            yield from self._batches()
+            for batch in self._batches():
+                if at_exit.exiting:
+                    at_exit.stay()
+                yield batch
+                if at_exit.exiting:
+                    at_exit.stay()
             self.finished = True
         finally:
+            if at_exit.exiting:
+                at_exit.stay()
             self.end()
 
     def end(self) -> None:

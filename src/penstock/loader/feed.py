@@ -22,8 +22,9 @@ from penstock.loader.claims import Claims, Takings
 from penstock.loader.freed_memory import keep_freed_memory
 from penstock.loader.options import Finish
 from penstock.loader.parcels import Parcel, pack_blocks, pack_dicts
-from penstock.loader.pipeline import OpenLanes, Pipeline, Stream
+from penstock.loader.pipeline import OpenLanes, Pipeline
 from penstock.loader.stats import Stats
+from penstock.loader.streams import Stream
 from penstock.model import FileList
 from penstock.stream import Cursor, Run
 

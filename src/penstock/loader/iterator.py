@@ -11,6 +11,7 @@ from penstock.convert.packing import Batch
 from penstock.loader.bookmark import Bookmark
 from penstock.loader.fingerprint import Fingerprint
 from penstock.loader.itinerary import Crew
+from penstock.loader.leaving import watched
 from penstock.loader.passes import Passes
 from penstock.loader.planner import Planner
 from penstock.loader.state import Position
@@ -46,7 +47,7 @@ class DatasetIterator:
         share = passes.pipeline.sharing(max(crew.ranks // passes.planner.ranks.size, 1))
         self._running = passes.begin(start, share)
         self._began = start
-        self._batches = iter(self._running)
+        self._batches = watched(iter(self._running))
 
     def __iter__(self) -> DatasetIterator:
         return self

@@ -14,10 +14,11 @@ from penstock.convert import Block, Converter
 from penstock.loader.epoch import EpochPass, LaneFeed, LocalRun
 from penstock.loader.itinerary import Crew
 from penstock.loader.options import Finish
-from penstock.loader.pipeline import LaneStart, Pipeline
+from penstock.loader.pipeline import Pipeline
 from penstock.loader.planner import Planner
 from penstock.loader.state import Place, Position
 from penstock.loader.stats import Stats
+from penstock.loader.streams import LaneStart
 from penstock.model import FileList
 from penstock.stream import Cursor, Run
 

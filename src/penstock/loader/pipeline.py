@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -18,60 +17,26 @@ from penstock.formats.reader import TabularReader
 from penstock.loader.cores import usable_cores
 from penstock.loader.row_cost import row_cost
 from penstock.loader.stats import Stats
+from penstock.loader.streams import Stream
 from penstock.model import DataFileInfo, FileList, FileSplit, RowGroups
 from penstock.plan import (
     ROW_ORDER,
     Grouping,
-    Lane,
     Piece,
     Reading,
-    lane_pieces,
     no_groups,
     permutation,
     taking_turns,
 )
-from penstock.storage import Meter, Patience
-from penstock.stream import Cursor, Job, Located, Pace, ReadAhead, Run, cut
+from penstock.storage import Meter, Patience, side_by_side
+from penstock.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = ["LaneStart", "OpenLanes", "Pipeline", "Stream"]
+__all__ = ["OpenLanes", "Pipeline"]
 
 BLOCK_BYTES = 16 << 20
 _MAX_THREADS = 4
 _WAITING_THREADS = 16
 """that wait for bytes from elsewhere: decoding is bounded by the threads of Arrow"""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneStart:
-    """A lane of an epoch, and where in it to begin."""
-
-    lane: Lane
-    cursor: Cursor = (0, 0)
-    jobs_ahead: int | None = None
-
-    @property
-    def index(self) -> int:
-        """The lane's number, by which its runs are asked for."""
-        return self.lane.index
-
-    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
-        """What is to be read, in order."""
-        return lane_pieces(files, self.lane, reading, self.cursor)
-
-
-class Stream(Protocol):
-    """Windows that are delivered one after the other: a lane, or what is taken of several."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def cursor(self) -> Cursor: ...
-    @property
-    def jobs_ahead(self) -> int | None:
-        """Pieces that may be begun at a time; None: as many as do good."""
-        ...
-
-    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +105,7 @@ class OpenLanes:
         self._epoch = epoch
         self._stats = stats
         self._streams = {stream.index: stream for stream in streams}
+        self._beside: set[threading.Thread] = set()  # they outlive a window that fails
         store = pipeline.reader.store
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
@@ -191,6 +157,8 @@ class OpenLanes:
         """Stop reading; returns when no thread is left."""
         self._patience.give_up()
         self._ahead.close()
+        for thread in list(self._beside):
+            thread.join()
         self._stats.stored(self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
         self._ahead.waited_s = 0.0
@@ -234,8 +202,14 @@ class OpenLanes:
         """The blocks of each chunk of a window; from elsewhere they are waited for together."""
         if self._reader.store.local or len(chunks) == 1:
             return [list(self._converted(chunk)) for chunk in chunks]
-        with ThreadPoolExecutor(min(len(chunks), _WAITING_THREADS)) as pool:
-            return list(pool.map(lambda chunk: list(self._converted(chunk)), chunks))
+        return list(side_by_side(self._blocks_of, chunks, threads=_WAITING_THREADS))
+
+    def _blocks_of(self, chunk: FileSplit) -> list[Block]:
+        self._beside.add(thread := threading.current_thread())
+        try:
+            return list(self._converted(chunk))
+        finally:
+            self._beside.discard(thread)
 
     def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block

@@ -6,12 +6,12 @@ import atexit
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 __all__ = ["GivenUp", "Patience", "forget", "in_background", "interruptibly", "side_by_side"]
 
@@ -102,7 +102,7 @@ def _cancel(future: Future[Any]) -> None:
 
 
 _threads = _Threads(_REQUESTS_AT_ONCE, "penstock-fetch")
-_others: weakref.WeakSet[_Threads] = weakref.WeakSet()
+_others: WeakValueDictionary[int, _Threads] = WeakValueDictionary()
 """those of whoever does something else side by side"""
 _exit: Future[None] = Future()
 """done when the interpreter goes down"""
@@ -176,7 +176,7 @@ def side_by_side(work: Callable[[S], T], items: Iterable[S], *, threads: int) ->
     """
     _note_exit()
     mine = _Threads(threads, "penstock-side")
-    _others.add(mine)
+    _others[id(mine)] = mine
     try:
         made = deque([mine.submit(partial(work, item)) for item in items])
         while made:
@@ -199,7 +199,8 @@ def _leave() -> None:
     if not _exit.done():
         _exit.set_result(None)
     until = time.monotonic() + _EXIT_PATIENCE_S
-    for thread in [thread for some in (_threads, *_others) for thread in some.close()]:
+    others = [reference() for reference in _others.valuerefs()]  # at once: there may come more
+    for thread in [thread for some in (_threads, *others) if some for thread in some.close()]:
         thread.join(max(until - time.monotonic(), 0.0))
 
 

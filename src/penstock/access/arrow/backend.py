@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +21,15 @@ from penstock.formats.arrow_ipc import ArrowFormat
 from penstock.formats.blocks import rows_only
 from penstock.formats.failures import may_be_skipped
 from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
-from penstock.storage import Access, FileStatus, LocalStore, Options, Store, find_files
+from penstock.storage import (
+    Access,
+    FileStatus,
+    LocalStore,
+    Options,
+    Store,
+    find_files,
+    side_by_side,
+)
 
 __all__ = ["ArrowBackend"]
 
@@ -118,9 +125,9 @@ class ArrowBackend(Backend):
     def _describe(self, schema: pa.Schema | None, *, skips: bool) -> None:
         """Look into the files for what was not said of them."""
         if any(file.record_count is None for file in self._files):
-            with ThreadPoolExecutor(1 if self._store.local else _COUNTING_THREADS) as pool:
-                look = partial(_index_or_error if skips else read_index, self._store)
-                read = list(pool.map(look, self._files))
+            look = partial(_index_or_error if skips else read_index, self._store)
+            threads = 1 if self._store.local else _COUNTING_THREADS
+            read = list(side_by_side(look, self._files, threads=threads))
             self.broken = [str(one) for one in read if isinstance(one, ReadError)]
             if len(self.broken) == len(read):
                 raise ReadError(f"no shard can be read; the first: {self.broken[0]}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
@@ -23,7 +22,7 @@ from penstock.formats.parquet_pages import PageReader, Selection
 from penstock.formats.reader import FormatRows
 from penstock.formats.schemas import align
 from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange, computed_once
-from penstock.storage import Store
+from penstock.storage import Store, side_by_side
 
 __all__ = ["GroupRows", "RowTaker", "groups_of", "rows_by_group", "runs_of_rows"]
 
@@ -112,8 +111,7 @@ class RowTaker:
         if self.store.local or len(on) < 2:
             yield from map(work, on)
             return
-        with ThreadPoolExecutor(min(len(on), _WAITING_THREADS), "penstock-take") as pool:
-            yield from pool.map(work, on)
+        yield from side_by_side(work, on, threads=_WAITING_THREADS)
 
     # --- whole groups
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from penstock.archives.tar.scanning import scan_tar
 from penstock.archives.tar.spot_checks import check_all_headers, check_some_headers
 from penstock.errors import ReadError, StaleIndexError
 from penstock.model import DataFileInfo, FileList, Int64Array
-from penstock.storage import Access, RemoteStore, Store
+from penstock.storage import Access, RemoteStore, Store, side_by_side
 from penstock.storage.parts import Parts
 
 __all__ = ["TarCollection"]
@@ -146,8 +145,7 @@ class TarCollection:
         """Load indices side by side, where that takes time."""
         if self.store.local and len(shards) == 1:
             return [self._count(shards[0])]
-        with ThreadPoolExecutor(_LOADING_THREADS, "penstock-index") as pool:
-            return list(pool.map(self._count, shards))
+        return list(side_by_side(self._count, shards, threads=_LOADING_THREADS))
 
     def _count(self, shard: int) -> _Count | ReadError:
         try:

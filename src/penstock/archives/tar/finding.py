@@ -7,7 +7,6 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from penstock.archives.tar.braces import without_braces
@@ -21,6 +20,7 @@ from penstock.storage import (
     RetryPolicy,
     Store,
     find_files,
+    side_by_side,
 )
 from penstock.storage.listing import named_locations
 
@@ -179,8 +179,7 @@ def _asked_for(store: Store, tars: Sequence[str], known: set[str]) -> Iterator[F
         if store.local:
             found = [store.status(place) for place in places]
         else:
-            with ThreadPoolExecutor(_ASKING_THREADS, "penstock-find") as pool:
-                found = list(pool.map(store.status, places))
+            found = list(side_by_side(store.status, places, threads=_ASKING_THREADS))
         yield from (status for status in found if status is not None and status.path not in known)
         if not store.local:  # of two, the newer one is taken, and here only is that known
             left = [path for path, status in zip(left, found, strict=True) if status is None]

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from penstock.archives.tar.index_places import file_of
 from penstock.archives.tar.one_file import OneFile
 from penstock.archives.tar.own_files import place_below
 from penstock.errors import OptionError, ReadError, WorkerError
-from penstock.storage import FileStatus, Options
+from penstock.storage import FileStatus, Options, side_by_side
 from penstock.storage.access import protocol_of
 
 __all__ = ["ENDINGS", "IndexReport", "PathLike", "ReportProgress", "index_tars", "local_path"]
@@ -214,23 +214,54 @@ def _results(
 ) -> Iterator[Callable[[], Indexed]]:
     """What each job gives, in order, when it is called; what is not begun by then never is."""
     if at_a_time == 1:
-        yield from (partial(share.of, job) for job in jobs)
-        return
-    local = jobs[0].store.local
+        return (partial(share.of, job) for job in jobs)
     # Reading headers is Python's work, of which threads of one process do no two at a time.
-    pool: Executor = (
-        ProcessPoolExecutor(at_a_time, initializer=_end_silently)
-        if local
-        else ThreadPoolExecutor(at_a_time, "penstock-index")
-    )
+    by_several = _by_processes if jobs[0].store.local else _by_threads
+    return by_several(jobs, at_a_time, share)
+
+
+def _by_processes(
+    jobs: Sequence[IndexJob], at_a_time: int, share: _Share
+) -> Iterator[Callable[[], Indexed]]:
+    pool = ProcessPoolExecutor(at_a_time, initializer=_end_silently)
     try:
-        futures = [pool.submit(job.run) if local else pool.submit(share.of, job) for job in jobs]
-        if local:
-            for job, future in zip(jobs, futures, strict=True):
-                future.add_done_callback(partial(share.whole, job))
+        futures = [pool.submit(job.run) for job in jobs]
+        for job, future in zip(jobs, futures, strict=True):
+            future.add_done_callback(partial(share.whole, job))
         yield from (future.result for future in futures)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _by_threads(
+    jobs: Sequence[IndexJob], at_a_time: int, share: _Share
+) -> Iterator[Callable[[], Indexed]]:
+    """After an error what has begun, and writes, is waited for; after an interrupt nothing is."""
+    at_work: set[threading.Thread] = set()
+
+    def attempt(job: IndexJob) -> Callable[[], Indexed]:
+        at_work.add(thread := threading.current_thread())
+        try:
+            return partial(_given, share.of(job))
+        except ReadError as error:
+            return partial(_given, error)
+        finally:
+            at_work.discard(thread)
+
+    try:
+        yield from side_by_side(attempt, jobs, threads=at_a_time)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        for thread in list(at_work):
+            thread.join()
+        raise
+
+
+def _given(outcome: Indexed | ReadError) -> Indexed:
+    if isinstance(outcome, ReadError):
+        raise outcome
+    return outcome
 
 
 def _end_silently() -> None:

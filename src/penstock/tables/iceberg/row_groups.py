@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow.dataset as ds
 
 from penstock.formats import FileFacts
 from penstock.model import IcebergDataFileInfo
-from penstock.storage import Store
+from penstock.storage import Store, side_by_side
 from penstock.tables.columns import Column, field_id, nested_fields
 from penstock.tables.iceberg.rows import FORMATS
 
@@ -35,9 +34,8 @@ class Footers:
     ) -> dict[int, IcebergDataFileInfo]:
         """The same files, by the same numbers, with their row groups."""
         threads = _THREADS if self.store.local else _WAITING_THREADS
-        with ThreadPoolExecutor(threads, thread_name_prefix="penstock-inspect") as pool:
-            found = pool.map(lambda at: self._look(files[at], formats(at)), files)
-            return dict(zip(files, found, strict=True))
+        found = side_by_side(lambda at: self._look(files[at], formats(at)), files, threads=threads)
+        return dict(zip(files, found, strict=True))
 
     def _look(self, file: IcebergDataFileInfo, format_: str) -> IcebergDataFileInfo:
         facts = FORMATS[format_].inspect(self.store, file, self.filter)

@@ -1,0 +1,118 @@
+"""An interrupt while a server is silent ends a process that looks for rows, or takes some."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from array_record_files import records_of, write_records
+from sample_tars import write_tar
+from servers.faults import Request, SlowFirstByte
+from servers.http_files import HttpServer
+from servers.proxy import FaultProxy
+from warm_interpreters import WarmProcess
+
+from penstock.archives import index_tars
+
+FOR_EVER = SlowFirstByte(3600)
+ROWS = 60_000
+
+
+def arrow(folder: Path, number: int) -> None:
+    feather.write_feather(table(number), folder / f"{number}.arrow", compression="uncompressed")
+
+
+def parquet(folder: Path, number: int) -> None:
+    pq.write_table(table(number), folder / f"{number}.parquet", row_group_size=ROWS // 3)
+
+
+def table(number: int) -> pa.Table:
+    return pa.table({"id": np.arange(number * ROWS, (number + 1) * ROWS)})
+
+
+def records(folder: Path, number: int) -> None:
+    write_records(folder / f"{number}.array_record", records_of(20, number))
+
+
+def tar(folder: Path, number: int) -> None:
+    write_tar(folder / f"{number}.tar", [(f"{i:03}.txt", b"%d" % i) for i in range(20)])
+
+
+def indexed(folder: Path, number: int) -> None:
+    tar(folder, number)
+    index_tars(folder / f"{number}.tar")
+
+
+def is_of_rows(request: Request) -> bool:
+    """Not for a footer: for the first row group."""
+    return request.range is not None and request.range.startswith("bytes=4-")
+
+
+CASES: dict[str, tuple[Callable[[Path, int], None], str, dict[str, Any]]] = {
+    "shards of Arrow": (arrow, "ArrowBackend(urls)", {"path": "1.arrow", "method": "GET"}),
+    "rows of Parquet": (
+        parquet,
+        "ParquetBackend(urls).take([1, 70_000, 130_000])",
+        {"path": "1.parquet", "where": is_of_rows},
+    ),
+    "ArrayRecord": (
+        records,
+        "ArrayRecordBackend(urls, cache_dir=folder)",
+        {"path": "1.array_record", "method": "GET"},
+    ),
+    "indices of tars that are asked for": (tar, "TarShards(urls)", {"path": "1.json"}),
+    "indices of tars that are counted": (
+        indexed,
+        "len(TarShards(urls))",
+        {"path": "1.json", "method": "GET"},
+    ),
+    "tars that are indexed": (
+        tar,
+        "index_tars(urls, folder)",
+        {"path": "1.tar", "method": "GET"},
+    ),
+}
+READING = """
+import json, sys
+from penstock.access import ArrayRecordBackend, ArrowBackend, ParquetBackend
+from penstock import TarShards
+from penstock.archives import index_tars
+urls, folder = json.loads(sys.argv[1]), sys.argv[2]
+"""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupt_while_one_of_many_is_silent(
+    http_server: HttpServer, proxy_to: Callable[..., FaultProxy], tmp_path: Path, case: str
+) -> None:
+    write, reading, silent = CASES[case]
+    source, name = tmp_path / "source", uuid4().hex
+    source.mkdir()
+    for number in range(3):
+        write(source, number)
+    for file in source.iterdir():
+        http_server.put(f"{name}/{file.name}", file.read_bytes())
+    proxy = proxy_to(http_server.url)
+    rule = proxy.inject(FOR_EVER, **silent)
+    urls = [f"{proxy.url}/{name}/{f.name}" for f in sorted(source.iterdir()) if f.suffix != ".json"]
+    with WarmProcess("-c", READING + reading, json.dumps(urls), tmp_path / "made") as process:
+        while not rule.hits:
+            assert process.poll() is None, process.finish().stderr
+            time.sleep(0.01)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        ended = process.finish(timeout_s=100)
+    assert time.monotonic() - began < 60
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
+    assert "Exception ignored" not in ended.stderr
