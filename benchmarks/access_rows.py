@@ -31,14 +31,15 @@ def _map_style(workers: int) -> Comparison:
     )
 
 
-def _windows(order: str, title: str) -> Comparison:
+def _windows(order: str, title: str, *, by_pillow: bool = False) -> Comparison:
+    work = f"windows of 16 video frames of 128 × 128, hop 4, 8 in a batch, {title}"
     return Comparison(
-        f"access-video-{order}",
-        f"windows of 16 video frames of 128 × 128, hop 4, 8 in a batch, {title}",
-        f"windows.ours-{order}",
+        f"access-video-{order}{'-pillow' if by_pillow else ''}",
+        f"{work}, without simplejpeg" if by_pillow else work,
+        f"windows.{'pillow' if by_pillow else 'ours'}-{order}",
         (f"windows.bare-{order}",),
         "one Lance take a window, frames decoded one after the other",
-        1.5,
+        None if by_pillow else 1.5,
     )
 
 
@@ -112,6 +113,8 @@ ACCESS = (
         ("take.gather-cut",),
         f"{_GATHER}, with blobs cut by their offsets",
     ),
+    _windows("random", "windows at random", by_pillow=True),
+    _windows("order", "windows in order", by_pillow=True),
     Comparison(
         "access-arrow-taken",
         f"{_ARROW}, by `ArrowBackend.take` and from its table",

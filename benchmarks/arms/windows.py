@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -56,6 +57,12 @@ def _ours(in_order: bool, data: Data) -> Pieces:
     yield from _read_all(data, read, in_order)
 
 
+def _by_pillow(in_order: bool, data: Data) -> Pieces:
+    """As where simplejpeg is not installed."""
+    sys.modules["simplejpeg"] = None  # type: ignore[assignment]
+    yield from _ours(in_order, data)
+
+
 def _pixels(videos: Any) -> Any:
     storage = getattr(videos, "storage", videos)
     return storage.flatten().to_numpy()
@@ -82,7 +89,7 @@ def _decoded(frame: bytes) -> Any:
 
 
 for _in_order, _title in ((False, "random"), (True, "order")):
-    for _name, _run in (("ours", _ours), ("bare", _bare)):
+    for _name, _run in (("ours", _ours), ("pillow", _by_pillow), ("bare", _bare)):
         register(
             Arm(
                 f"windows.{_name}-{_title}",

@@ -3,7 +3,7 @@
 from penstock.storage.access import Access, store_for
 from penstock.storage.credentials import Options
 from penstock.storage.disk_cache import DiskCache
-from penstock.storage.fetching import Patience, side_by_side
+from penstock.storage.fetching import Patience, side_by_side, side_threads
 from penstock.storage.listing import Listing, find_files
 from penstock.storage.local import LocalStore
 from penstock.storage.manifest import load_manifest, save_manifest
@@ -33,6 +33,7 @@ __all__ = [
     "load_manifest",
     "save_manifest",
     "side_by_side",
+    "side_threads",
     "store_for",
     "will_read",
 ]

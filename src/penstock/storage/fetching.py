@@ -9,14 +9,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-__all__ = ["GivenUp", "Patience", "forget", "in_background", "interruptibly", "side_by_side"]
+__all__ = [
+    "GivenUp",
+    "Patience",
+    "forget",
+    "in_background",
+    "interruptibly",
+    "side_by_side",
+    "side_threads",
+]
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+class Submit(Protocol):
+    """Has something done by a thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
+
 
 _REQUESTS_AT_ONCE = 64
 _IDLE_S = 1.0
@@ -169,22 +185,32 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 
 
 def side_by_side(work: Callable[[S], T], items: Iterable[S], *, threads: int) -> Iterator[T]:
-    """What ``work``, which may itself wait for stores, makes of each item, in their order.
+    """What ``work``, which may itself wait for stores, makes of each item, in their order."""
+    with side_threads(threads) as submit:
+        made = deque([submit(partial(work, item)) for item in items])
+        while made:
+            yield made.popleft().result()
+
+
+@contextmanager
+def side_threads(threads: int, *, see_off: bool = False) -> Iterator[Submit]:
+    """Threads for work that may itself wait for stores, and what gives them some.
 
     An executor of Python waits for all that has begun when one has failed, at an interrupt and
-    at the end of the interpreter: as long as a server is silent. Here nobody waits for the rest.
+    at the end of the interpreter: as long as a server is silent. Here nobody waits for the rest,
+    unless told to ``see_off`` threads, for what they do never takes long.
     """
     _note_exit()
     mine = _Threads(threads, "penstock-side")
     _others[id(mine)] = mine
     try:
-        made = deque([mine.submit(partial(work, item)) for item in items])
-        while made:
-            yield made.popleft().result()
+        yield mine.submit
     except CancelledError:
         raise GivenUp from None
     finally:
-        mine.close()
+        for thread in mine.close():
+            if see_off:
+                thread.join()
 
 
 def _note_exit() -> None:

@@ -7,8 +7,9 @@ import os
 import pickle
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from penstock.formats.failures import naming
 from penstock.formats.reader import FormatRows
 from penstock.model import FileList
 from penstock.plan import BYTES, ROWS, Chunks, cut_chunks
+from penstock.storage import side_threads
 
 __all__ = ["FileRows", "SourceRows", "as_rows", "read_in_order"]
 
@@ -147,10 +149,9 @@ def read_in_order(
     """
     threads = _DECODING_THREADS if rows.local else _WAITING_THREADS
     weights = rows.weights
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-source")
     under_way: deque[tuple[int, Future[list[pa.Table]] | None]] = deque()
     following, waiting_bytes = first_chunk, 0
-    try:
+    with side_threads(threads, see_off=rows.local) as submit:
         while following < len(weights) or under_way:
             while following < len(weights) and (
                 not under_way
@@ -158,7 +159,7 @@ def read_in_order(
             ):
                 begun = None
                 if rows.bounded(following) and weights[following] <= ahead_bytes:
-                    begun = pool.submit(_read_whole, rows, following, block_bytes)
+                    begun = submit(partial(_read_whole, rows, following, block_bytes))
                 under_way.append((following, begun))
                 waiting_bytes += weights[following]
                 following += 1
@@ -168,8 +169,6 @@ def read_in_order(
             del begun
             for table in tables:
                 yield chunk, table
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _read_whole(rows: SourceRows, chunk: int, block_bytes: int) -> list[pa.Table]:

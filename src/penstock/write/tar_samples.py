@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, Protocol, TypeVar
+
+from penstock.storage import side_threads
 
 __all__ = ["Arriving", "Place", "Sample", "Samples", "digest_of", "numbered_key", "read_ahead"]
 
@@ -65,15 +68,11 @@ def digest_of(lines: Iterable[object]) -> str:
 
 def read_ahead(read: Callable[[int], T], numbers: Iterable[int]) -> Iterator[T]:
     """What is read by each number, in their order, while threads read the next."""
-    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-samples")
     under_way: deque[Future[T]] = deque()
-    following = iter(numbers)
-    try:
-        for number in following:
-            under_way.append(pool.submit(read, number))
+    with side_threads(_THREADS) as submit:
+        for number in numbers:
+            under_way.append(submit(partial(read, number)))
             if len(under_way) > _THREADS:
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
