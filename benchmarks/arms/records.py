@@ -1,4 +1,8 @@
-"""ArrayRecord files: through the library, and through array_record alone, to ``bytes``."""
+"""ArrayRecord files: through the library, and through array_record alone, to ``bytes``.
+
+Either is imported before the clock starts, and by its own arms only: once a process has loaded
+array_record, workers that are forked off it cannot use it, and the library reads by other means.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from access_data import RECORD_BYTES, make_access_data, record_count, records_path
-from array_record.python.array_record_data_source import ArrayRecordDataSource
-from array_record.python.array_record_module import ArrayRecordReader
 from data import Data
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -86,6 +88,8 @@ def _singles(data: Data) -> Pieces:
 
 
 def _source(options: dict[str, str] | None, data: Data) -> Any:
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+
     return ArrayRecordDataSource(records_path(data, "random"), reader_options=options)
 
 
@@ -139,6 +143,8 @@ class WholeFiles(IterableDataset[bytes]):
         self._options = options
 
     def __iter__(self) -> Iterator[bytes]:
+        from array_record.python.array_record_module import ArrayRecordReader
+
         worker = get_worker_info()
         assert worker is not None
         for path in self._paths[worker.id :: worker.num_workers]:
@@ -147,16 +153,36 @@ class WholeFiles(IterableDataset[bytes]):
                 yield reader.read()
 
 
-for _name, _run in (
-    ("batches", _batches),
-    ("batches-packed", _batches_packed),
-    ("singles", _singles),
-    ("source-batches", partial(_source_batches, None)),
-    ("source-batches-unthreaded", partial(_source_batches, _NO_THREADS)),
-    ("source-singles", partial(_source_singles, None)),
-    ("source-singles-unthreaded", partial(_source_singles, _NO_THREADS)),
-    ("order", _order),
-    ("order-by-files", partial(_order_by_files, "")),
-    ("order-by-files-unthreaded", partial(_order_by_files, _NOTHING_AHEAD)),
+def _import_library() -> None:
+    import penstock.access  # noqa: F401
+
+
+def _import_package() -> None:
+    import array_record.python.array_record_data_source
+    import array_record.python.array_record_module  # noqa: F401
+
+
+for _import, _arms in (
+    (
+        _import_library,
+        {
+            "batches": _batches,
+            "batches-packed": _batches_packed,
+            "singles": _singles,
+            "order": _order,
+        },
+    ),
+    (
+        _import_package,
+        {
+            "source-batches": partial(_source_batches, None),
+            "source-batches-unthreaded": partial(_source_batches, _NO_THREADS),
+            "source-singles": partial(_source_singles, None),
+            "source-singles-unthreaded": partial(_source_singles, _NO_THREADS),
+            "order-by-files": partial(_order_by_files, ""),
+            "order-by-files-unthreaded": partial(_order_by_files, _NOTHING_AHEAD),
+        },
+    ),
 ):
-    register(Arm(f"records.{_name}", "access-records", _run, beforehand=make_access_data))
+    for _name, _run in _arms.items():
+        register(Arm(f"records.{_name}", "access-records", _run, _import, make_access_data))
