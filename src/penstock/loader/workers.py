@@ -9,6 +9,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
@@ -27,6 +28,9 @@ from penstock.loader.stats import Stats
 __all__ = ["Inbox", "WorkerOptions", "check_sendable", "out_of_order_option"]
 
 logger = logging.getLogger(__name__)
+
+_DYING_S = 5.0
+"""between the end of its pipe and that of a worker"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,8 @@ class Inbox:
         except PenstockError:
             raise
         except (RuntimeError, OSError, EOFError) as error:  # what is raised when one is gone
+            if not isinstance(error, RuntimeError):
+                _await_signal(getattr(self._parcels, "_workers", ()))
             self._source._iterator = None  # persistent workers start anew with the next epoch
             raise WorkerError(f"{error}; {_advice(self._source)}") from error
         self._stats.spend("wait", time.perf_counter() - began)
@@ -169,6 +175,17 @@ class Inbox:
         elif isinstance(sent, Parcel):
             converter, size = self._pipeline.converter, self._pipeline.batch_size
             self._waiting[sent.lane].append(ParcelRun(sent, converter, size, self._pin))
+
+
+def _await_signal(workers: Sequence[Any]) -> None:
+    """Wait until a worker that closed its pipe is gone.
+
+    Torch raises an error of its own in the handler of that signal: here, and not in a clean-up.
+    """
+    until = time.monotonic() + _DYING_S
+    with suppress(RuntimeError):
+        while time.monotonic() < until and all(worker.is_alive() for worker in workers):
+            time.sleep(0.005)
 
 
 def as_it_is(value: Any) -> Any:
