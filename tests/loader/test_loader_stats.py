@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from small_files import ROWS, all_ids, write_parquet
 from worker_code import doubled
 
 from penstock import SkippedDataWarning, StatefulLoader, StructuredDataset
+from penstock.loader.stats import Stats
 
 
 def make(data: Path, **options: Any) -> StatefulLoader:
@@ -120,3 +122,22 @@ def test_nothing_is_said_when_nothing_is_skipped(tmp_path: Path) -> None:
         assert len(all_ids(loader)) == ROWS
     with pytest.raises(TypeError, match="skip"):
         len(loader)
+
+
+def test_a_pass_may_end_by_a_collection_while_its_counters_are_in_use() -> None:
+    counters = Stats()
+
+    class Left:
+        def __del__(self) -> None:
+            counters.spend("wait", 1.0)
+
+    def count() -> None:
+        left = [Left()]
+        with counters._lock:
+            left.clear()
+
+    thread = threading.Thread(target=count, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert counters.as_dict()["seconds"] == {"wait": 1.0}

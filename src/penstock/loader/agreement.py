@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import hashlib
 import os
 import weakref
@@ -83,15 +84,33 @@ class Agreement:
 
 
 _agreements: weakref.WeakSet[Agreement] = weakref.WeakSet()
-_of_the_parent: list[Any] = []
 
 
-def _keep_what_is_of_the_parent() -> None:
-    """In a forked child the end of a gloo group waits for a thread that only the parent has.
+class _Forks:
+    """Keeps the groups of a parent in its forked children, where their end would wait for ever.
 
-    Also for groups that are garbage already: the child might be the one who collects it.
+    Their threads are in the parent only. What is garbage there has to be held before the fork: in
+    the child a collection may come before any code that is told of it.
     """
-    _of_the_parent.extend(agreement._group for agreement in _agreements)
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._held: list[Any] = []
+
+    def before(self) -> None:
+        self._under_way += 1
+        self._held += [agreement._group for agreement in list(_agreements)]
+
+    def after_in_parent(self) -> None:
+        self._under_way -= 1
+        if self._under_way == 0:  # no other thread is about to fork
+            self._held.clear()
+
+    def after_in_child(self) -> None:
+        for group in self._held:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # outlives the interpreter itself
+        self._under_way = 0
+        self._held.clear()
 
 
 def _close_all() -> None:
@@ -100,5 +119,10 @@ def _close_all() -> None:
         agreement.close()
 
 
-os.register_at_fork(after_in_child=_keep_what_is_of_the_parent)
+_forks = _Forks()
+os.register_at_fork(
+    before=_forks.before,
+    after_in_parent=_forks.after_in_parent,
+    after_in_child=_forks.after_in_child,
+)
 atexit.register(_close_all)

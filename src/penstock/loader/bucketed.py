@@ -14,6 +14,7 @@ from penstock.access.backend import Backend
 from penstock.convert.packing import Batch
 from penstock.errors import OptionError, ReadError
 from penstock.loader import leaving
+from penstock.loader.forking import starting_workers
 from penstock.loader.lightning import epoch_of_fit
 from penstock.loader.options import Finish
 from penstock.loader.workers import WorkerOptions, check_sendable
@@ -106,7 +107,9 @@ class BucketedLoader(DataLoader[Any]):
         # The epoch of a pass that was left begins again, also if all of it was asked for.
         self.set_epoch(max(self.epoch, epoch_of_fit(self)))
         running = self._running = _Pass(self.batch_sampler.epoch)
-        return leaving.watched(self._delivered(running, super().__iter__()))
+        with starting_workers():
+            batches = super().__iter__()
+        return leaving.watched(self._delivered(running, batches))
 
     def _delivered(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
         """Pass over batches of none; where others are in step, the one before comes again."""

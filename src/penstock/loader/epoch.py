@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -149,6 +150,7 @@ class EpochPass:
         self._stats = stats
         self._warned = len(stats.skipped)
         self._close = close
+        self._process = os.getpid()
 
     def __iter__(self) -> Generator[Any, None, None]:
         self._running = True
@@ -167,8 +169,11 @@ class EpochPass:
             self.end()
 
     def end(self) -> None:
-        """Let go of what is read ahead; at the end of an iteration, or where none began."""
-        if not self.ended:
+        """Let go of what is read ahead; at the end of an iteration, or where none began.
+
+        Not in a forked child: nothing reads there, and locks of those who did may be held for ever.
+        """
+        if not self.ended and self._process == os.getpid():
             self._running = False
             self.ended = True
             self._close()

@@ -18,7 +18,7 @@ class Stats:
     """Counters of one process. Threads may add to them; ``drain`` hands them to another Stats."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collection in here may end a pass, which counts too
         self.rows = 0
         self.batches = 0
         self.bytes = 0

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from penstock.convert.arrivals import forget_dead_senders
 from penstock.errors import OptionError, PenstockError, WorkerError
 from penstock.loader.feed import Failure, Feed, LaneEnd
+from penstock.loader.forking import starting_workers
 from penstock.loader.parcels import Parcel, ParcelRun
 from penstock.loader.pipeline import Pipeline
 from penstock.loader.stats import Stats
@@ -155,7 +156,8 @@ class Inbox:
         began = time.perf_counter()
         try:
             if self._parcels is None:
-                self._parcels = iter(self._source)
+                with starting_workers():
+                    self._parcels = iter(self._source)
             sent = next(self._parcels)
         except StopIteration as error:
             raise WorkerError("worker processes ended before their lanes did") from error

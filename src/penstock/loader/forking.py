@@ -1,0 +1,51 @@
+"""Forked workers leave alone what is garbage in their parent.
+
+A collection in a forked child would end what the parent has dropped and not collected yet: loaders,
+process groups, whole trainers. That waits for threads, and for locks of threads, which the child
+has not got.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["starting_workers"]
+
+_starts = 0
+"""of workers that are under way, by any thread"""
+_collects = False
+"""whether there were collections before the first of them"""
+
+
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Processes that are forked meanwhile never collect what they inherit.
+
+    There is no collection in that time at all: in a child one might come before it is told.
+    """
+    global _starts, _collects
+    if _starts == 0:
+        _collects = gc.isenabled()
+        gc.disable()
+    _starts += 1
+    try:
+        yield
+    finally:
+        _starts -= 1
+        if _starts == 0 and _collects:
+            gc.enable()
+
+
+def _in_child() -> None:
+    global _starts
+    if _starts:
+        _starts = 0
+        gc.freeze()
+        if _collects:
+            gc.enable()
+
+
+os.register_at_fork(after_in_child=_in_child)
