@@ -177,6 +177,28 @@ def test_rows_can_be_written_to_without_harm_to_the_file(tmp_path: Path) -> None
     assert_same_rows(read_back(path, table.schema), table)
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3, 7])
+def test_values_are_aligned_in_memory(tmp_path: Path, columns: int) -> None:
+    """Wherever in the file a batch is, and whatever the length of its metadata."""
+    rows = pa.table({f"column {i}": pa.array(range(300), pa.float64()) for i in range(columns)})
+    write_file(tmp_path / "a.arrow", rows, 100)
+    found = read_back(tmp_path / "a.arrow", rows.schema)
+    assert found.equals(rows)
+    assert [chunk.buffers()[1].address % 64 for chunk in found["column 0"].chunks] == [0, 0, 0]
+
+
+def test_what_a_file_is_like_is_asked_again_when_it_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    for rows in (pa.table({"a": range(300)}), pa.table({"a": range(700, 1000), "b": range(300)})):
+        write_file(path, rows, 100)
+        status = STORE.status(str(path))
+        assert status is not None
+        file = DataFileInfo(str(path), file_size=status.size, etag=status.etag)
+        for first in (0, 250):
+            read = ArrowFormat().read(STORE, FileSplit(file, RowRange(first, 50)), rows.schema, 1)
+            assert pa.concat_tables(read).equals(rows.slice(first, 50))
+
+
 def test_buffers_shorter_than_their_rows_are_an_error(tmp_path: Path) -> None:
     """pyarrow writes compressed bodies with old metadata, but then takes them for plain ones."""
     path, table = tmp_path / "a.arrow", pa.table({"id": range(1_000)})

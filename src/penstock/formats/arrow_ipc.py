@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import ipc
 
 from penstock.formats.blocks import cut_rows, in_blocks, rows_only
+from penstock.formats.cache import BoundedCache
 from penstock.formats.failures import naming
 from penstock.formats.ipc_buffers import announce_batches
 from penstock.formats.ipc_footer import (
@@ -29,6 +33,8 @@ __all__ = ["ArrowFormat"]
 _FEATHER_V1_MAGIC = b"FEA1"
 _SCHEMA_OFFSET_IN_FILE = 8
 _LOCAL_SAMPLE_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
+_KNOWN_BYTES = 32 << 20
+_ALIGNED_BYTES = 64
 
 
 class ArrowFormat:
@@ -66,8 +72,46 @@ class ArrowFormat:
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
         with naming(chunk, *MALFORMED), store.open(chunk.file) as source:
-            pieces = _file_pieces if _has_footer(source) else _stream_pieces
-            yield from in_blocks(pieces(source, chunk, set(schema.names)), block_bytes)
+            layout = _layout(store, chunk.file, source)
+            if layout is None:
+                pieces = _stream_pieces(source, chunk, set(schema.names))
+            else:
+                pieces = _file_pieces(source, chunk, layout, set(schema.names))
+            yield from in_blocks(pieces, block_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the footer of a file tells."""
+
+    schema: pa.Schema
+    blocks: Blocks
+
+    @property
+    def nbytes(self) -> int:
+        return 1000 + 300 * len(self.schema) + 200 * len(self.blocks.batches)
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether a batch needs no reader, who knows dictionaries and swaps bytes."""
+        native = self.blocks.little_endian == (sys.byteorder == "little")
+        return native and not self.blocks.dictionaries
+
+
+def _layout(store: Store, file: DataFileInfo, source: pa.NativeFile) -> _Layout | None:
+    """That of a file, read once if it is known which version of it this is; None for a stream."""
+    key = store.identity, file.path, file.file_size, file.etag
+    known = None if file.etag is None else _known.get(key)
+    if known is None and _has_footer(source):
+        blocks = file_blocks(source)
+        source.seek(_SCHEMA_OFFSET_IN_FILE)
+        known = _Layout(ipc.read_schema(source), blocks)
+        if file.etag is not None:
+            _known.add(key, known, limit_bytes=_KNOWN_BYTES)
+    return known
+
+
+_known: BoundedCache[_Layout] = BoundedCache(lambda layout: layout.nbytes)
 
 
 def _has_footer(source: pa.NativeFile) -> bool:
@@ -81,25 +125,40 @@ def _has_footer(source: pa.NativeFile) -> bool:
     return bool(magic == FILE_MAGIC)
 
 
-def _file_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
+def _file_pieces(
+    source: pa.NativeFile, chunk: FileSplit, layout: _Layout, wanted: set[str]
+) -> Iterator[pa.Table]:
     """The rows of each batch that fall into the range; batches outside it are not touched."""
-    schema, columns, options = _columns(source, _SCHEMA_OFFSET_IN_FILE, wanted)
-    blocks = file_blocks(source)
-    counts = _batch_rows(source, chunk.file, blocks)
+    columns, options = _columns(layout.schema, wanted)
+    counts = _batch_rows(source, chunk.file, layout.blocks)
     shares = list(_shares(chunk.row_range, counts))
     if columns:
-        announce_batches(source, blocks, [index for index, _, _ in shares], schema, columns)
-    reader = ipc.open_file(source, options=options)
+        indices = [index for index, _, _ in shares]
+        announce_batches(source, layout.blocks, indices, layout.schema, columns)
+    get_batch: Callable[[int], pa.RecordBatch]
+    if len(columns) == len(layout.schema) and layout.stands_alone:
+        get_batch = partial(_whole_batch, source, layout)
+    else:
+        get_batch = ipc.open_file(source, options=options).get_batch
     for index, first, last in shares:
         if not columns:
             yield rows_only(last - first)
             continue
-        batch = reader.get_batch(index)
+        batch = get_batch(index)
         if batch.num_rows != counts[index]:
             found = batch.num_rows
             raise ValueError(f"record batch {index} has {found} rows and not {counts[index]}")
         yield _rows_of(batch, first, last)
     _refuse_beyond(chunk.row_range, sum(counts))
+
+
+def _whole_batch(source: pa.NativeFile, layout: _Layout, index: int) -> pa.RecordBatch:
+    """A batch by one read: pyarrow's reader takes many, after each of which it waits for Python."""
+    offset, metadata_bytes, body_bytes = layout.blocks.batches[index]
+    before = min(-metadata_bytes % _ALIGNED_BYTES, offset)  # so that the body is aligned in memory
+    source.seek(offset - before)
+    message = source.read_buffer(before + metadata_bytes + body_bytes).slice(before)
+    return ipc.read_record_batch(message, layout.schema)
 
 
 def _shares(wanted: RowRange | None, counts: list[int]) -> Iterator[tuple[int, int, int]]:
@@ -114,7 +173,8 @@ def _shares(wanted: RowRange | None, counts: list[int]) -> Iterator[tuple[int, i
 
 def _stream_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
     """The rows of the range, for which all batches before it are read as well."""
-    _, columns, options = _columns(source, 0, wanted)
+    source.seek(0)
+    columns, options = _columns(ipc.read_schema(source), wanted)
     will_read(source, [(0, source.size())])
     source.seek(0)
     reader = ipc.open_stream(source, options=options)
@@ -136,15 +196,11 @@ def _rows_of(batch: pa.RecordBatch, first: int, last: int) -> pa.Table:
     return cut_rows(pa.Table.from_batches([batch]), first, last)
 
 
-def _columns(
-    source: pa.NativeFile, schema_offset: int, wanted: set[str]
-) -> tuple[pa.Schema, list[int], ipc.IpcReadOptions]:
-    """The schema, the wanted columns of it, and how to read them; all are read in one piece."""
-    source.seek(schema_offset)
-    schema = ipc.read_schema(source)
+def _columns(schema: pa.Schema, wanted: set[str]) -> tuple[list[int], ipc.IpcReadOptions]:
+    """The wanted columns, and how to read them; all are read in one piece."""
     columns = [index for index, name in enumerate(schema.names) if name in wanted]
     some = columns if len(columns) < len(schema) else None
-    return schema, columns, ipc.IpcReadOptions(included_fields=some)
+    return columns, ipc.IpcReadOptions(included_fields=some)
 
 
 def _batch_rows(source: pa.NativeFile, file: DataFileInfo, blocks: Blocks) -> list[int]:

@@ -53,6 +53,7 @@ class Blocks:
 
     batches: list[tuple[int, int, int]]
     dictionaries: list[tuple[int, int, int]]
+    little_endian: bool = True
 
 
 def file_blocks(file: pa.NativeFile) -> Blocks:
@@ -66,7 +67,7 @@ def file_blocks(file: pa.NativeFile) -> Blocks:
         raise ValueError(f"its footer would be {footer_length} bytes long, the file is {size}")
     footer = file.read_at(footer_length, size - 10 - footer_length)
     dictionaries, batches = (_blocks(footer, number, size) for number in (2, 3))
-    return Blocks(batches, dictionaries)
+    return Blocks(batches, dictionaries, _is_little_endian(footer))
 
 
 def file_batches(
@@ -94,6 +95,12 @@ def _blocks(footer: bytes, number: int, size: int) -> list[tuple[int, int, int]]
         if not 0 <= offset <= offset + length <= offset + length + body <= size:
             raise ValueError(f"the record batch at byte {offset} goes beyond the end of the file")
     return blocks
+
+
+def _is_little_endian(footer: bytes) -> bool:
+    schema = _field(footer, _root(footer), 1)
+    order = None if schema is None else _field(footer, _target(footer, schema), 0)
+    return order is None or footer[order] == 0
 
 
 def stream_batches(file: pa.NativeFile) -> Iterator[Batch]:
