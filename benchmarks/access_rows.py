@@ -130,6 +130,14 @@ ACCESS = (
         _GATHER,
     ),
     Comparison(
+        "access-records-taken",
+        "ArrayRecord, batches of 64 records of 20 KB at random, to `bytes`, by "
+        "`ArrayRecordBackend.take` and from its table",
+        "records.batches-taken",
+        _of_source("batches"),
+        f"{_SOURCE}.__getitems__`, its best setting",
+    ),
+    Comparison(
         "access-records-packed",
         "ArrayRecord, batches of 64 records of 20 KB at random, left in one Arrow buffer",
         "records.batches-packed",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from huge_pages import into_huge_pages
 from hypothesis import settings
 
 # What is imported here is a fixture for all tests.
@@ -50,10 +51,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+    into_huge_pages()
 
 
 SHARED_MEMORY = Path("/dev/shm")
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
-from warm_interpreters import ColdProcess, WarmProcess, run_warm
+from warm_interpreters import ColdProcess, WarmProcess, hung, run_warm
 
 LATE = """
 import atexit, sys
@@ -20,6 +21,44 @@ print(sys.argv, __name__, sys.stdin.read())
 sys.exit(7)
 """
 HANGING = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()"
+HANGING_WORKER = """
+import multiprocessing, os, sys, time
+
+def sleep_in_worker():
+    os.write(1, b"asleep\\n")
+    time.sleep(600)
+
+def wait_for_worker():
+    worker = multiprocessing.get_context(sys.argv[1]).Process(target=sleep_in_worker)
+    worker.start()
+    worker.join()
+
+if __name__ == "__main__":
+    wait_for_worker()
+"""
+HIDDEN = """
+import time
+
+def hide():
+    print("hidden", flush=True)
+    time.sleep(600)
+
+hide()
+"""
+WATCHED = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+WATCHING = """
+import os, select, time
+
+def watch(pid):
+    print("watching", flush=True)
+    select.select([os.pidfd_open(pid)], [], [])
+    react()
+
+def react():
+    time.sleep(600)
+
+watch(int(input()))
+"""
 
 
 @pytest.mark.parametrize("start", [ColdProcess, WarmProcess])
@@ -42,3 +81,38 @@ def test_scripts_do_not_see_each_other() -> None:
     run_warm("-c", "x = 1; import json, os; json.x = 1; os.environ['X'] = '1'; os.chdir('/')")
     looking = "import json, os; print('x' in globals(), hasattr(json, 'x'), 'X' in os.environ)"
     assert run_warm("-c", looking).stdout == "False False False\n"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("start", [ColdProcess, WarmProcess])
+def test_a_worker_that_hangs_shows_its_stack(
+    start: type[WarmProcess], method: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "hanging_worker.py"
+    script.write_text(HANGING_WORKER)
+    with start(script, method) as process:
+        assert process.first_line() == "asleep"
+        with pytest.raises(subprocess.TimeoutExpired) as caught:
+            process.finish(timeout_s=0.1)
+        assert process.poll() == -signal.SIGABRT
+    shown = "".join(caught.value.__notes__)
+    assert shown.index("in wait_for_worker") < shown.index("in sleep_in_worker")
+
+
+def test_a_session_of_its_own_is_no_hiding_place() -> None:
+    starting = f"[sys.executable, '-c', {HIDDEN!r}], start_new_session=True"
+    with ColdProcess("-c", f"import subprocess, sys; subprocess.run({starting})") as process:
+        assert process.first_line() == "hidden"
+        error = hung(process, timeout_s=0)
+    assert "in hide" in "".join(error.__notes__)
+
+
+def test_ranks_are_seen_where_they_were_and_not_what_they_did_when_others_ended() -> None:
+    with WarmProcess("-c", WATCHED) as first, WarmProcess("-c", WATCHING) as second:
+        second.stdin.write(f"{first.first_line()}\n")
+        second.stdin.flush()
+        assert second.first_line() == "watching"
+        error = hung(first, second, timeout_s=0)
+    shown = "".join(error.__notes__)
+    assert "in watch" in shown
+    assert "in react" not in shown

@@ -20,12 +20,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Self
 
+from hung_processes import end_with_stacks
+
 PRELOADED = ("penstock", "pyarrow.parquet", "torch.distributed")
 PATIENCE_S = 300.0
+NOTE_CHARS = 30_000
 HERE = str(Path(__file__).parent)
 PATHS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
@@ -34,6 +38,7 @@ class WarmProcess:
     """A running script: ``script ...``, ``-c code ...`` or ``-m module ...``, with its arguments.
 
     It leads a session of its own. What it prints goes to files, so that nothing need be read.
+    Where it hangs, the error shows the stacks of all its threads and of all that it has started.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class WarmProcess:
         self._complained: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         reading, writing = os.pipe()
         self.stdin = os.fdopen(writing, "w")
-        environment = dict(os.environ if env is None else env)
+        environment = {**(os.environ if env is None else env), "PYTHONFAULTHANDLER": "1"}
         self.pid = self._started(reading, environment, str(cwd or Path.cwd()))
         os.close(reading)
 
@@ -60,8 +65,10 @@ class WarmProcess:
 
     def first_line(self) -> str:
         """What it has printed to standard output up to the first line's end."""
+        deadline = time.monotonic() + PATIENCE_S
         while "\n" not in self._text(self._said) and self._wait(0.02) is None:
-            pass
+            if time.monotonic() > deadline:
+                raise hung(self, timeout_s=PATIENCE_S)
         return self._text(self._said).partition("\n")[0]
 
     def send_signal(self, number: int) -> None:
@@ -72,14 +79,12 @@ class WarmProcess:
     def finish(
         self, told: str = "", *, timeout_s: float = PATIENCE_S
     ) -> subprocess.CompletedProcess[str]:
-        """Tell it this, wait for its end, and say how it ended; one that hangs is killed."""
+        """Tell it this, wait for its end, and say how it ended; one that hangs is ended."""
         with contextlib.suppress(BrokenPipeError):
             self.stdin.write(told)
             self.stdin.close()
         if self._wait(timeout_s) is None:
-            self.close()
-            said = self._text(self._said), self._text(self._complained)
-            raise subprocess.TimeoutExpired(self.command, timeout_s, *said)
+            raise hung(self, timeout_s=timeout_s)
         said, complained = self._text(self._said), self._text(self._complained)
         return subprocess.CompletedProcess(self.command, self.returncode, said, complained)
 
@@ -154,6 +159,18 @@ def run_warm(
         return process.finish(timeout_s=timeout_s)
 
 
+def hung(*processes: WarmProcess, timeout_s: float) -> subprocess.TimeoutExpired:
+    """End them, and what to raise: it shows what they have said, and where each of them was."""
+    running = [process for process in processes if process.poll() is None]
+    end_with_stacks((process.pid, process._complained.fileno()) for process in running)
+    error = subprocess.TimeoutExpired(processes[0].command, timeout_s)
+    files = [file for process in processes for file in (process._said, process._complained)]
+    lines = "\n".join(map(WarmProcess._text, files)).splitlines()
+    told = [line for line in lines if not line.startswith("Extension modules: ")]
+    error.add_note("\n".join(told)[-NOTE_CHARS:])
+    return error
+
+
 class _Server:
     def __init__(self, preloaded: tuple[str, ...]) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -161,7 +178,11 @@ class _Server:
         self._process = subprocess.Popen(
             [sys.executable, "-c", start, str(theirs.fileno()), *preloaded],
             pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([HERE, *PATHS])},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([HERE, *PATHS]),
+                "PYTHONFAULTHANDLER": "1",
+            },
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )

@@ -60,6 +60,14 @@ def _one_by_one(data: Data, read: Callable[[int], bytes]) -> Pieces:
 
 
 def _batches(data: Data) -> Pieces:
+    from penstock.access import ArrayRecordBackend, RowDataset
+
+    dataset = RowDataset(ArrayRecordBackend(records_path(data, "random")))
+    (column,) = dataset.backend.schema.names
+    yield from _in_batches(data, lambda rows: dataset.batch(rows)[column])
+
+
+def _batches_taken(data: Data) -> Pieces:
     from penstock.access import ArrayRecordBackend
 
     backend = ArrayRecordBackend(records_path(data, "random"))
@@ -167,6 +175,7 @@ for _import, _arms in (
         _import_library,
         {
             "batches": _batches,
+            "batches-taken": _batches_taken,
             "batches-packed": _batches_packed,
             "singles": _singles,
             "order": _order,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.access.video.threads import Crew
+from penstock.access.crew import Crew
 
 
 def sizes(crew: Crew, calls: int, seconds: dict[int, float]) -> list[int]:
@@ -40,3 +40,15 @@ def test_few_frames_and_one_core_take_one_thread() -> None:
     assert [crew.size(frames) for frames in (0, 1, 7)] == [1, 1, 1]
     alone = Crew(cores=1)
     assert sizes(alone, 5, {1: 1.0}) == [1] * 5
+
+
+def test_several_have_to_be_well_faster() -> None:
+    assert sizes(Crew(cores=2, most=2), 15, {1: 1.0, 2: 0.95})[-1] == 1
+    assert sizes(Crew(cores=2, most=2), 15, {1: 1.0, 2: 0.85})[-1] == 2
+
+
+def test_one_call_that_took_long_is_soon_forgotten() -> None:
+    crew = Crew(cores=2, most=2)
+    assert sizes(crew, 15, {1: 1.0, 2: 0.6})[-1] == 2
+    crew.note(2, 100, 600.0)
+    assert sizes(crew, 20, {1: 1.0, 2: 0.6})[-1] == 2

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from tar_making import write_tar
+from warm_interpreters import PATIENCE_S, ColdProcess, WarmProcess
 
 from penstock.archives import index_tars
 from penstock.archives.tar.arrow_index import ArrowIndexes
 
-PENSTOCK = [sys.executable, "-m", "penstock", "index"]
+INDEX = ["-m", "penstock", "index"]
 
 
 def many(folder: Path, tars: int = 40) -> Path:
@@ -26,51 +25,55 @@ def many(folder: Path, tars: int = 40) -> Path:
 
 def test_runs_into_one_file_at_the_same_time(tmp_path: Path) -> None:
     place = tmp_path / "all.arrow"
-    command = [*PENSTOCK, str(many(tmp_path / "d")), "--one-file", str(place)]
-    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    told = [run.communicate(timeout=100)[1] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0, 0], told
+    command = [*INDEX, many(tmp_path / "d"), "--one-file", place]
+    with WarmProcess(*command) as one, WarmProcess(*command) as two, WarmProcess(*command) as three:
+        ended = [run.finish() for run in (one, two, three)]
+    assert [run.returncode for run in ended] == [0, 0, 0], ended
     assert len(ArrowIndexes.open(str(place), "all").tars) == 40
     assert sorted(os.listdir(tmp_path)) == ["all.arrow", "d"]
 
 
-def started(folder: Path, workers: int) -> subprocess.Popen[str]:
-    """A run over a tar that takes long, of which a first tar is done."""
+def write_slow_tars(folder: Path) -> None:
+    """A tar that is done at once, and others that take long."""
     write_tar(folder / "0.tar", [("a.jpg", b"1")])
     for number in (1, 2, 3):
         slow = write_tar(folder / f"{number}.tar", [("a.jpg", b"1")])
         with slow.open("r+b") as file:
             file.write(slow.read_bytes()[:512].replace(b"%011o" % 1, b"%011o" % (7 << 30)))
             file.truncate((7 << 30) + 2048)
-    command = [*PENSTOCK, str(folder), "--hash", "--workers", str(workers)]
-    run = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    deadline = time.monotonic() + 60
+
+
+def wait_for_first_tar(folder: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not (folder / "0.json").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return run
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_is_told_in_one_line(tmp_path: Path, workers: int) -> None:
-    run = started(tmp_path, workers)
-    os.killpg(run.pid, signal.SIGINT)
-    told = run.communicate(timeout=60)[0]
-    assert run.returncode == 130, told
-    assert told.splitlines()[-1] == "penstock index: interrupted"
-    assert "Traceback" not in told
+@pytest.mark.parametrize(
+    ("start", "workers"), [(ColdProcess, 1), (WarmProcess, 1), (WarmProcess, 2)]
+)
+def test_ctrl_c_is_told_in_one_line(tmp_path: Path, start: type[WarmProcess], workers: int) -> None:
+    write_slow_tars(tmp_path)
+    with start(*INDEX, tmp_path, "--hash", "--workers", workers) as run:
+        wait_for_first_tar(tmp_path)
+        run.send_signal(signal.SIGINT)
+        ended = run.finish()
+    assert ended.returncode == 130, ended.stderr
+    assert ended.stderr.splitlines()[-1] == "penstock index: interrupted"
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:
-    run = started(tmp_path, 2)
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    os.kill(int(children[-1]), signal.SIGKILL)
-    told = run.communicate(timeout=60)[0]
-    assert run.returncode == 2, told
-    assert "penstock index: a process that indexes tars was killed, at " in told
-    assert "Traceback" not in told
+    write_slow_tars(tmp_path)
+    with WarmProcess(*INDEX, tmp_path, "--hash", "--workers", 2) as run:
+        wait_for_first_tar(tmp_path)
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        ended = run.finish()
+    assert ended.returncode == 2, ended.stderr
+    assert "penstock index: a process that indexes tars was killed, at " in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:

@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from servers.faults import CutShort
@@ -30,6 +27,7 @@ from tars_served import (  # noqa: F401  # fixtures
     seen_since,
     served,
 )
+from warm_interpreters import WarmProcess
 
 from penstock import TarShards
 from penstock.archives.opening import access_of
@@ -64,12 +62,11 @@ print(digest.hexdigest())
 def test_two_processes_share_it(http_server: HttpServer, indices: Path, tmp_path: Path) -> None:
     urls = served(http_server, indices)
     cache = tmp_path / "cache"
-    command = [sys.executable, "-c", READ_ALL, str(cache), *urls]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    said = [process.communicate(timeout=300) for process in both]
-    assert said[0] == said[1]
-    assert said[0][1] == ""
+    command = ["-c", READ_ALL, cache, *urls]
+    with WarmProcess(*command) as first, WarmProcess(*command) as second:
+        ended = [first.finish(), second.finish()]
+    assert [(one.returncode, one.stderr) for one in ended] == [(0, "")] * 2
+    assert ended[0].stdout == ended[1].stdout
     seen_since(http_server)
     assert payloads_of(TarShards(urls, cache_dir=cache)) == EVERYTHING
     assert ranges(seen_since(http_server)) == []

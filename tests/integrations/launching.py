@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed import TCPStore
-from warm_interpreters import ColdProcess, WarmProcess, run_warm
+from warm_interpreters import ColdProcess, WarmProcess, hung, run_warm
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SOURCES = Path(__file__).parents[2] / "src"
@@ -23,7 +23,7 @@ def run_script(
 ) -> str:
     """What a script prints, alone or as so many ranks. All must end well, or ``killed``.
 
-    A script that hangs prints the stacks of all its threads and is ended with its children.
+    Those that hang are ended, and the error shows where, and where their workers were.
     """
     if torchrun:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks]
@@ -66,13 +66,13 @@ def _run_ranks(command: list[object], ranks: int) -> list[subprocess.CompletedPr
             for rank in range(ranks)
         ]
         deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline and {job.poll() for job in jobs} <= {None, 0}:
-            if all(job.poll() == 0 for job in jobs):
-                break
+        while None in (codes := {job.poll() for job in jobs}):
+            if codes - {None, 0}:
+                for job in jobs:
+                    job.close()
+            if time.monotonic() > deadline:
+                raise hung(*jobs, timeout_s=PATIENCE_S)
             time.sleep(0.02)
-        else:
-            for job in jobs:
-                job.close()
         return [job.finish() for job in jobs]
 
 
@@ -88,5 +88,4 @@ def _environment() -> dict[str, str]:
         **inherited,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "OMP_NUM_THREADS": "1",
-        "PENSTOCK_TEST_PATIENCE_S": str(PATIENCE_S - 5),
     }

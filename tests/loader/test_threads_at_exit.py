@@ -76,7 +76,7 @@ def at_the_end():
 def test_a_thread_that_asks_too_late_gets_nothing_and_the_main_one_all(data: Path) -> None:
     """Cold, or the callback would be younger than the import, and run before the gate is shut."""
     with ColdProcess("-c", READING + LATE, data) as process:
-        ended = process.finish(timeout_s=60)
+        ended = process.finish()
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True 60\n", "")
 
 
@@ -99,7 +99,7 @@ def read():
 
 def test_a_callback_at_exit_may_wait_for_a_thread_that_reads(data: Path) -> None:
     with WarmProcess("-c", READING + JOINED + BEGIN, data) as process:
-        ended = process.finish(timeout_s=60)
+        ended = process.finish()
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -114,5 +114,5 @@ batches = make(transform=sleep)
 
 def test_nobody_waits_for_ever_for_a_thread_that_is_inside(data: Path) -> None:
     with WarmProcess("-c", READING + SLOW + BEGIN, data) as process:
-        ended = process.finish(timeout_s=60)
+        ended = process.finish()
     assert (ended.returncode, ended.stderr) == (0, "")

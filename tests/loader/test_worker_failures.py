@@ -123,6 +123,20 @@ def test_persistent_workers_that_died_are_replaced(data: Path) -> None:
     assert len(all_ids(loader)) == 1154
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_lock_that_a_worker_died_with_is_not_waited_for(data: Path) -> None:
+    """The workers that replace it have one of their own."""
+    loader = make(data, transform=with_process, persistent_workers=True, balance="adaptive")
+    pids = {batch["pid"] for batch in loader}
+    kept = loader._pool._kept
+    assert kept is not None
+    assert kept.claims is not None
+    kept.claims._lock.acquire()
+    with pytest.raises(RuntimeError):
+        kill_and_go_on(pids.pop(), loader)
+    assert len(all_ids(loader)) == 1154
+
+
 def kill_and_go_on(pid: int, loader: StatefulLoader) -> None:
     os.kill(pid, signal.SIGKILL)
     exhaust(loader)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 
-import gcsfs
 import obstore
 import pytest
 from huggingface_hub import HfApi, HfFileSystem
@@ -77,6 +76,8 @@ def test_azure_through_the_proxy(
 
 
 def test_gcs_objects(gcs_server: GcsServer, proxy_to: Callable[..., FaultProxy]) -> None:
+    import gcsfs  # 28 MB, which all tests that fork would have to copy
+
     gcs_server.make_bucket("plain")
     first = gcs_server.put("plain", "a/b c.bin", b"0123456789")
     assert gcs_server.put("plain", "a/b c.bin", b"other") != first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,8 @@ class Names(FolderBucket):
 
 
 @contextmanager
-def many(folder: Path, names: list[str]) -> Iterator[Bucket]:
+def many(folder: Path, layout: str) -> Iterator[Bucket]:
+    names = list(map(LAYOUTS[layout], range(MANY)))
     listener = Listener(Names(folder.name, names, put(folder, "empty", b"")).serve)
     listener.open()
     with FaultProxy(listener.url) as proxy:
@@ -58,13 +59,12 @@ def many(folder: Path, names: list[str]) -> Iterator[Bucket]:
     listener.close(drop=True)
 
 
-LAYOUTS = {
-    "flat": [f"flat/part-{i:06}.parquet" for i in range(MANY)],
-    "directories": [f"dirs/{i % 1000:03}/{i // 1000:03}.parquet" for i in range(MANY)],
-    "hive": [
+LAYOUTS: dict[str, Callable[[int], str]] = {
+    "flat": lambda i: f"flat/part-{i:06}.parquet",
+    "directories": lambda i: f"dirs/{i % 1000:03}/{i // 1000:03}.parquet",
+    "hive": lambda i: (
         f"hive/year={i % 4}/month={i // 4 % 12}/day={i // 48 % 25}/{i // 1200}.parquet"
-        for i in range(MANY)
-    ],
+    ),
 }
 
 
@@ -78,7 +78,7 @@ LISTINGS = {
 @pytest.fixture(scope="module", params=LAYOUTS)
 def large(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
     place = tmp_path_factory.mktemp("listing") / f"listing-{request.param}"
-    with many(place, LAYOUTS[request.param]) as bucket:
+    with many(place, request.param) as bucket:
         yield bucket
 
 
@@ -115,7 +115,7 @@ def test_100000_objects_though_pages_fail(large: Bucket) -> None:
 
 
 def test_memory_of_100000_objects(tmp_path: Path) -> None:
-    with many(tmp_path / "listing-memory", LAYOUTS["hive"]) as large:
+    with many(tmp_path / "listing-memory", "hive") as large:
         options = Access(storage_options=large.served.options)
         tracemalloc.start()
         try:

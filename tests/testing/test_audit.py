@@ -144,6 +144,7 @@ def test_the_order_after_a_resize_counts_only_where_it_is_promised() -> None:
 
 
 def test_a_loader_that_hangs_is_ended_and_shows_its_threads() -> None:
+    run(loaders.ListLoader, Leg(TWO))  # starts the server of processes, which takes seconds
     outcome = run(loaders.Hanging, saves_at(2, TWO, (0,)), Leg(TWO), timeout_s=15.0)
     assert outcome.verdict == "hung"
     assert "leg 1" in outcome.detail

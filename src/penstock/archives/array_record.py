@@ -250,7 +250,17 @@ def read_records(reader: Any, numbers: Sequence[int], shown: str) -> list[bytes]
 
 def read_run(reader: Any, start: int, length: int, shown: str) -> list[bytes]:
     """Records that follow each other."""
-    return read_records(reader, range(start, start + length), shown)
+    if isinstance(reader, ServedReader):
+        return reader.records(range(start, start + length), shown)
+    records: list[bytes] = []
+    read, keep = reader.read, records.append
+    try:
+        reader.seek(start)
+        for _ in range(length):
+            keep(read())
+    except (RuntimeError, IndexError) as error:
+        raise _broken(shown, start + len(records), error) from error
+    return records
 
 
 def read_at_once(reader: Any, start: int, length: int, shown: str) -> list[bytes]:

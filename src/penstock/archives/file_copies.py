@@ -21,6 +21,7 @@ import pyarrow as pa
 from penstock.errors import FileChangedError, OptionError, ReadError
 from penstock.model import DataFileInfo
 from penstock.storage import DiskCache, Store, will_read
+from penstock.storage.file_locks import locked
 
 __all__ = ["FileCopies"]
 
@@ -53,8 +54,7 @@ class FileCopies:
     def copy(self, store: Store, file: DataFileInfo) -> Iterator[str]:
         """The path of a copy, made if there is none, which stays there until it has been opened."""
         path = self._path(store, file)
-        with open(path + _LOCK, "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with open(path + _LOCK, "ab") as lock, locked(lock):
             if not os.path.exists(path):
                 self._make(store, file, path)
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -69,8 +69,10 @@ class FileCopies:
                 yield path
             return
         size = _size(file)
-        with tempfile.NamedTemporaryFile(dir=self.folder, suffix=_LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+        with (
+            tempfile.NamedTemporaryFile(dir=self.folder, suffix=_LOCK) as lock,
+            locked(lock.file, fcntl.LOCK_SH),
+        ):
             path = lock.name.removesuffix(_LOCK) + _PARTIAL
             try:
                 with open(path, "xb") as sparse, store.open(file) as opened:
@@ -108,8 +110,7 @@ class FileCopies:
     def _reserve(self, partial: str, size: int) -> None:
         """Make a file of a size, once there is room: others may have to finish their copies."""
         while True:
-            with open(os.path.join(self.folder, "room" + _LOCK), "ab") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with open(os.path.join(self.folder, "room" + _LOCK), "ab") as lock, locked(lock):
                 if self._held_after_cleaning(size) + size <= self.limit_bytes:
                     with open(partial, "wb") as aside:
                         aside.truncate(size)
@@ -147,15 +148,14 @@ def _is_end(name: str) -> bool:
 def _removed_if_unused(path: str) -> bool:
     """Take away a copy that nobody is opening or making, or what was left of making one."""
     lock_path = path.removesuffix(_PARTIAL) + _LOCK
-    with open(lock_path, "ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        _remove(path)
-        if _is_end(os.path.basename(path)):
-            _remove(lock_path)  # which nobody else will ever open
-        return True
+    try:
+        with open(lock_path, "ab") as lock, locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            _remove(path)
+            if _is_end(os.path.basename(path)):
+                _remove(lock_path)  # which nobody else will ever open
+            return True
+    except BlockingIOError:
+        return False
 
 
 def _size(file: DataFileInfo) -> int:

@@ -19,6 +19,8 @@ __all__ = [
     "MESSAGE",
     "NULL",
     "VALUE",
+    "BytesColumn",
+    "States",
     "Where",
     "bytes_column",
     "cells_of",
@@ -26,6 +28,7 @@ __all__ = [
     "fixed_column",
     "fixed_values",
     "nulls_of",
+    "opened_cells",
 ]
 
 VALUE, NULL, MESSAGE = 0, 1, 2
@@ -34,6 +37,8 @@ States = npt.NDArray[np.uint8]
 
 Where = Callable[[int], str]
 """what to call the record at a place of a list, in messages"""
+BytesColumn = Callable[[Sequence[Any], pa.DataType, States | None], pa.Array]
+"""makes a column of a type of cells of bytes, as ``bytes_column`` does"""
 
 # --- columns to cells
 
@@ -118,7 +123,7 @@ def column_of_cells(
     if layout is Layout.MESSAGE or (states == MESSAGE).any():
         return _column_with_messages(cells, layout, type_, states, where)
     if layout is Layout.BYTES:
-        return bytes_column(cells, type_, _validity(states))
+        return bytes_column(cells, type_, states)
     lengths = _lengths(cells)
     width = width_of(type_.value_type)
     fixed = pt.is_fixed_size_list(type_)
@@ -140,13 +145,25 @@ def column_of_cells(
 
 
 def bytes_column(
-    cells: Sequence[Any], type_: pa.DataType, validity: pa.Buffer | None = None
+    cells: Sequence[Any], type_: pa.DataType, states: States | None = None
 ) -> pa.Array:
     """A column of bytes or text; joined in one go, which is faster than a builder is."""
+    validity = None if states is None else _validity(states)
     offsets = _offsets_buffer(_lengths(cells), type_)
     return pa.Array.from_buffers(
         type_, len(cells), [validity, offsets, pa.py_buffer(b"".join(cells))]
     )
+
+
+def opened_cells(
+    cells: Sequence[Any], type_: pa.DataType, states: States, where: Where
+) -> tuple[Sequence[Any], States]:
+    """Cells of bytes or text of which none is a message any more."""
+    if not (states == MESSAGE).any():
+        return cells, states
+    column = _column_with_messages(cells, Layout.BYTES, type_, states, where)
+    nulls = np.where(nulls_of(column), NULL, VALUE).astype(np.uint8)
+    return cells_of(column, Layout.BYTES, nulls), nulls
 
 
 def _column_with_messages(

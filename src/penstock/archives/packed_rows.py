@@ -25,12 +25,15 @@ import pyarrow as pa
 from penstock.archives.packed_cells import (
     NULL,
     VALUE,
+    BytesColumn,
     Where,
+    bytes_column,
     cells_of,
     column_of_cells,
     fixed_column,
     fixed_values,
     nulls_of,
+    opened_cells,
 )
 from penstock.archives.packed_row import SingleRow
 from penstock.archives.pieces import in_pieces
@@ -54,6 +57,8 @@ _BATCH_ROWS = 1024
 
 class PackedRows:
     """Packs rows of a schema into records, and unpacks them by columns."""
+
+    holds_bytes = True
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = packable(schema)
@@ -141,9 +146,15 @@ class PackedRows:
 
     # --- records to rows
 
-    def table(self, records: Sequence[bytes], schema: pa.Schema, where: Where) -> pa.Table:
+    def table(
+        self,
+        records: Sequence[bytes],
+        schema: pa.Schema,
+        where: Where,
+        of_bytes: BytesColumn = bytes_column,
+    ) -> pa.Table:
         """Some columns of records; ``where`` names the record at a place, if it is a wrong one."""
-        return in_pieces(records, where, partial(self._unpacked, schema))
+        return in_pieces(records, where, partial(self._unpacked, schema, of_bytes))
 
     def row(self, record: bytes, schema: pa.Schema, where: Where) -> dict[str, Any]:
         """Some columns of one record, as Python values."""
@@ -153,7 +164,9 @@ class PackedRows:
         table = self.table([record], schema, where)
         return {name: table.column(name)[0].as_py() for name in schema.names}
 
-    def _unpacked(self, schema: pa.Schema, records: Sequence[bytes], where: Where) -> pa.Table:
+    def _unpacked(
+        self, schema: pa.Schema, of_bytes: BytesColumn, records: Sequence[bytes], where: Where
+    ) -> pa.Table:
         rows, cells = self._parts(records, where)
         columns = []
         for field in schema:
@@ -163,8 +176,13 @@ class PackedRows:
             if layout in (Layout.FIXED, Layout.BOOL):
                 column = fixed_column(rows[str(place)], layout, field.type, states)
             else:
-                wanted = _between(records, *cells[place])
-                column = column_of_cells(wanted, layout, field.type, states, where)
+                wanted: Sequence[Any] = _between(records, *cells[place])
+                if layout is Layout.BYTES:
+                    stored = self.schema.field(place).type
+                    wanted, states = opened_cells(wanted, stored, states, where)
+                    column = of_bytes(wanted, field.type, states)
+                else:
+                    column = column_of_cells(wanted, layout, field.type, states, where)
             columns.append(column)
         return pa.Table.from_arrays(columns, schema=schema)
 

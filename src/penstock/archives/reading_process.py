@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -50,8 +51,12 @@ class RecordServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._process.kill()
-        self._process.communicate()
+        """Its pipes are not read to their end: a child that was forked meanwhile has them open."""
+        self._end()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
 
     def look(self, paths: Sequence[str], options: str, buffer_bytes: int) -> list[Any]:
         """Of each file the number of records, the writer's options, and why it cannot be read."""
@@ -91,6 +96,18 @@ class RecordServer:
                 raise ReadError(
                     f"the process that reads records ended (exit code {code})"
                 ) from None
+            except BaseException:  # an answer that nobody took would be that to the next question
+                self._end()
+                raise
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be asked anything."""
+        return self._process.poll() is None
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 def _exactly(stream: Any, count: int) -> bytes:
@@ -127,9 +144,10 @@ def own_server() -> RecordServer:
     """The process that reads for this one, as long as it lives."""
     with _servers_lock:
         process = os.getpid()
-        if process not in _servers:
-            _servers[process] = RecordServer()
-        return _servers[process]
+        known = _servers.get(process)
+        if known is None or not known.is_running:
+            known = _servers[process] = RecordServer()
+        return known
 
 
 def _in_child() -> None:

@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from penstock.archives.packed_cells import Where, bytes_column
+from penstock.archives.decoded_records import DecodedRecords
+from penstock.archives.packed_cells import BytesColumn, Where, bytes_column
 from penstock.archives.packed_rows import PackedRows
 from penstock.archives.pieces import in_pieces
 from penstock.errors import OptionError, ReadError, SchemaError
@@ -46,7 +47,18 @@ class RecordCodec(Protocol):
 
     @property
     def schema(self) -> pa.Schema: ...
-    def table(self, records: Sequence[bytes], schema: pa.Schema, where: Where) -> pa.Table:
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether columns of bytes are parts of records, and made by ``of_bytes``."""
+        ...
+
+    def table(
+        self,
+        records: Sequence[bytes],
+        schema: pa.Schema,
+        where: Where,
+        of_bytes: BytesColumn = bytes_column,
+    ) -> pa.Table:
         """Some columns of records (at least one)."""
         ...
 
@@ -115,6 +127,7 @@ class RawRecords:
     """Bytes as they are."""
 
     schema = pa.schema([pa.field("record", pa.binary())])
+    holds_bytes = True
 
     def __init__(self, column: str = "record") -> None:
         self._column = column
@@ -127,11 +140,19 @@ class RawRecords:
             )
         return cls(schema.names[0])
 
-    def table(self, records: Sequence[bytes], schema: pa.Schema, where: Where) -> pa.Table:
-        return in_pieces(records, where, partial(self._table, schema))
+    def table(
+        self,
+        records: Sequence[bytes],
+        schema: pa.Schema,
+        where: Where,
+        of_bytes: BytesColumn = bytes_column,
+    ) -> pa.Table:
+        return in_pieces(records, where, partial(self._table, schema, of_bytes))
 
-    def _table(self, schema: pa.Schema, records: Sequence[bytes], where: Where) -> pa.Table:
-        columns = [bytes_column(records, pa.binary())] * len(schema)
+    def _table(
+        self, schema: pa.Schema, of_bytes: BytesColumn, records: Sequence[bytes], where: Where
+    ) -> pa.Table:
+        columns = [of_bytes(records, field.type, None) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema)
 
     def row(self, record: bytes, schema: pa.Schema, where: Where) -> dict[str, Any]:
@@ -145,6 +166,7 @@ class LabelPayload:
     """A uint32 label, a uint32 length, and so many bytes."""
 
     schema = pa.schema([pa.field("label", pa.uint32()), pa.field("payload", pa.binary())])
+    holds_bytes = True
 
     def __init__(self, label: str = "label", payload: str = "payload") -> None:
         self._label, self._payload = label, payload
@@ -160,10 +182,18 @@ class LabelPayload:
             )
         return cls(labels[0], payloads[0])
 
-    def table(self, records: Sequence[bytes], schema: pa.Schema, where: Where) -> pa.Table:
-        return in_pieces(records, where, partial(self._table, schema))
+    def table(
+        self,
+        records: Sequence[bytes],
+        schema: pa.Schema,
+        where: Where,
+        of_bytes: BytesColumn = bytes_column,
+    ) -> pa.Table:
+        return in_pieces(records, where, partial(self._table, schema, of_bytes))
 
-    def _table(self, schema: pa.Schema, records: Sequence[bytes], where: Where) -> pa.Table:
+    def _table(
+        self, schema: pa.Schema, of_bytes: BytesColumn, records: Sequence[bytes], where: Where
+    ) -> pa.Table:
         heads = b"".join([record[: _LABEL_AND_LENGTH.size] for record in records])
         lengths = np.fromiter(map(len, records), np.int64, len(records))
         short = np.flatnonzero(lengths < _LABEL_AND_LENGTH.size)
@@ -180,8 +210,10 @@ class LabelPayload:
             )
         made = {
             "label": lambda: pa.array(np.ascontiguousarray(labels)),
-            "payload": lambda: bytes_column(
-                [memoryview(record)[_LABEL_AND_LENGTH.size :] for record in records], pa.binary()
+            "payload": lambda: of_bytes(
+                [memoryview(record)[_LABEL_AND_LENGTH.size :] for record in records],
+                schema.field("payload").type,
+                None,
             ),
         }
         return pa.Table.from_arrays([made[name]() for name in schema.names], schema=schema)
@@ -203,67 +235,6 @@ class LabelPayload:
             if not 0 <= label <= _MOST_LABEL:
                 raise SchemaError(f"{label} in column {self._label!r} is no uint32")
             yield _LABEL_AND_LENGTH.pack(label, len(payload)) + payload
-
-
-class DecodedRecords:
-    """What a user's function makes of records."""
-
-    def __init__(self, decode: Callable[[bytes], Mapping[str, Any]], schema: pa.Schema) -> None:
-        self.schema = schema
-        self._decode = decode
-
-    @classmethod
-    def of_record(
-        cls, decode: Callable[[bytes], Mapping[str, Any]], record: bytes, where: str
-    ) -> DecodedRecords:
-        """With the columns that a first record has."""
-        row = cls(decode, pa.schema([]))._decoded(record, where)
-        try:
-            schema = pa.Table.from_pylist([dict(row)]).schema
-        except pa.ArrowException as error:
-            raise SchemaError(f"{where}: decode returns what is no column: {error}") from error
-        for field in schema:
-            if pt.is_null(field.type):
-                raise SchemaError(
-                    f"{where} has nothing in {field.name!r}, so that its type is not known: give "
-                    "decode=(function, schema)"
-                )
-        return cls(decode, schema)
-
-    def table(self, records: Sequence[bytes], schema: pa.Schema, where: Where) -> pa.Table:
-        rows = [self._decoded(record, where(place)) for place, record in enumerate(records)]
-        try:
-            return pa.Table.from_pylist(rows, schema=schema)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise ReadError(self._misfit(rows, schema, where, error)) from error
-
-    def row(self, record: bytes, schema: pa.Schema, where: Where) -> dict[str, Any]:
-        row: dict[str, Any] = self.table([record], schema, where).to_pylist()[0]
-        return row
-
-    def _decoded(self, record: bytes, where: str) -> dict[str, Any]:
-        try:
-            row = self._decode(record)
-        except Exception as error:  # a user's function may raise anything
-            said = f"{type(error).__name__}: {error}"
-            raise ReadError(f"{where} cannot be decoded: {said}") from error
-        if not isinstance(row, Mapping):
-            raise ReadError(f"{where}: decode returned a {type(row).__name__}, and not a dict")
-        return dict(row)
-
-    def _misfit(
-        self, rows: list[dict[str, Any]], schema: pa.Schema, where: Where, error: Exception
-    ) -> str:
-        """Which record does not fit the columns: they are tried one by one."""
-        for place, row in enumerate(rows):
-            try:
-                pa.Table.from_pylist([row], schema=schema)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as misfit:
-                return (
-                    f"{where(place)} does not fit the columns, of which the types are those of "
-                    f"decode's schema or of the first record: {misfit}"
-                )
-        return f"{where(0)} and those after it do not fit the columns: {error}"
 
 
 def _holds_bytes(type_: pa.DataType) -> bool:

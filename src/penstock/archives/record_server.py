@@ -13,7 +13,6 @@ import signal
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 __all__ = ["LENGTH", "OTHER_FILE", "exchange"]
@@ -50,6 +49,10 @@ class Library:
             except RuntimeError as error:
                 return 0, None, str(error)
             return 0, None, ""
+
+        if len(paths) == 1:
+            return [one(paths[0])], ()
+        from concurrent.futures import ThreadPoolExecutor  # here: it takes as long as one file does
 
         with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
             return list(pool.map(one, paths)), ()

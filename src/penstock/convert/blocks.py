@@ -17,7 +17,7 @@ from penstock.errors import ConversionError
 
 __all__ = ["ArrowBlock", "Block", "ColumnBlock"]
 
-_VIEWS_AT_ONCE = 400
+_VIEWS_AT_ONCE = 600
 
 
 class Block(ABC):
@@ -114,8 +114,8 @@ class ColumnBlock(Block):
         # A few batches at a time: thousands of views made at once would set off the garbage
         # collector again and again, and in the end a full collection.
         step = max(_VIEWS_AT_ONCE // max(len(self.columns), 1), 1) * batch_size
-        for start in range(0, self.num_rows, step):
-            yield from self.fields.slice(start, step).split(batch_size)
+        for piece in self.fields.pieces(step):
+            yield from piece.split(batch_size)
 
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return self.fields.arrays()

@@ -78,7 +78,7 @@ class Converter:
     ) -> Block:
         """The same of all columns of the schema, for torch and numpy.
 
-        An array of numpy has the bytes of each row, equally many, where none is null.
+        An array of numpy has the bytes of each row, equally many or as objects, where none is null.
         """
         made = [
             column

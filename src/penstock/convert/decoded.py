@@ -29,6 +29,7 @@ from penstock.convert.nulls import REFUSE, Remedy, null_error
 from penstock.errors import OptionError
 
 __all__ = [
+    "HELD",
     "JSON",
     "LENT",
     "NPY",
@@ -43,13 +44,14 @@ __all__ = [
     "together",
 ]
 
-JSON, NPY, PICKLE, LENT = "json", "npy", "pickle", "lent"
+JSON, NPY, PICKLE, LENT, HELD = "json", "npy", "pickle", "lent", "held"
 _KIND = b"penstock.decoded"
 _TYPES = {
     JSON: pa.large_string(),
     NPY: pa.large_binary(),
     PICKLE: pa.large_binary(),
     LENT: LENT_TYPE,
+    HELD: LENT_TYPE,
 }
 _MAGIC = b"\x93NUMPY"
 _SHORT = 10
@@ -60,7 +62,10 @@ _DESCRIBED = 32
 
 
 def decoded_field(name: str, kind: str) -> pa.Field:
-    """The field of a column of values of a kind: JSON text, .npy files, pickles, or lent bytes."""
+    """The field of a column of values of a kind.
+
+    JSON text, .npy files, pickles, and bytes that are lent: in files, or in objects held for it.
+    """
     return pa.field(name, _TYPES[kind], metadata={_KIND: kind})
 
 

@@ -17,7 +17,7 @@ from penstock.convert.builders import (
     RaggedBuilder,
     StructBuilder,
 )
-from penstock.convert.decoded import LENT, DecodedBuilder, decoded_kind
+from penstock.convert.decoded import HELD, LENT, DecodedBuilder, decoded_kind
 from penstock.convert.dense import Dense, dense_type
 from penstock.convert.lent import LentBuilder
 from penstock.convert.memory import decoded_type, storage_type
@@ -61,9 +61,9 @@ class FieldPlanner:
         remedy = self.remedies.of(path, field.nullable, outer)
         keys = (field.name, f"{field.name}_mask") if remedy.mask else (field.name,)
         decoded = decoded_kind(field)
-        if decoded == LENT:
+        if decoded in (LENT, HELD):
             fill = object_fill(remedy, b"", pa.large_binary(), path)
-            return LentBuilder(path, keys, fill, self.for_torch)
+            return LentBuilder(path, keys, fill, self.for_torch, decoded == HELD)
         if decoded is not None:
             return DecodedBuilder.of(path, keys, decoded, remedy, self.for_torch)
         type_ = storage_type(field.type)

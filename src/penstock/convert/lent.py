@@ -1,6 +1,7 @@
 """Columns of bytes that lie in memory of others: a batch has copies, and nothing before it.
 
-Tables have a number of who lends them, and where they lie there.
+Tables have a number of who lends them, and where they lie there. Where they lie in Python objects
+of this process, tables and columns keep these alive.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from pickle import PickleBuffer
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -20,8 +20,17 @@ from penstock.convert.builders import dense_column
 from penstock.convert.columns import Column, Rows, object_array
 from penstock.convert.freed_batches import keep_freed_batches
 from penstock.convert.nulls import REFUSE, null_error
+from penstock.convert.packing import EndToEnd
 
-__all__ = ["LENT_TYPE", "Lender", "LentBuilder", "LentColumn", "enlisted", "lent_array"]
+__all__ = [
+    "LENT_TYPE",
+    "Lender",
+    "LentBuilder",
+    "LentColumn",
+    "enlisted",
+    "held_array",
+    "lent_array",
+]
 
 LENT_TYPE = pa.struct([("lender", pa.int64()), ("offset", pa.int64()), ("size", pa.int64())])
 _BYTES_A_ROW = 24
@@ -66,8 +75,28 @@ def lent_array(
     lenders: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> pa.Array:
     """Parts of what some lend; of a negative size where there is none."""
+    return _places(pa.array(lenders), offsets, sizes)
+
+
+def held_array(parts: Sequence[bytes | memoryview], sizes: npt.NDArray[np.int64]) -> pa.Array:
+    """Objects with bytes in them, of a negative size where a row is null.
+
+    They live as long as the array, or a column that is built of it. What Arrow copies of the
+    array (filtered, joined with others) does not keep them.
+    """
+    number, lender = next(_unused), _Objects(parts)
+    _lenders[number] = lender
+    numbers = np.full(len(parts), number, np.int64)
+    buffer = pa.foreign_buffer(numbers.ctypes.data, numbers.nbytes, base=(numbers, lender))
+    held = pa.Array.from_buffers(pa.int64(), len(parts), [None, buffer])
+    return _places(held, np.arange(len(parts)), sizes)
+
+
+def _places(
+    numbers: pa.Array, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> pa.Array:
     there = sizes >= 0
-    columns = [pa.array(lenders), pa.array(offsets), pa.array(sizes)]
+    columns = [numbers, pa.array(offsets), pa.array(sizes)]
     mask = None if there.all() else pa.array(~there)
     return pa.StructArray.from_arrays(columns, fields=list(LENT_TYPE), mask=mask)
 
@@ -82,10 +111,13 @@ class LentColumn:
     sizes: npt.NDArray[np.int64]
     fill: Any
     as_array: bool
+    is_held: bool
+    """whether the bytes are in memory for the sake of this column"""
 
     @property
     def nbytes(self) -> int:
-        return _BYTES_A_ROW * len(self.which)
+        held = int(self.sizes.clip(0).sum()) if self.is_held else 0
+        return _BYTES_A_ROW * len(self.which) + held
 
     def slice(self, start: int, length: int) -> LentColumn:
         return self._of(slice(start, start + length))
@@ -101,6 +133,7 @@ class LentColumn:
             self.sizes[rows],
             self.fill,
             self.as_array,
+            self.is_held,
         )
 
     def split(self, batch_size: int) -> Iterator[Any]:
@@ -116,8 +149,10 @@ class LentColumn:
             lend = getattr(self.lenders[whose], how)
             return list(lend(self.offsets.tolist(), self.sizes.tolist()))
         found = [self.fill] * len(self.which)
-        for lender in np.unique(self.which[self.sizes >= 0]).tolist():
-            rows = np.flatnonzero((self.which == lender) & (self.sizes >= 0))
+        there = np.flatnonzero(self.sizes >= 0)
+        order = there[np.argsort(self.which[there], kind="stable")]
+        lenders, begins = np.unique(self.which[order], return_index=True)
+        for lender, rows in zip(lenders.tolist(), np.split(order, begins)[1:], strict=True):
             lend = getattr(self.lenders[lender], how)
             parts = lend(self.offsets[rows].tolist(), self.sizes[rows].tolist())
             for row, part in zip(rows.tolist(), parts, strict=True):
@@ -130,10 +165,13 @@ class LentColumn:
     def to_send(self) -> LentColumn | None:
         """Copied once, into what is sent, which then is what they are lent of."""
         parts = [b"" if one is self.fill else one for one in self.read("views")]
-        rows = np.arange(len(parts))
-        sent: dict[int, Lender] = {0: _Sent(parts)}
+        lengths = self.sizes.clip(0)
+        ends = np.cumsum(lengths)
+        sent: dict[int, Lender] = {0: _Memory(EndToEnd(parts, int(lengths.sum())))}
         which = np.zeros(len(parts), np.int64)
-        return LentColumn(sent, which, rows, self.sizes, self.fill, self.as_array)
+        return LentColumn(
+            sent, which, ends - lengths, self.sizes, self.fill, self.as_array, self.is_held
+        )
 
     def pin(self) -> LentColumn:
         return self
@@ -148,24 +186,37 @@ class LentColumn:
             np.concatenate([column.sizes for column in columns]),
             first.fill,
             first.as_array,
+            first.is_held,
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sent:
-    """Parts on their way to another process, and there; offsets are their places in the list."""
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class _Objects:
+    """Objects of this process with bytes in them; offsets are their places in the list."""
 
-    parts: Sequence[Any]
+    parts: Sequence[bytes | memoryview]
     key: object = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Sent, ([PickleBuffer(part) for part in self.parts],)
 
     def read(self, offsets: list[int], sizes: list[int]) -> list[bytes]:
         return [bytes(self.parts[place]) for place in offsets]
 
+    def views(self, offsets: list[int], sizes: list[int]) -> list[Any]:
+        return [self.parts[place] for place in offsets]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Memory:
+    """Bytes that another process has sent, or that are to be sent: then nobody can read them."""
+
+    memory: Any
+    key: object = None
+
+    def read(self, offsets: list[int], sizes: list[int]) -> list[bytes]:
+        return list(map(bytes, self.views(offsets, sizes)))
+
     def views(self, offsets: list[int], sizes: list[int]) -> list[memoryview]:
-        return [memoryview(self.parts[place]) for place in offsets]
+        memory = self.memory
+        return [memory[at : at + size] for at, size in zip(offsets, sizes, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +227,7 @@ class LentBuilder:
     keys: tuple[str, ...]
     fill: Any
     for_torch: bool
+    is_held: bool
 
     def build(self, array: pa.StructArray) -> list[Column]:
         if array.null_count and self.fill is REFUSE:
@@ -183,7 +235,7 @@ class LentBuilder:
         which, offsets, sizes = (_numbers_of(part) for part in array.flatten())
         lenders = {number: _lenders[number] for number in np.unique(which[sizes >= 0]).tolist()}
         fill = None if self.fill is REFUSE else self.fill
-        made = LentColumn(lenders, which, offsets, sizes, fill, not self.for_torch)
+        made = LentColumn(lenders, which, offsets, sizes, fill, not self.for_torch, self.is_held)
         columns: list[Column] = [made]
         if len(self.keys) > 1:
             columns.append(dense_column(sizes == _ABSENT, self.for_torch))

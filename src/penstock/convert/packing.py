@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from penstock.convert.outgoing import Outgoing, contents, outgoing
 from penstock.convert.segments import Bytes
 
-__all__ = ["Batch", "is_plain", "pack", "places", "unpack"]
+__all__ = ["Batch", "EndToEnd", "is_plain", "pack", "places", "unpack"]
 
 _ALIGNMENT = 64
 
@@ -38,18 +39,19 @@ def pack(value: Any) -> tuple[Outgoing, bytes]:
     What is pickled beside them lies there, too: strings and bytes would take far longer through
     a pipe.
     """
-    found: list[pickle.PickleBuffer] = []
     stream = BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=found.append).dump(value)
-    views = [stream.getbuffer(), *(buffer.raw() for buffer in found)]
-    offsets, size = places([view.nbytes for view in views])
+    pickler = _Pickler(stream)
+    pickler.dump(value)
+    pieces = [stream.getbuffer(), *pickler.beside]
+    sizes = [piece.nbytes for piece in pieces]
+    offsets, size = places(sizes)
     buffer = outgoing(size)
-    memory = buffer.memory
-    for offset, view in zip(offsets, views, strict=True):
-        if view.nbytes:
-            memory[offset : offset + view.nbytes] = np.frombuffer(view, np.uint8)
-    layout = [(offset, view.nbytes) for offset, view in zip(offsets, views, strict=True)]
-    return buffer, pickle.dumps((_values, layout))
+    for offset, piece in zip(offsets, pieces, strict=True):
+        if isinstance(piece, EndToEnd):
+            piece.copy_into(buffer.memory[offset : offset + piece.nbytes])
+        elif piece.nbytes:
+            buffer.memory[offset : offset + piece.nbytes] = np.frombuffer(piece, np.uint8)
+    return buffer, pickle.dumps((_values, list(zip(offsets, sizes, strict=True))))
 
 
 def _values(buffer: Bytes, layout: list[tuple[int, int]]) -> Any:
@@ -73,10 +75,42 @@ def places(sizes: Sequence[int]) -> tuple[list[int], int]:
     return offsets, end
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EndToEnd:
+    """Bytes that arrive as one view of all, and are not joined before they are packed."""
+
+    parts: Sequence[bytes | memoryview]
+    nbytes: int
+
+    def copy_into(self, memory: Bytes) -> None:
+        """Lay them one behind the other."""
+        target, end = memory.data, 0
+        for part in self.parts:
+            start, end = end, end + len(part)
+            target[start:end] = part
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return memoryview, (b"".join(self.parts),)
+
+
 class _Pickler(pickle.Pickler):
     """Pickles tensors as arrays, which go out of band, and Arrow slices without their surplus."""
 
+    def __init__(self, stream: BytesIO) -> None:
+        super().__init__(stream, protocol=5, buffer_callback=self._put_beside)
+        self.beside: list[memoryview | EndToEnd] = []
+        """what is not in the stream, in the order in which it is needed"""
+        self._stand_ins: dict[int, tuple[pickle.PickleBuffer, EndToEnd]] = {}
+
+    def _put_beside(self, buffer: pickle.PickleBuffer) -> None:
+        _, stood_for = self._stand_ins.get(id(buffer), (buffer, None))
+        self.beside.append(buffer.raw() if stood_for is None else stood_for)
+
     def reducer_override(self, value: Any) -> Any:
+        if type(value) is EndToEnd:
+            stand_in = pickle.PickleBuffer(b"")
+            self._stand_ins[id(stand_in)] = stand_in, value
+            return memoryview, (stand_in,)
         if type(value) is torch.Tensor and is_plain(value):
             if not value.numel():  # torch does not view what has no strides
                 return _empty, (value.dtype, tuple(value.shape))

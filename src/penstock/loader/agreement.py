@@ -38,7 +38,7 @@ class Agreement:
         self._timeout = timedelta(seconds=timeout_s)
         self._store = self._own_store(name, ranks.members)
         self._group: Any = None
-        _agreements.add(self)
+        _agreements[id(self)] = self
 
     def agree(self, count: int) -> tuple[int, int]:
         """The smallest and the largest count of all ranks; returns when all have called it."""
@@ -83,7 +83,7 @@ class Agreement:
         self._group.allreduce([numbers], options).wait()
 
 
-_agreements: weakref.WeakSet[Agreement] = weakref.WeakSet()
+_agreements: weakref.WeakValueDictionary[int, Agreement] = weakref.WeakValueDictionary()
 
 
 class _Forks:
@@ -99,7 +99,7 @@ class _Forks:
 
     def before(self) -> None:
         self._under_way += 1
-        self._held += [agreement._group for agreement in list(_agreements)]
+        self._held += [agreement._group for agreement in _all()]
 
     def after_in_parent(self) -> None:
         self._under_way -= 1
@@ -113,9 +113,15 @@ class _Forks:
         self._held.clear()
 
 
+def _all() -> list[Agreement]:
+    """Of one moment: other threads may make some, or let go of them, meanwhile."""
+    found = [reference() for reference in _agreements.valuerefs()]
+    return [agreement for agreement in found if agreement is not None]
+
+
 def _close_all() -> None:
     """Threads of gloo that let go of a tensor while the interpreter ends would crash it."""
-    for agreement in list(_agreements):
+    for agreement in _all():
         agreement.close()
 
 

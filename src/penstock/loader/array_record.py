@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Unpack
 
 from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.archives.array_record import ReaderOptions
 from penstock.archives.record_codecs import Decode
+from penstock.convert import Converter
+from penstock.formats.discovered import Discovered
 from penstock.loader.backend_dataset import BackendDataset
 from penstock.loader.creating import LoaderOptions, create_loader
 from penstock.loader.dataloader import StatefulLoader
@@ -54,6 +57,30 @@ class ArrayRecordDataset(BackendDataset):
             on_error=settings.on_error,
         )
         super().__init__(backend, "array_record", settings)
+
+    def _read_from(self, found: Discovered) -> None:
+        """Bytes are copied from records when batches are cut, and not before.
+
+        Not where tables are filtered, or kept for later: what Arrow copies must hold its bytes.
+        """
+        super()._read_from(found)
+        settings, reader = self._settings, self.pipeline.reader
+        cut_from_arrow = settings.output_format not in ("torch", "numpy")
+        if cut_from_arrow or reader.filter is not None or reader.cache_bytes:
+            return
+        schema = self.backend.held(reader.schema)
+        converter = Converter(
+            schema, settings.output_format, nulls=settings.nulls, ragged=settings.ragged
+        )
+        reader = replace(reader, schema=schema, read_schema=schema)
+        self.pipeline = replace(self.pipeline, reader=reader, converter=converter)
+
+    @property
+    def backend(self) -> ArrayRecordBackend:
+        """What gives records by their number."""
+        backend = super().backend
+        assert isinstance(backend, ArrayRecordBackend)
+        return backend
 
     @classmethod
     def create_dataloader(

@@ -13,6 +13,7 @@ from penstock.convert import Block
 from penstock.errors import SkippedDataWarning
 from penstock.loader import leaving
 from penstock.loader.claims import Loose
+from penstock.loader.collecting import in_collection, outside_collection
 from penstock.loader.stats import Stats
 from penstock.stream import Cursor, Run
 
@@ -176,9 +177,13 @@ class EpochPass:
         if not self.ended and self._process == os.getpid():
             self._running = False
             self.ended = True
-            self._close()
-            self._count()
-            self._warn()
+            if not (leaving.exiting and in_collection()):  # else a callback at exit stops reading
+                outside_collection(self._let_go)
+
+    def _let_go(self) -> None:
+        self._close()
+        self._count()
+        self._warn()
 
     def is_over(self) -> bool:
         """Whether no batch is left. May have to read on to know, and then keeps what it read.

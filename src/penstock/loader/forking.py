@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = ["starting_workers"]
 
+_lock = threading.Lock()
 _starts = 0
 """of workers that are under way, by any thread"""
 _collects = False
@@ -27,20 +29,23 @@ def starting_workers() -> Iterator[None]:
     There is no collection in that time at all: in a child one might come before it is told.
     """
     global _starts, _collects
-    if _starts == 0:
-        _collects = gc.isenabled()
-        gc.disable()
-    _starts += 1
+    with _lock:
+        if _starts == 0:
+            _collects = gc.isenabled()
+            gc.disable()
+        _starts += 1
     try:
         yield
     finally:
-        _starts -= 1
-        if _starts == 0 and _collects:
-            gc.enable()
+        with _lock:
+            _starts -= 1
+            if _starts == 0 and _collects:
+                gc.enable()
 
 
 def _in_child() -> None:
-    global _starts
+    global _starts, _lock
+    _lock = threading.Lock()
     if _starts:
         _starts = 0
         gc.freeze()

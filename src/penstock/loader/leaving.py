@@ -17,6 +17,8 @@ from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any
 from weakref import WeakValueDictionary
 
+from penstock.loader.collecting import in_collection
+
 __all__ = ["exiting", "stay", "watched"]
 
 _EXIT_PATIENCE_S = 2.0
@@ -34,8 +36,11 @@ def watched(batches: Generator[Any, None, None]) -> Generator[Any, None, None]:
 
 
 def stay() -> None:
-    """Stay for good, except in a thread for which Python, or a callback at exit, may wait."""
-    if threading.current_thread().daemon:
+    """Stay for good, except in a thread for which Python, or a callback at exit, may wait.
+
+    Nor where a collection ends what others have left: that may be any thread, within any lock.
+    """
+    if threading.current_thread().daemon and not in_collection():
         _staying.append(threading.current_thread())
         threading.Event().wait()
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-from torch.utils.data import DataLoader
 
 from penstock.loader.as_they_come import AsTheyCome
 from penstock.loader.board import Board
@@ -17,7 +14,7 @@ from penstock.loader.epoch import EpochPass, LaneFeed
 from penstock.loader.pipeline import Pipeline
 from penstock.loader.row_cost import sent_cost
 from penstock.loader.state import Position
-from penstock.loader.workers import Inbox, WorkerOptions
+from penstock.loader.workers import Inbox, WorkerOptions, Workers
 from penstock.plan import LanePlan
 
 __all__ = ["WorkerPool"]
@@ -36,10 +33,12 @@ class _Team:
     """what they run"""
     board: Board
     claims: Claims | None
-    source: DataLoader[Any]
+    source: Workers
 
-    def holds(self, plan: LanePlan, units: int) -> bool:
-        """Whether there is room for another plan."""
+    def can_read(self, plan: LanePlan, units: int) -> bool:
+        """Whether all are alive, and there is room for another plan."""
+        if self.source.have_failed:
+            return False
         return self.board.holds(plan) and (self.claims is None or self.claims.holds(units))
 
 
@@ -85,13 +84,13 @@ class WorkerPool:
         return made
 
     def _team(self, plan: LanePlan, units: list[list[Unit]]) -> _Team:
-        """That of the last epoch if it is kept, idle and has room, or a new one."""
+        """That of the last epoch if it is kept, idle and fit for it, or a new one."""
         user = self._user_of_kept() if self._user_of_kept is not None else None
         idle = user is None or user.ended
         count = sum(map(len, units))
         dataset, options = self._dataset, self._options
         same = self._kept is not None and self._kept.pipeline is dataset.pipeline
-        if self._kept is not None and same and idle and self._kept.holds(plan, count):
+        if self._kept is not None and same and idle and self._kept.can_read(plan, count):
             return self._kept
         board, claims = Board(plan), None
         if dataset.planner.adaptive:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.convert.decoded import LENT, decoded_kind
+from penstock.convert.decoded import HELD, LENT, decoded_kind
 from penstock.plan import RowCost
 
 __all__ = ["row_cost", "sent_cost"]
@@ -19,7 +19,7 @@ def sent_cost(schema: pa.Schema) -> RowCost:
 
 def row_cost(schema: pa.Schema) -> RowCost:
     """What a row of these columns holds in memory once decoded."""
-    widths = [_width(field.type) for field in schema]
+    widths = [None if decoded_kind(field) == HELD else _width(field.type) for field in schema]
     return RowCost(sum(w for w in widths if w is not None), any(w is None for w in widths))
 
 

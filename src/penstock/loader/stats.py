@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+from penstock.storage.process_lock import ProcessLock
 
 __all__ = ["Stats"]
 
@@ -18,7 +19,7 @@ class Stats:
     """Counters of one process. Threads may add to them; ``drain`` hands them to another Stats."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a collection in here may end a pass, which counts too
+        self._lock = ProcessLock()
         self.rows = 0
         self.batches = 0
         self.bytes = 0

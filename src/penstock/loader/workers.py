@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import logging
 import multiprocessing
+import os
 import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -20,13 +23,14 @@ from torch.utils.data import DataLoader
 
 from penstock.convert.arrivals import forget_dead_senders
 from penstock.errors import OptionError, PenstockError, WorkerError
+from penstock.loader.collecting import outside_collection
 from penstock.loader.feed import Failure, Feed, LaneEnd
 from penstock.loader.forking import starting_workers
 from penstock.loader.parcels import Parcel, ParcelRun
 from penstock.loader.pipeline import Pipeline
 from penstock.loader.stats import Stats
 
-__all__ = ["Inbox", "WorkerOptions", "check_sendable", "out_of_order_option"]
+__all__ = ["Inbox", "WorkerOptions", "Workers", "check_sendable", "out_of_order_option"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,13 +78,13 @@ class WorkerOptions:
         context.set_forkserver_preload(["penstock"])
         return context
 
-    def start(self, feed: Feed, fork_safe: bool, *, in_order: bool = True) -> DataLoader[Any]:
+    def start(self, feed: Feed, fork_safe: bool, *, in_order: bool = True) -> Workers:
         """A torch loader over the feed; its processes start when it is iterated."""
         context = self.chosen_context(fork_safe)
         if context.get_start_method() != "fork":
             check_sendable({**feed.user_code, "worker_init_fn": self.init})
         out_of_order: dict[str, Any] = {} if in_order else out_of_order_option(DataLoader)
-        return _Workers(
+        return Workers(
             feed,
             batch_size=None,
             num_workers=self.count,
@@ -94,12 +98,41 @@ class WorkerOptions:
         )
 
 
-class _Workers(DataLoader[Any]):
+class Workers(DataLoader[Any]):
     """Ends with its processes, and then nothing is left of what they sent but what is in use."""
 
-    def __del__(self) -> None:
+    have_failed = False
+    """whether one of them died, perhaps with a lock that all of them share"""
+    _key: tuple[int, int] | None = None
+    """the process that they are of, and a number there"""
+
+    def __iter__(self) -> Any:
+        """Parcels of an epoch; there is another one only if they are persistent."""
+        with starting_workers():
+            parcels = super().__iter__()
+        self._key = self._key or (os.getpid(), next(_numbers))
+        _at_work[self._key] = parcels
+        return parcels
+
+    def end(self) -> None:
+        """End the processes, if there are any; in a forked child they are another's."""
         self._iterator = None
-        forget_dead_senders()
+        if self._key is not None and self._key[0] == os.getpid():
+            outside_collection(partial(_end, self._key))
+
+    def __del__(self) -> None:
+        self.end()
+
+
+_numbers = count()
+_at_work: dict[tuple[int, int], Any] = {}
+"""iterators of torch, so that none is ever garbage: a collection closes the queues of one before it
+ends it, and then waits for processes that have not been told"""
+
+
+def _end(key: tuple[int, int]) -> None:
+    _at_work.pop(key, None)
+    forget_dead_senders()
 
 
 def out_of_order_option(loader_class: Callable[..., Any]) -> dict[str, Any]:
@@ -117,7 +150,7 @@ class Inbox:
 
     def __init__(
         self,
-        source: DataLoader[Any],
+        source: Workers,
         pipeline: Pipeline,
         lanes: Sequence[int],
         pin: bool,
@@ -150,14 +183,14 @@ class Inbox:
     def close(self) -> None:
         """Let go of the workers: they end, unless they are persistent."""
         self._parcels = None
-        forget_dead_senders()
+        if not self._source.persistent_workers:
+            self._source.end()
 
     def _receive(self) -> None:
         began = time.perf_counter()
         try:
             if self._parcels is None:
-                with starting_workers():
-                    self._parcels = iter(self._source)
+                self._parcels = iter(self._source)
             sent = next(self._parcels)
         except StopIteration as error:
             raise WorkerError("worker processes ended before their lanes did") from error
@@ -166,7 +199,8 @@ class Inbox:
         except (RuntimeError, OSError, EOFError) as error:  # what is raised when one is gone
             if not isinstance(error, RuntimeError):
                 _await_signal(getattr(self._parcels, "_workers", ()))
-            self._source._iterator = None  # persistent workers start anew with the next epoch
+            self._source.have_failed = True
+            self._source.end()
             raise WorkerError(f"{error}; {_advice(self._source)}") from error
         self._stats.spend("wait", time.perf_counter() - began)
         if isinstance(sent, Failure):

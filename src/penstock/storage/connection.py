@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -22,6 +23,16 @@ __all__ = ["Connection"]
 T = TypeVar("T")
 
 _LONGEST_DETAIL = 600
+
+
+@dataclass(slots=True)
+class _Own:
+    """What one process has of a connection."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    engine: Engine | None = None
+    resolved: Resolved | None = None
+    redact: Redaction = field(default_factory=Redaction)
 
 
 class Connection:
@@ -46,14 +57,12 @@ class Connection:
         self._policy = policy
         self._filesystem = filesystem
         self._name = uuid4().hex
-        self._forget()
+        self._by_process: dict[int, _Own] = {}
 
-    def _forget(self) -> None:
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._engine: Engine | None = None
-        self._resolved: Resolved | None = None
-        self._redact = Redaction()
+    @property
+    def _own(self) -> _Own:
+        """A forked child has its own, and keeps its parent's: an end of that may wait for ever."""
+        return self._by_process.setdefault(os.getpid(), _Own())
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("protocol", "_options", "_policy", "_signed", "_filesystem", "_name")
@@ -61,7 +70,7 @@ class Connection:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._by_process = {}
 
     def __repr__(self) -> str:
         return f"<connection to {self.protocol}>"
@@ -126,38 +135,39 @@ class Connection:
 
     def _said(self, failed: RequestError) -> str:
         """What a client said; cut only here, or half of a secret would not be known as one."""
-        found = self._engine.secrets if self._engine is not None else ()
+        own = self._own
+        found = own.engine.secrets if own.engine is not None else ()
         said = Redaction({"found": list(found)})(failed.detail)
-        return self._redact(said)[:_LONGEST_DETAIL]
+        return own.redact(said)[:_LONGEST_DETAIL]
 
     def _current(self) -> tuple[Engine, Resolved]:
-        if self._process != os.getpid():
-            self._forget()
-        with self._lock:
-            if self._engine is None or (self._resolved is not None and self._resolved.stale):
-                self._open()
-            assert self._engine is not None
-            assert self._resolved is not None
-            return self._engine, self._resolved
+        own = self._own
+        with own.lock:
+            if own.engine is None or (own.resolved is not None and own.resolved.stale):
+                self._open(own)
+            assert own.engine is not None
+            assert own.resolved is not None
+            return own.engine, own.resolved
 
     def _renew(self, denied: Engine) -> None:
         """New credentials for the next attempt, unless another thread has just got some."""
-        with self._lock:
-            if self._engine is denied:
-                self._open()
+        own = self._own
+        with own.lock:
+            if own.engine is denied:
+                self._open(own)
 
-    def _open(self) -> None:
-        self._resolved = resolve(self._options)
-        options = self._resolved.options
-        known = {"before": self._redact.secrets, "around": of_environment(), **self._signed}
-        self._redact = Redaction({**known, **options})
+    def _open(self, own: _Own) -> None:
+        own.resolved = resolve(self._options)
+        options = own.resolved.options
+        known = {"before": own.redact.secrets, "around": of_environment(), **self._signed}
+        own.redact = Redaction({**known, **options})
         if self._signed:
             options = {**options, SIGNED: self._signed}
-        self._engine = self._connected(options)
+        own.engine = self._connected(options, own.redact)
 
-    def _connected(self, options: Mapping[str, Any]) -> Engine:
+    def _connected(self, options: Mapping[str, Any], redact: Redaction) -> Engine:
         try:
             return connect(self.protocol, options, self._policy.timeout_s, self._filesystem)
         except (OptionError, MissingExtraError) as error:
-            kind, said = type(error), self._redact(str(error))
+            kind, said = type(error), redact(str(error))
         raise kind(said)

@@ -7,7 +7,6 @@ is killed; one that does not match its checksum is as good as none.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
@@ -23,6 +22,7 @@ from itertools import count
 from typing import Any
 
 from penstock.errors import OptionError
+from penstock.storage.file_locks import locked
 from penstock.storage.meter import Meter
 from penstock.storage.segments import Segment, segments_in
 
@@ -130,8 +130,7 @@ class DiskCache:
     @contextmanager
     def _locked(self) -> Iterator[Any]:
         descriptor = os.open(os.path.join(self.folder, "used"), os.O_RDWR | os.O_CREAT, 0o600)
-        with open(descriptor, "r+b", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with open(descriptor, "r+b", buffering=0) as file, locked(file):
             yield file
 
     def _clean(self, more: int) -> int:

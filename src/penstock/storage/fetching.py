@@ -133,8 +133,13 @@ class Patience:
     """How long somebody waits for what is fetched: until it comes, or until they give up."""
 
     def __init__(self) -> None:
-        self._end: Future[None] = Future()
+        self._ends: dict[int, Future[None]] = {}
         self._waited = threading.local()
+
+    @property
+    def _end(self) -> Future[None]:
+        """Of this process: who waits locks it, and a child would inherit that."""
+        return self._ends.setdefault(os.getpid(), Future())
 
     @property
     def waited_s(self) -> float:
@@ -143,8 +148,9 @@ class Patience:
 
     def give_up(self) -> None:
         """Let go of all who wait; what is under way ends by itself, and is not tried again."""
-        if not self._end.done():
-            self._end.set_result(None)
+        end = self._end
+        if not end.done():
+            end.set_result(None)
 
     @property
     def over(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
+
+from penstock.storage.process_lock import ProcessLock
 
 __all__ = ["Meter"]
 
@@ -12,7 +13,7 @@ class Meter:
     """Counters that threads add to. A copy in another process starts at nothing."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._counts: dict[str, int] = {}
 
     def add(self, **counts: int) -> None:

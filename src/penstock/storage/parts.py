@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import Any
 
 from penstock.model import DataFileInfo
+from penstock.storage.process_lock import ProcessLock
 
 __all__ = ["Parts"]
 
@@ -17,7 +17,7 @@ class Parts:
     """What readers look at first, and would fetch each time. Goes with its store to workers."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._parts: OrderedDict[tuple[Any, ...], dict[int, bytes]] = OrderedDict()
         self._size = 0
 
@@ -47,7 +47,7 @@ class Parts:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
 
 def _key(file: DataFileInfo) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 __all__ = ["Job", "ReadAhead"]
 
@@ -20,7 +20,7 @@ Made = TypeVar("Made")
 _FORGET = 0.9
 """how fast an estimate that was found too low comes down again, by job"""
 _PENDING, _RUNNING, _MADE = range(3)
-_open: weakref.WeakSet[ReadAhead[object, object]] = weakref.WeakSet()
+_open: weakref.WeakValueDictionary[int, ReadAhead[Any, Any]] = weakref.WeakValueDictionary()
 
 
 @dataclass(slots=True, eq=False)
@@ -96,12 +96,12 @@ class ReadAhead(Generic[Spec, Made]):
             self._closed = True
             self._changed.notify_all()
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if thread.ident != threading.get_ident():
                 thread.join()
         self._threads.clear()
         self._pending.clear()
         self._lanes.clear()
-        _open.discard(self)  # type: ignore[arg-type]
+        _open.pop(id(self), None)
 
     def abandon(self) -> None:
         """Close in a forked child, where the threads are gone and the lock may be held for ever."""
@@ -114,7 +114,7 @@ class ReadAhead(Generic[Spec, Made]):
     def _start(self) -> None:
         with self._changed:
             if not self._threads and not self._closed:
-                _open.add(self)  # type: ignore[arg-type]
+                _open[id(self)] = self
                 for _ in range(self._threads_wanted):
                     self._spawn()
 
@@ -266,13 +266,19 @@ class ReadAhead(Generic[Spec, Made]):
             self._growth = max(1.0, found, self._growth * _FORGET)
 
 
+def _all_open() -> list[ReadAhead[Any, Any]]:
+    """Of one moment: other threads may begin to read, and end it, meanwhile."""
+    found = [reference() for reference in _open.valuerefs()]
+    return [readahead for readahead in found if readahead is not None]
+
+
 def _close_all() -> None:
-    for readahead in list(_open):
+    for readahead in _all_open():
         readahead.close()
 
 
 def _abandon_all() -> None:
-    for readahead in list(_open):
+    for readahead in _all_open():
         readahead.abandon()
 
 

@@ -22,6 +22,7 @@ from penstock.archives.array_record import native
 from penstock.archives.record_codecs import WritingCodec, writing_codec
 from penstock.errors import OptionError, WriteError
 from penstock.storage import Options
+from penstock.storage.file_locks import close_locked
 from penstock.write.durable import flush_directory
 from penstock.write.incoming import Incoming
 from penstock.write.work import Progress
@@ -186,7 +187,7 @@ def _appearing(target: Path) -> Iterator[Path]:
             flush_directory(target.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        os.close(lock)
+        close_locked(lock)
 
 
 def _own_folder(target: Path) -> tuple[Path, int]:
@@ -197,7 +198,7 @@ def _own_folder(target: Path) -> tuple[Path, int]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if work.exists():  # and nobody took it for a leftover before it was locked
             return work, lock
-        os.close(lock)
+        close_locked(lock)
 
 
 def _put(aside: Path, target: Path, replaced: Path) -> None:
@@ -227,7 +228,7 @@ def _clear_leftovers(target: Path) -> None:
         except BlockingIOError:
             continue
         finally:
-            os.close(lock)
+            close_locked(lock)
 
 
 @contextmanager

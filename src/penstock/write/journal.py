@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import StateMismatchError, WriteError
+from penstock.storage.file_locks import close_locked
 from penstock.write.durable import flush_directory
 from penstock.write.failures import writing
 
@@ -42,7 +43,7 @@ class Journal:
                 self.note(work)
                 flush_directory(directory)
         except BaseException:
-            os.close(self._lock)
+            close_locked(self._lock)
             raise
 
     @staticmethod
@@ -66,7 +67,7 @@ class Journal:
     def close(self) -> None:
         """Let others have the work directory."""
         self._file.close()
-        os.close(self._lock)
+        close_locked(self._lock)
 
     def forget(self) -> None:
         """Remove the journal: there is nothing to go on with any more."""

@@ -17,6 +17,7 @@ from penstock.archives.tar.scanning import scan_tar
 from penstock.errors import OptionError, WriteError
 from penstock.model import DataFileInfo
 from penstock.storage import LocalStore
+from penstock.storage.file_locks import close_locked
 from penstock.write.failures import writing
 from penstock.write.tar_members import checked_key
 from penstock.write.tar_shard import Noting, members_of
@@ -148,7 +149,7 @@ class TarWriter:
     def _end(self) -> None:
         self._open, self._closed = None, True
         if self._lock >= 0:
-            os.close(self._lock)
+            close_locked(self._lock)
             self._lock = -1
 
     def _take_stock(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
-from common_ground import KEPT, leave_together, set_alarm, write_results
+from common_ground import KEPT, leave_together, write_results
 from torch.utils.data import DataLoader
 
 from penstock import StructuredDataset
@@ -113,7 +113,6 @@ def broken_off(data: Path) -> list[bool]:
 
 
 def main(data: Path, folder: Path) -> None:
-    set_alarm()
     Accelerator(cpu=True)
     results: dict[str, Any] = {
         "counted": accumulate(data / "uneven"),

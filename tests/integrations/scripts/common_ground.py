@@ -1,8 +1,7 @@
-"""What the scripts of all engines need: data on disk, an alarm, and a place for results."""
+"""What the scripts of all engines need: data on disk, an end, and a place for results."""
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 from pathlib import Path
@@ -33,12 +32,6 @@ def write_rows(folder: Path, rows: int = 1037, files: int = 4) -> list[int]:
         part = table.slice(number * step, step)
         pq.write_table(part, folder / f"part-{number}.parquet", row_group_size=64)
     return [i for i in range(rows) if kept[i]]
-
-
-def set_alarm() -> None:
-    """Print all stacks and exit before whoever waits for this process loses patience."""
-    patience_s = float(os.environ.get("PENSTOCK_TEST_PATIENCE_S", "60"))
-    faulthandler.dump_traceback_later(patience_s, exit=True)
 
 
 def leave_together() -> None:

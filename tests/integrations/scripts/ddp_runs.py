@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common_ground import KEPT, leave_together, set_alarm, write_results
+from common_ground import KEPT, leave_together, write_results
 from torch import distributed as dist
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.stateful import Stateful
@@ -125,7 +125,6 @@ def take(loader: Any, count: int) -> list[list[int]]:
 
 
 def main(data: Path, folder: Path) -> None:
-    set_alarm()
     dist.init_process_group("gloo")
     results: dict[str, Any] = {}
     for even in ("drop", "pad"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common_ground import KEPT, leave_together, set_alarm
+from common_ground import KEPT, leave_together
 from torch import distributed as dist
 
 from penstock import StructuredDataset, merge_states
@@ -42,7 +42,6 @@ def save(loaders: dict[str, Any], rows: dict[str, list[int]], folder: Path, leg:
 
 
 def main(data: Path, folder: Path, leg: int, *, last: bool) -> None:
-    set_alarm()
     dist.init_process_group("gloo")
     loaders = {
         kind: StructuredDataset.create_dataloader(

@@ -9,7 +9,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from common_ground import KEPT, leave_together, set_alarm, write_results
+from common_ground import KEPT, leave_together, write_results
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from penstock import StructuredDataset
@@ -130,7 +130,6 @@ TOGETHER: dict[str, dict[str, Any]] = {
 
 
 def main(data: Path, folder: Path, ranks: int) -> None:
-    set_alarm()
     warnings.simplefilter("ignore")
     trainer: dict[str, Any] = {"devices": ranks, "num_sanity_val_steps": 2}
     if ranks > 1:

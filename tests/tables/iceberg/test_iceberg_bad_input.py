@@ -81,7 +81,7 @@ def test_a_catalog_that_cannot_be_reached_is_told_soon(kind: str, tmp_path: Path
     }[kind]
     begun = time.monotonic()
     refused(ReadError, "tests.db.t", "cannot be reached", config={"type": kind, **config})
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 100
 
 
 def test_metadata_that_is_gone_or_broken(catalog: WritingCatalog) -> None:

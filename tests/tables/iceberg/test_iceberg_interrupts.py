@@ -37,7 +37,7 @@ def test_an_interrupt_while_one_footer_of_many_is_silent(
             assert process.poll() is None, process.finish().stderr
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        ended = process.finish(timeout_s=60)
+        ended = process.finish()
     assert ended.returncode == -signal.SIGINT
     assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
     assert "Exception ignored" not in ended.stderr

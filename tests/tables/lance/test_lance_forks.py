@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from lance_elsewhere import Elsewhere
+from warm_interpreters import run_warm
 
 SCRIPT = Path(__file__).with_name("forking_script.py")
 LIVE = [number for number in range(400) if number % 5 != 1]
@@ -29,12 +30,8 @@ def numbers(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def told(uri: Path, *steps: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(uri), *steps],
-        stdout=subprocess.PIPE,
-        timeout=PATIENCE_S,
-        check=True,
-    )
+    done = run_warm(SCRIPT, uri, *steps)
+    assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

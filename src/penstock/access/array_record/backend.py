@@ -6,7 +6,7 @@ import logging
 import operator
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.access.array_record.lending import held_schema
+from penstock.access.array_record.scattered import ScatteredReads
 from penstock.access.array_record.stream import RecordStream
+from penstock.access.arrow.rows import Taken
 from penstock.access.backend import Backend
 from penstock.archives.array_record import (
     ReaderOptions,
@@ -24,8 +27,9 @@ from penstock.archives.array_record import (
 )
 from penstock.archives.opening import access_of
 from penstock.archives.reading_process import RecordServer
-from penstock.archives.record_codecs import Decode, codec_for
+from penstock.archives.record_codecs import Decode, RawRecords, codec_for
 from penstock.archives.record_files import Paths, Shard, find_shards
+from penstock.convert.columns import object_array
 from penstock.errors import ReadError
 from penstock.formats.blocks import rows_only
 from penstock.formats.failures import may_be_skipped
@@ -50,7 +54,7 @@ class ArrayRecordBackend(Backend):
     else there is one, ``record``. Files elsewhere are copied as a whole into ``cache_dir`` when
     they are first read from.
 
-    Records are read one by one in the thread that asks, which is fastest; see
+    Records are read one by one in the thread that asks, and where that is faster in one more; see
     ``penstock.archives.reading_process`` for what happens after a fork.
     """
 
@@ -79,6 +83,7 @@ class ArrayRecordBackend(Backend):
         self._named = [one for one in named if not protocol_of(one)]
         self._high_memory = high_memory
         self._warned: set[str] = set()
+        self._scattered = ScatteredReads()
         self._skips_broken = on_error == "skip"
         readers = Readers(reader_options)
         with RecordServer() as server:
@@ -142,27 +147,48 @@ class ArrayRecordBackend(Backend):
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         if not len(schema):
             return rows_only(len(rows))
-        if self.num_shards == 1:
-            records = self._records(0, rows)
-        else:
-            records = [b""] * len(rows)
-            for place, at, within in self.located(rows):
-                for index, record in zip(at.tolist(), self._records(place, within), strict=True):
-                    records[index] = record
+        return self._table_of(self._records(rows), rows, schema)
+
+    def take_columns(
+        self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
+    ) -> list[Taken]:
+        """What ``take`` gives, for one who checked rows and schema; of some columns as cells.
+
+        Rows are at least one, and so are columns.
+        """
+        records = self._records(rows)
+        if isinstance(self._codec, RawRecords) and 0 in as_cells:
+            return [object_array(records)]
+        columns: list[Taken] = self._table_of(records, rows, schema).columns
+        return columns
+
+    def _table_of(self, records: list[bytes], rows: Int64Array, schema: pa.Schema) -> pa.Table:
         return self._codec.table(records, schema, lambda place: self._name(int(rows[place])))
 
-    def _records(self, place: int, rows: Int64Array) -> list[bytes]:
+    def _records(self, rows: Int64Array) -> list[bytes]:
+        if self.num_shards == 1:
+            return self._records_of(0, rows)
+        records = [b""] * len(rows)
+        for place, at, within in self.located(rows):
+            for index, record in zip(at.tolist(), self._records_of(place, within), strict=True):
+                records[index] = record
+        return records
+
+    def _records_of(self, place: int, rows: Int64Array) -> list[bytes]:
         """Records of a shard, read in the order in which they lie, each once."""
         shard = self._shards[place]
         if shard.group_size > 1 and len(rows) < shard.rows:
             self._warn_of_groups(shard)
-        numbers = rows + shard.start
+        numbers = (rows + shard.start).tolist()
         if len(numbers) == 1:
-            return [self._files.record(shard.file, int(numbers[0]))]
-        distinct, which = np.unique(numbers, return_inverse=True)
+            return [self._files.record(shard.file, numbers[0])]
+        distinct = sorted(set(numbers))
+        # One after the other, records of a group are read from what is decoded once.
+        read = self._scattered.read if shard.group_size == 1 else read_records
         with self._files.reader(shard.file) as reader:
-            found = read_records(reader, distinct.tolist(), shard.file.path)
-        return [found[index] for index in which.tolist()]
+            found = read(reader, distinct, shard.file.path)
+        by_number = dict(zip(distinct, found, strict=True))
+        return [by_number[number] for number in numbers]
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         if not len(schema):
@@ -180,6 +206,13 @@ class ArrayRecordBackend(Backend):
         step = max(1, _BATCH_ROWS // group) * group if group <= _BATCH_ROWS else _BATCH_ROWS
         cuts = [found.start, *range((found.start // step + 1) * step, found.stop, step), found.stop]
         return [(first + begin, end - begin) for begin, end in pairwise(cuts) if end > begin]
+
+    def held(self, schema: pa.Schema) -> pa.Schema:
+        """Columns to ``stream`` for a loader that copies bytes when it cuts batches.
+
+        Tables then keep records alive, and have the places of bytes in them.
+        """
+        return held_schema(schema) if self._codec.holds_bytes else schema
 
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int

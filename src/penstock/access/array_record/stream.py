@@ -8,18 +8,20 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.access.array_record.lending import bytes_or_held
 from penstock.access.broken_records import BrokenRecords
 from penstock.archives.array_record import read_at_once, read_run
 from penstock.archives.record_codecs import RecordCodec
 from penstock.archives.record_files import RecordFiles, Shard
+from penstock.convert.decoded import HELD, decoded_kind
 from penstock.errors import ReadError
 
 __all__ = ["RecordStream"]
 
-_BLOCK_BYTES = 4 << 20
-"""of a table, at most: the memory of larger ones would be fresh each time"""
+_JOINED_BYTES = 4 << 20
+"""of records that are joined, at most: the memory of more would be fresh each time"""
 _FIRST_BYTES = 1 << 14
-"""about of a record, where that is not known"""
+"""of a record at least, before the first is read: files say how long they are compressed"""
 
 _Found = tuple[Sequence[int], list[bytes]]
 """records, and the number of each"""
@@ -47,10 +49,12 @@ class RecordStream:
 
     def _read(self, shard: Shard, first: int, count: int) -> Iterator[_Found]:
         """All by one reader: any other would have to decode the group that this one is in."""
-        stop, size = first + count, _FIRST_BYTES
+        stop, size = first + count, max(_FIRST_BYTES, (shard.size_bytes or 0) // shard.rows)
+        held = any(decoded_kind(field) == HELD for field in self.schema)
+        most_bytes = self.block_bytes if held else min(self.block_bytes, _JOINED_BYTES)
         reader = None
         while first < stop:
-            rows = min(max(1, min(self.block_bytes, _BLOCK_BYTES) // size), stop - first)
+            rows = min(max(1, most_bytes // size), stop - first)
             if self.at_once:
                 rows = stop - first
             reader = reader or self.files.taken(shard.file)
@@ -85,7 +89,10 @@ class RecordStream:
         """A table of those that can be decoded; None if none can."""
 
         def table_of(some: list[bytes], first: int = 0) -> pa.Table:
-            return self.codec.table(some, self.schema, lambda at: shard.named(numbers[first + at]))
+            def where(at: int) -> str:
+                return shard.named(numbers[first + at])
+
+            return self.codec.table(some, self.schema, where, bytes_or_held)
 
         try:
             return table_of(records)
@@ -94,4 +101,4 @@ class RecordStream:
                 raise
         places = range(len(records))
         found = self.broken.all_but(places, lambda place: table_of([records[place]], place))
-        return pa.concat_tables([table for _, table in found]).combine_chunks() if found else None
+        return table_of([records[place] for place, _ in found]) if found else None

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.access.arrow.shards import Shard
+from penstock.access.arrow.strides import Strides
 from penstock.model import Int64Array
 
 __all__ = ["Directory"]
@@ -41,9 +42,8 @@ class Directory:
     """whether they are, or there are no rows"""
     places: Int64Array
     """a column for each batch"""
-    widths: Int64Array
-    """bytes of a row of each column of the data, if those of all known batches have as many and
-    lie one behind the other; never changed, but replaced"""
+    strides: Strides
+    """the columns of the data whose rows have one width in all known batches"""
     bases: Int64Array
     """where the first of all rows would be, if all lay as those of the batch: columns as above"""
     complete: bool = False
@@ -73,7 +73,7 @@ class Directory:
             np.repeat([shards[number].stays for number in numbers], sizes),
             np.concatenate([np.diff(shards[number].starts) == 0 for number in numbers]),
             np.zeros((places, sum(sizes)), np.int64),
-            np.full((columns, 1), _UNSEEN),
+            Strides.of(np.full(columns, _UNSEEN)),
             np.zeros((columns, sum(sizes)), np.int64),
         )
 
@@ -85,7 +85,7 @@ class Directory:
                 self.known[here] = before.known[there]
                 self.places[:, here] = before.places[:, there]
                 self.bases[:, here] = before.bases[:, there]
-        self.widths = before.widths
+        self.strides = before.strides
         self.complete = bool(self.known.all())
 
     def note(
@@ -94,10 +94,11 @@ class Directory:
         """Keep where the rows of a batch are, in each column."""
         self.places[:, number] = places
         found = np.array([stride or (0, _UNEVEN) for stride in strides], np.int64)
-        widths, before = found[:, 1], self.widths[:, 0]
+        widths, before = found[:, 1], self.strides.widths[:, 0]
         widths = np.where((before == widths) | (before == _UNSEEN), widths, _UNEVEN)
         self.bases[:, number] = found[:, 0] - self.starts[number] * widths
-        self.widths = widths[:, None]
+        if not np.array_equal(widths, before):
+            self.strides = Strides.of(widths)
         self.known[number] = True
         self.complete = bool(self.known.all())
 

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from penstock.model import Int64Array
 
-__all__ = ["address_of", "bits_at", "joined", "records"]
+__all__ = ["LONG", "address_of", "bits_at", "copied", "joined", "records", "touch"]
 
 _FIRST_ADDRESS, _ADDRESSES = 1, 2**48
 _MEMORY = memoryview((ctypes.c_char * _ADDRESSES).from_address(_FIRST_ADDRESS)).cast("B")
 _LARGEST_ARRAY = 2**63 - 1
 """bytes that an array may seem to hold"""
 _WIDEST = _LARGEST_ARRAY // _ADDRESSES
-_LONG = 512
+LONG = 512
 """bytes from which on finding a place takes longer than asking for it twice"""
 
 
@@ -55,8 +55,13 @@ def _all_records(width: int) -> npt.NDArray[Any]:
 
 def records(addresses: Int64Array, width: int) -> npt.NDArray[Any]:
     """The bytes at each of some addresses, so many of each."""
-    if width >= _LONG:
-        _touch(addresses + _ends(width))
+    if width >= LONG:
+        touch(addresses + _ends(width))
+    return copied(addresses, width)
+
+
+def copied(addresses: Int64Array, width: int) -> npt.NDArray[Any]:
+    """The same where both ends of what is long have been looked at."""
     found: npt.NDArray[Any]
     if width <= _WIDEST:
         found = _all_records(width)[addresses]
@@ -78,9 +83,9 @@ def joined(
         size = int(lengths[0]) * width
         return records(first, size) if size else bytearray()
     last = first + np.multiply(lengths, width, dtype=np.int64)
-    if int(lengths.sum(dtype=np.int64)) * width >= _LONG * len(first):
+    if int(lengths.sum(dtype=np.int64)) * width >= LONG * len(first):
         there = lengths > 0
-        _touch(np.concatenate([first[there], last[there] - 1]))
+        touch(np.concatenate([first[there], last[there] - 1]))
     return _concatenated(first, last)
 
 
@@ -95,7 +100,7 @@ def _ends(width: int) -> Int64Array:
     return np.array([[0], [width - 1]])
 
 
-def _touch(ends: Int64Array) -> None:
+def touch(ends: Int64Array) -> None:
     """Look at both ends of what is copied next, all at once.
 
     The processor finds their pages side by side, and while it copies would do so one by one: a

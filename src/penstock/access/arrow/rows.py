@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from penstock.access.arrow.directory import Directory
 from penstock.access.arrow.gather import DamagedRowError, gather_for
-from penstock.access.arrow.gather_memory import records
 from penstock.access.arrow.opening import OpenShards
+from penstock.access.arrow.strides import Strides
 from penstock.access.taking import in_order, take_from
 from penstock.errors import ReadError
 from penstock.formats.blocks import rows_only
@@ -23,7 +23,8 @@ from penstock.model import Int64Array
 __all__ = ["OpenRows", "RowTaker", "Taken"]
 
 Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
-"""a column; an array is of cells: the bytes of each row, equally many, where none is null"""
+"""a column; an array is of cells: the bytes of each row, where none is null, equally many or, if
+they are values of a column of bytes, as objects"""
 
 _DECODED_BYTES = 256 << 20
 """of record batches that had to be fetched or decompressed, kept for the next rows of them"""
@@ -64,12 +65,15 @@ class RowTaker:
                 return self._in_parts(rows, self._shards.find(rows), self._shards.limit)
             batches = directory.find(rows)
             passing = self._looked_at(directory, batches)
-            widths = directory.widths
+            strides = directory.strides
         if len(passing) > _MOST_DECODED:
             return self._in_parts(rows, batches, _MOST_DECODED)
-        decoded = self._decode(directory, passing)
+        decoded = self._decode(directory, passing) if passing else {}
         try:
-            found = {} if decoded else self._even(directory, rows, batches, widths, as_cells)
+            found: dict[int, Taken] = {}
+            if not decoded:
+                bases = directory.bases.take(batches, axis=1)
+                found = self._even(strides, bases, rows, as_cells)
             if len(found) < len(self._key):
                 self._gather(found, directory, rows, batches, decoded)
         except DamagedRowError as error:
@@ -160,21 +164,13 @@ class RowTaker:
     # --- the rows
 
     def _even(
-        self,
-        directory: Directory,
-        rows: Int64Array,
-        batches: Int64Array,
-        widths: Int64Array,
-        as_cells: Container[int],
+        self, strides: Strides, bases: Int64Array, rows: Int64Array, as_cells: Container[int]
     ) -> dict[int, Taken]:
         """The columns of rows of one width, for which no batch has to be looked into."""
-        addresses = directory.bases.take(batches, axis=1)
-        addresses += widths * rows
         found: dict[int, Taken] = {}
-        for column, width in enumerate(widths[:, 0].tolist()):
+        for column, cells in strides.cells(bases, rows):
             gather = self._gathers[column]
-            if width and gather is not None:
-                cells = records(addresses[column], width)
+            if gather is not None:
                 found[column] = cells if column in as_cells else gather.array(cells)
         return found
 

@@ -138,7 +138,9 @@ class RowDataset(Dataset[Any]):
 
     def batch(self, indices: Indices) -> Any:
         """Rows in columns, as a loader collates them, but without ``transform``."""
-        return self._some_of(indices).columns
+        rows = self._view.at(checked_indices(indices, self._view.count))
+        batch = self._reader.batch(rows, skip=self._skipped is not None)
+        return self._some_of(indices).columns if batch is None else batch
 
     def __iter__(self) -> Iterator[Any]:
         for start in range(0, len(self), _ITERATED_ROWS):

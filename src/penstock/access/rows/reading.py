@@ -7,10 +7,12 @@ from typing import Any, TypeGuard
 import numpy as np
 import pyarrow as pa
 
+from penstock.access.array_record.backend import ArrayRecordBackend
 from penstock.access.arrow.backend import ArrowBackend
 from penstock.access.arrow.rows import Taken
 from penstock.access.backend import Backend, StorageBackend
 from penstock.access.rows.batch import RowBatch
+from penstock.access.rows.cells import CellBatches
 from penstock.access.rows.decoding import make_decoders
 from penstock.access.rows.form import RowForm
 from penstock.access.taking import take_rows
@@ -39,7 +41,10 @@ class RowReader:
         )
         self._cells = self._converter.cell_columns
         is_plain = form.output_format in ("torch", "numpy") and not decoded and bool(plain)
-        self._direct = backend if is_plain and _is_arrow(backend) else None
+        self._direct = backend if is_plain and _gives_columns(backend) else None
+        self._straight = (
+            None if self._direct is None else CellBatches.of(self._converter, form.nulls)
+        )
 
     def read(self, rows: Int64Array, *, skip: bool) -> tuple[RowBatch, list[str]]:
         """These rows, and which of them were left out and why."""
@@ -59,6 +64,22 @@ class RowReader:
         reasons = [*unread.values(), *broken.values()]
         num_rows = len(rows) - len(broken)
         return RowBatch(block, decoded, self.form.output_format, num_rows), reasons
+
+    def batch(self, rows: Int64Array, *, skip: bool) -> dict[str, Any] | None:
+        """The columns of these rows, where nothing needs to be known of the rows themselves.
+
+        None if it does, or if some of them may have to be left out.
+        """
+        if self._straight is None:
+            return None
+        columns = self._columns(rows, skip)
+        if columns is None:
+            return None
+        batch = self._straight.batch(columns)
+        if batch is None:
+            block = self._converter.convert_columns(columns, len(rows))
+            batch = RowBatch(block, {}, self.form.output_format, len(rows)).columns
+        return batch
 
     def _columns(self, rows: Int64Array, skip: bool) -> list[Taken] | None:
         """The rows without a table between what they are read from and what they become.
@@ -112,9 +133,13 @@ class RowReader:
         return f"row {row}"
 
 
-def _is_arrow(backend: StorageBackend) -> TypeGuard[ArrowBackend]:
+def _gives_columns(backend: StorageBackend) -> TypeGuard[ArrowBackend | ArrayRecordBackend]:
     """Unless somebody has changed what is taken."""
-    return isinstance(backend, ArrowBackend) and type(backend).take is ArrowBackend.take
+    known = ArrowBackend if isinstance(backend, ArrowBackend) else ArrayRecordBackend
+    if not isinstance(backend, known):
+        return False
+    kind = type(backend)
+    return kind.take is known.take and kind._take is known._take
 
 
 def _projected(backend: StorageBackend, columns: list[str] | None) -> pa.Schema:

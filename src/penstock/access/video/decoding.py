@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.access.video.threads import Crew
+from penstock.access.crew import Crew
 from penstock.convert.images import image_pixels
 from penstock.errors import ReadError
 from penstock.model import Int64Array

@@ -16,6 +16,7 @@ from penstock.archives.tar.index_jobs import Indexed, Place
 from penstock.archives.tar.own_files import made_folder, read_index, refuse_what_is_none
 from penstock.archives.tar.replacing import turn_in_folder
 from penstock.errors import OptionError, ReadError, StaleIndexError
+from penstock.storage.file_locks import close_locked
 
 __all__ = ["OneFile"]
 
@@ -60,7 +61,7 @@ class OneFile:
                 pass
             shutil.rmtree(folder, ignore_errors=True)
         finally:
-            os.close(opened)
+            close_locked(opened)
 
     def write(self, names: Sequence[str], chosen: set[str], done: Sequence[Indexed]) -> None:
         """Put what was done into it, and what it has of the other tars of the source."""
@@ -116,4 +117,4 @@ def _shared(folder: str) -> int:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(opened), os.stat(folder)):
                     return opened
-            os.close(opened)
+            close_locked(opened)

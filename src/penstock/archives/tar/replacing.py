@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from penstock.errors import WriteError
+from penstock.storage.file_locks import close_locked, locked
 
 __all__ = ["clear_partial", "replaced_file", "turn_in_folder"]
 
@@ -65,8 +66,8 @@ def _is_at(file: BinaryIO, path: str) -> bool:
 def clear_partial(path: str | os.PathLike[str]) -> None:
     """Remove what a killed process left beside a file that it was to replace."""
     aside = os.path.realpath(path) + _PARTIAL
-    with suppress(OSError), open(aside, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    how = fcntl.LOCK_EX | fcntl.LOCK_NB
+    with suppress(OSError), open(aside, "rb") as file, locked(file, how):
         if _is_at(file, aside):
             os.unlink(aside)
 
@@ -80,4 +81,4 @@ def turn_in_folder(folder: str) -> Iterator[None]:
             fcntl.flock(opened, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(opened)
+        close_locked(opened)

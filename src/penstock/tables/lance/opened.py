@@ -110,6 +110,10 @@ class Opened(NamedTuple):
     ask: Ask
 
 
+_inherited: list[Opened] = []
+"""of the process that forked this one: their end may wait for threads that only that one has"""
+
+
 class LanceVersion:
     """Rows of one version of a dataset. Opened by the process that reads; serves many threads."""
 
@@ -146,7 +150,10 @@ class LanceVersion:
         """Open it in this process, if it is not yet, or no longer."""
         with forks.lock:
             last = self._last
-            if last is None or last.pid != os.getpid() or last.resolved.stale:
+            if last is not None and last.pid != os.getpid():
+                _inherited.append(last)
+                last = None
+            if last is None or last.resolved.stale:
                 last = self._last = self._open()
             return last
 
@@ -156,7 +163,7 @@ class LanceVersion:
         where = self.location.where(self.version, resolved)
         try:
             if forks.is_spoiled():
-                ask: Ask = partial(own_process().ask, where)
+                ask: Ask = partial(_ask_elsewhere, where)
                 ask("found")  # or it would be opened by the first read, and fail as one
             else:
                 ask = partial(_call, _handle(where))
@@ -184,6 +191,11 @@ def _looking() -> Iterator[Look]:
 def _handle(where: Where) -> Handle:
     forks.note_use()
     return Handle(*where)
+
+
+def _ask_elsewhere(where: Where, method: str, *arguments: Any) -> Any:
+    """Of the process that runs Lance for this one now: it may have been interrupted, and ended."""
+    return own_process().ask(where, method, *arguments)
 
 
 def _call(handle: Handle, method: str, *arguments: Any) -> Any:

@@ -22,7 +22,6 @@ __all__ = ["LanceProcess", "Where", "own_process"]
 Where = tuple[str, int | str | None, dict[str, str] | None]
 """uri, version and options of a dataset, as Lance is given them"""
 
-_PATIENCE_S = 10.0
 _SLOW = (
     "this process was forked off one that has used Lance, which does not survive that: another "
     "process reads for it, which is slower; start workers with "
@@ -56,6 +55,9 @@ class LanceProcess:
             except (BrokenPipeError, EOFError):
                 code = self._process.wait()
                 raise Failed(f"the process that ran Lance ended with code {code}") from None
+            except BaseException:  # an answer that nobody took would be that to the next question
+                self._end()
+                raise
         if kind == ERROR:
             raise Failed(reply.decode())
         if kind == TABLE:
@@ -85,16 +87,16 @@ class LanceProcess:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End it."""
+        """End it; it would not see its pipe close if a child was forked meanwhile, and has it."""
+        self._end()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with suppress(OSError):
                 pipe.close()
-        try:
-            self._process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
     def __enter__(self) -> LanceProcess:
         return self

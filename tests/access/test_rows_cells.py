@@ -1,0 +1,149 @@
+"""Batches that are made straight of the bytes of their rows are those that a converter makes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import ipc
+
+from penstock.access import ArrowBackend, RowDataset
+from penstock.access.rows.cells import CellBatches
+from penstock.convert import Converter
+
+ROWS = 40
+PICKS = np.array([31, 0, 7, 7, 39, 12])
+NUMBERS = np.arange(ROWS * 6)
+
+
+def fixed(values: pa.Array, size: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(values[: ROWS * size], size)
+
+
+def shaped(permutation: list[int]) -> pa.Array:
+    type_ = pa.fixed_shape_tensor(pa.int16(), (2, 3), permutation=permutation)
+    return pa.ExtensionArray.from_storage(type_, fixed(pa.array(NUMBERS, pa.int16()), 6))
+
+
+OF_CELLS = {
+    "int64": pa.array(NUMBERS[:ROWS]),
+    "uint8": pa.array(NUMBERS[:ROWS], pa.uint8()),
+    "uint16": pa.array(NUMBERS[:ROWS], pa.uint16()),
+    "uint64": pa.array(NUMBERS[:ROWS], pa.uint64()),
+    "float16": pa.array(NUMBERS[:ROWS].astype(np.float16)),
+    "date": pa.array(NUMBERS[:ROWS], pa.int32()).cast(pa.date32()),
+    "time": pa.array(NUMBERS[:ROWS], pa.timestamp("us")),
+    "one": fixed(pa.array(NUMBERS, pa.float32()), 1),
+    "vector": fixed(pa.array(NUMBERS, pa.float32()), 3),
+    "matrix": pa.array(NUMBERS.reshape(ROWS, 2, 3).tolist(), pa.list_(pa.list_(pa.int64(), 3), 2)),
+    "tensor": shaped([0, 1]),
+    "turned": shaped([1, 0]),
+    "bytes": pa.array([b"%04d" % n for n in range(ROWS)]),
+    "key": pa.array([b"%04d" % n for n in range(ROWS)], pa.binary(4)),
+    "ending in zeros": pa.array([b"%d" % (n % 10) + b"\0\0" for n in range(ROWS)]),
+}
+NOT_OF_CELLS = {
+    "text": pa.array([f"{n:04}" for n in range(ROWS)]),
+    "flag": pa.array([n % 3 == 0 for n in range(ROWS)]),
+    "price": pa.array(NUMBERS[:ROWS]).cast(pa.decimal128(30, 2)),
+    "list": pa.array([[n, n] for n in range(ROWS)]),
+}
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return bool(one == other) and list(map(type, one)) == list(map(type, other))
+
+
+def cells_of(table: pa.Table, converter: Converter) -> list[Any]:
+    backend = ArrowBackend(table=table)
+    return backend.take_columns(PICKS, backend.schema, as_cells=converter.cell_columns)
+
+
+@pytest.mark.parametrize("output_format", ["torch", "numpy"])
+@pytest.mark.parametrize("name", OF_CELLS)
+def test_a_column_is_what_a_converter_makes_of_it(name: str, output_format: str) -> None:
+    table = pa.table({"c": OF_CELLS[name], "n": OF_CELLS["int64"]})
+    converter = Converter(table.schema, output_format)
+    straight = CellBatches.of(converter, None)
+    assert straight is not None
+    straight = pickle.loads(pickle.dumps(straight))
+    batch = straight.batch(cells_of(table, converter))
+    (expected,) = converter.convert(table.take(PICKS)).batches(len(PICKS))
+    assert batch is not None
+    assert list(batch) == list(expected)
+    for key in expected:
+        assert type(batch[key]) is type(expected[key])
+        assert same(batch[key], expected[key])
+
+
+@pytest.mark.parametrize("name", NOT_OF_CELLS)
+def test_columns_that_are_more_than_bytes_are_left_to_the_converter(name: str) -> None:
+    table = pa.table({"n": OF_CELLS["int64"], "c": NOT_OF_CELLS[name]})
+    assert CellBatches.of(Converter(table.schema), None) is None
+    (expected,) = Converter(table.schema).convert(table.take(PICKS)).batches(len(PICKS))
+    batch = RowDataset(ArrowBackend(table=table)).batch(PICKS)
+    assert all(repr(batch[key]) == repr(expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize(
+    ("nulls", "keys"),
+    [
+        (None, ["a", "b"]),
+        ({"a": 7}, ["a", "b"]),
+        ({"b": "mask"}, ["a", "b", "b_mask"]),
+        ("mask", ["a", "a_mask", "b", "b_mask"]),
+    ],
+)
+def test_masks_are_there_though_nothing_is_null(nulls: Any, keys: list[str]) -> None:
+    table = pa.table({"a": OF_CELLS["int64"], "b": OF_CELLS["bytes"]})
+    batch = RowDataset(ArrowBackend(table=table), nulls=nulls).batch(PICKS)
+    assert list(batch) == keys
+    assert not any(batch[key].any() for key in keys if key.endswith("_mask"))
+    assert batch["a"].tolist() == PICKS.tolist()
+    is_masked = len(keys) > 2
+    assert (CellBatches.of(Converter(table.schema, nulls=nulls), nulls) is None) == is_masked
+
+
+def test_a_null_that_is_found_later_is_filled() -> None:
+    """Columns come as cells until a batch is looked at that has one."""
+    whole = pa.table({"a": OF_CELLS["int64"], "b": OF_CELLS["bytes"]})
+    broken = pa.table({"a": pa.array([None, 1]), "b": pa.array([b"long one", None])})
+    dataset = RowDataset(
+        ArrowBackend(table=pa.concat_tables([whole, broken])), nulls={"a": -1, "b": b"?"}
+    )
+    assert dataset.batch([3, 1])["a"].tolist() == [3, 1]
+    assert dataset.batch([ROWS + 1, ROWS, 2])["a"].tolist() == [1, -1, 2]
+    assert dataset.batch([ROWS + 1, ROWS, 2])["b"] == [b"?", b"long one", b"0002"]
+    assert dataset.batch([3, 1])["b"] == [b"0003", b"0001"]
+
+
+@pytest.mark.parametrize("output_format", ["torch", "numpy"])
+def test_a_batch_may_be_written_to(tmp_path: Path, output_format: str) -> None:
+    table = pa.table({"n": OF_CELLS["int64"], "v": OF_CELLS["vector"]})
+    with ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    dataset = RowDataset(ArrowBackend(tmp_path), output_format=output_format)
+    batch = dataset.batch(PICKS)
+    batch["n"][:], batch["v"][:] = -1, -1
+    again = dataset.batch(PICKS)
+    assert again["n"].tolist() == PICKS.tolist()
+    assert again["v"][:, 0].tolist() == (3 * PICKS).tolist()
+
+
+def test_views_negative_indices_and_pickles() -> None:
+    table = pa.table({"n": OF_CELLS["int64"], "b": OF_CELLS["bytes"]})
+    dataset = RowDataset(ArrowBackend(table=table))
+    view = pickle.loads(pickle.dumps(dataset.select([5, 3, 1])[::-1]))
+    assert view.batch([-1, 0])["n"].tolist() == [5, 1]
+    assert view.batch([-1, 0])["b"] == [b"0005", b"0001"]
+    with pytest.raises(IndexError, match="no row 3"):
+        view.batch([0, 3])

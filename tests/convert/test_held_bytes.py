@@ -1,0 +1,118 @@
+"""Columns of bytes in objects that are held, and how they cross to another process."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.convert import Block, Converter
+from penstock.convert.decoded import HELD, decoded_field
+from penstock.convert.lent import held_array
+from penstock.convert.packing import EndToEnd, pack, unpack
+from penstock.errors import ConversionError
+
+SCHEMA = pa.schema([decoded_field("data", HELD)])
+
+
+class Owned(bytearray):
+    """Bytes of which it can be seen whether they are still there."""
+
+
+def table_of(parts: list[bytes | None]) -> pa.Table:
+    sizes = np.array([-1 if part is None else len(part) for part in parts])
+    return pa.table([held_array([part or b"" for part in parts], sizes)], SCHEMA)
+
+
+def block_of(parts: list[bytes | None], **options: Any) -> Block:
+    return Converter(SCHEMA, **options).convert(table_of(parts))
+
+
+def values(block: Block, size: int = 3) -> list[Any]:
+    return [value for batch in block.batches(size) for value in batch["data"]]
+
+
+def arrived(block: Block) -> Block:
+    """The block as another process sees it."""
+    buffer, layout = pack([block.to_send()])
+    found: Block = unpack(buffer, layout)[0]
+    return found
+
+
+PARTS: list[bytes | None] = [b"a", b"", b"ccc", b"dd", b"e" * 70_000, b"f", b"gg"]
+
+
+@pytest.mark.parametrize("cross", [lambda block: block, arrived], ids=["here", "there"])
+def test_rows_are_cut_permuted_and_joined(cross: Any) -> None:
+    block = block_of(PARTS)
+    assert values(cross(block)) == PARTS
+    assert values(cross(block.slice(2, 3))) == PARTS[2:5]
+    order = np.array([6, 0, 4, 4])
+    assert values(cross(block.take(order))) == [PARTS[i] for i in order]
+    other = block_of([b"x", b"yy"])
+    joined = Block.concat([block.slice(5, 2), other, block.slice(0, 1)])
+    assert values(cross(joined)) == [b"f", b"gg", b"x", b"yy", b"a"]
+    mixed = Block.gather([block, other], np.array([8, 0, 7, 2]))
+    assert values(cross(mixed)) == [b"yy", b"a", b"x", b"ccc"]
+
+
+@pytest.mark.parametrize("cross", [lambda block: block, arrived], ids=["here", "there"])
+def test_nulls_are_filled_refused_or_masked(cross: Any) -> None:
+    parts = [None, b"b", None, b""]
+    assert values(cross(block_of(parts, nulls={"data": b"?"}))) == [b"?", b"b", b"?", b""]
+    assert values(cross(block_of([None, None], nulls={"data": b"?"}))) == [b"?", b"?"]
+    (batch,) = cross(block_of(parts, nulls="mask")).batches(4)
+    assert batch["data_mask"].tolist() == [True, False, True, False]
+    with pytest.raises(ConversionError, match="'data'"):
+        block_of(parts)
+
+
+def test_objects_live_as_long_as_something_is_made_of_them() -> None:
+    owned = Owned(b"owned")
+    seen = weakref.ref(owned)
+    table = pa.table([held_array([memoryview(owned), b"other"], np.array([5, 5]))], SCHEMA)
+    del owned
+    gc.collect()
+    assert seen() is not None
+    block = Converter(SCHEMA).convert(table).slice(0, 1)
+    del table
+    gc.collect()
+    assert values(block) == [b"owned"]
+    del block
+    gc.collect()
+    assert seen() is None
+
+
+def test_what_is_held_is_counted() -> None:
+    block = block_of([b"x" * 1000, None, b"y" * 500], nulls={"data": b""})
+    assert 1500 <= block.nbytes < 2000
+    assert 500 <= block.slice(2, 1).nbytes < 600
+
+
+def test_a_record_becomes_a_batch_without_a_copy_in_its_own_process() -> None:
+    record = b"z" * 1000
+    assert values(block_of([record]))[0] is record
+
+
+def test_bytes_that_are_laid_end_to_end_arrive_in_one_piece() -> None:
+    array = np.arange(1000)
+    parts = [b"one", memoryview(b"-two-")[1:4], b"", b"three"]
+    value = [array, EndToEnd(parts, 11), {"more": EndToEnd([], 0)}, array[:3], EndToEnd([b"4"], 1)]
+    found = unpack(*pack(value))
+    assert found[0].tolist() == array.tolist()
+    assert found[3].tolist() == [0, 1, 2]
+    assert bytes(found[1]) == b"onetwothree"
+    assert (bytes(found[2]["more"]), bytes(found[4])) == (b"", b"4")
+    assert bytes(pickle.loads(pickle.dumps(EndToEnd(parts, 11)))) == b"onetwothree"
+
+
+def test_what_arrived_does_not_change_with_what_is_packed_later() -> None:
+    first = arrived(block_of([b"1" * 50_000] * 4))
+    second = arrived(block_of([b"2" * 50_000] * 4))
+    assert values(first) == [b"1" * 50_000] * 4
+    assert values(second) == [b"2" * 50_000] * 4

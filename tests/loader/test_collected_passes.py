@@ -1,0 +1,170 @@
+"""A pass that is left in a cycle ends by a collection of garbage: anywhere, within any lock."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from linecache import getline
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from small_files import eventually, write_parquet
+from warm_interpreters import WarmProcess
+
+from penstock import StatefulLoader, StructuredDataset
+from penstock.loader.forking import starting_workers
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_parquet(tmp_path_factory.mktemp("data"), [(3000, 500)] * 2)
+
+
+@pytest.fixture(autouse=True)
+def collected_on_demand() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Cycle:
+    def __init__(self, held: object) -> None:
+        self.held, self.itself = held, self
+
+
+def make(data: Path) -> StatefulLoader:
+    return StructuredDataset.create_dataloader(data, batch_size=50, num_workers=0)[0]
+
+
+def leave_in_a_cycle(loader: StatefulLoader) -> None:
+    batches = iter(loader)
+    next(batches)
+    Cycle(batches)
+
+
+def readers() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name.startswith("penstock-read")]
+
+
+def finishes(work: Any) -> bool:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(30)
+    return not thread.is_alive()
+
+
+def test_a_collection_does_not_wait_for_a_lock_that_it_came_in(data: Path) -> None:
+    """Readers may want that lock, and to end a pass is to wait for its readers."""
+    loader = make(data)
+    leave_in_a_cycle(loader)
+    lock, stopped = threading.Lock(), []
+    stop = loader._pass._close  # type: ignore[union-attr]
+
+    def stop_within_the_lock() -> None:
+        with lock:
+            stop()
+            stopped.append(True)
+
+    def collect_within_the_lock() -> None:
+        with lock:
+            gc.collect()
+            assert not stopped
+
+    loader._pass._close = stop_within_the_lock  # type: ignore[union-attr]
+    assert finishes(collect_within_the_lock)
+    assert eventually(lambda: bool(stopped))
+    assert loader.stats()["batches"] == 1
+
+
+def test_nor_does_one_that_comes_to_a_reader_of_the_same_pass(data: Path) -> None:
+    loader = make(data)
+    leave_in_a_cycle(loader)
+    ahead = loader._pass._close.__self__._ahead  # type: ignore[union-attr]
+
+    def collect_as_a_reader() -> None:
+        with ahead._changed:
+            gc.collect()
+
+    assert finishes(collect_as_a_reader)
+    assert eventually(lambda: not readers())
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_that_are_left_in_a_cycle_end_at_once(data: Path, persistent: bool) -> None:
+    """A collection does not wait for them, and they are told to end before they are killed."""
+    options = {"batch_size": 50, "num_workers": 2, "persistent_workers": persistent}
+    loader = StructuredDataset.create_dataloader(data, **options)[0]
+    batches = iter(loader)
+    next(batches)
+    workers = multiprocessing.active_children()
+    Cycle((loader, batches))
+    del loader, batches
+    began = time.monotonic()
+    gc.collect()
+    assert time.monotonic() - began < 4
+    assert eventually(lambda: not any(worker.is_alive() for worker in workers))
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+COLLECTED_AT_EXIT = """
+import gc, os, sys, threading
+gc.disable()
+from penstock import StructuredDataset
+from penstock.loader import leaving
+
+batches = iter(StructuredDataset.create_dataloader(sys.argv[1], batch_size=10)[0])
+next(batches)
+cycle = [batches]
+cycle.append(cycle)
+del batches, cycle
+leaving._see_off()
+thread = threading.Thread(target=gc.collect, daemon=True)
+thread.start()
+thread.join(30)
+print("still collecting" if thread.is_alive() else "collected", flush=True)
+"""
+
+
+def test_a_thread_that_collects_at_exit_does_not_stay_there(data: Path) -> None:
+    """It may be one that the interpreter waits for."""
+    with WarmProcess("-c", COLLECTED_AT_EXIT, data) as process:
+        ended = process.finish(timeout_s=120)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "collected\n", "")
+
+
+def test_collections_go_on_after_threads_have_started_workers_at_once() -> None:
+    """Each of them turns them off, and none may take that for how it was before."""
+    gc.enable()
+    one_asks, other_is_in, one_is_in = threading.Event(), threading.Event(), threading.Event()
+
+    def stop_where_it_asks(frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line" and "isenabled" in getline(frame.f_code.co_filename, frame.f_lineno):
+            one_asks.set()
+            other_is_in.wait(1)
+        return stop_where_it_asks
+
+    def one() -> None:
+        sys.settrace(stop_where_it_asks)
+        with starting_workers():
+            one_is_in.set()
+            other_is_in.wait(30)
+
+    def other() -> None:
+        one_asks.wait(30)
+        with starting_workers():
+            other_is_in.set()
+            one_is_in.wait(30)
+
+    threads = [threading.Thread(target=one), threading.Thread(target=other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert one_asks.is_set()
+    assert gc.isenabled()

@@ -1,0 +1,129 @@
+"""Locks that a thread has while its process forks: the child is free, and so is everybody else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.archives.tar.replacing import turn_in_folder
+from penstock.model import DataFileInfo
+from penstock.storage import DiskCache, Patience, RetryPolicy
+from penstock.storage.connection import Connection
+from penstock.storage.fetching import in_background
+from penstock.storage.meter import Meter
+from penstock.storage.parts import Parts
+
+Holding = AbstractContextManager[object]
+
+
+@contextmanager
+def held_by_a_thread(holding: Holding) -> Iterator[None]:
+    has_it, enough = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with holding:
+            has_it.set()
+            enough.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    has_it.wait()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def forked(work: Callable[[], object]) -> int:
+    """A child that does something and then waits to be killed; or is killed, for it hangs."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return child
+
+
+def use_parts(parts: Parts) -> None:
+    file = DataFileInfo("a", file_size=3)
+    parts.add(file, 0, b"abc")
+    assert parts.of(file)
+
+
+def wait_for_something(patience: Patience) -> None:
+    assert patience.wait_for(in_background(lambda: 7)) == 7
+    patience.give_up()
+    assert patience.over
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("what", ["parts", "meter", "patience"])
+def test_a_child_does_not_wait_for_a_thread_that_it_has_not_got(what: str) -> None:
+    parts, meter, patience = Parts(), Meter(), Patience()
+    uses: dict[str, tuple[Holding, Callable[[], object]]] = {
+        "parts": (parts._lock, lambda: use_parts(parts)),
+        "meter": (meter._lock, lambda: meter.add(requests=1)),
+        "patience": (patience._end._condition, lambda: wait_for_something(patience)),
+    }
+    lock, use = uses[what]
+    with held_by_a_thread(lock):
+        child = forked(use)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    use()
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("what", ["cache", "folder"])
+def test_a_child_does_not_keep_the_lock_of_a_file(what: str, tmp_path: Path) -> None:
+    """It has the descriptor too, and knows nothing of it."""
+    cache = DiskCache.at(str(tmp_path), None)
+    makes: dict[str, Callable[[], Holding]] = {
+        "cache": cache._locked,
+        "folder": lambda: turn_in_folder(str(tmp_path)),
+    }
+    with held_by_a_thread(makes[what]()):
+        child = forked(signal.pause)
+    try:
+        waiting = threading.Thread(target=lambda: makes[what]().__enter__(), daemon=True)
+        waiting.start()
+        waiting.join(10)
+        assert not waiting.is_alive()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def connect_at_once(connection: Connection, threads: int = 16) -> None:
+    """End with an error unless all of many threads have the same engine."""
+    sys.setswitchinterval(1e-6)
+    together, found = threading.Barrier(threads), []
+
+    def connect() -> None:
+        together.wait()
+        found.append(connection._current()[0])
+
+    started = [threading.Thread(target=connect) for _ in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    os._exit(0 if len(found) == threads and len(set(map(id, found))) == 1 else 1)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_threads_of_a_child_connect_at_once() -> None:
+    connection = Connection("http", {}, RetryPolicy())
+    assert connection.identity
+    children = [forked(lambda: connect_at_once(connection)) for _ in range(20)]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert codes == [0] * 20
