@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
+from warm_interpreters import WarmProcess
 
 from penstock.convert.images import _jpeg_pixels, decode_image
 from penstock.errors import MissingExtraError, ReadError
@@ -147,3 +149,41 @@ def test_a_jpeg_that_breaks_off_is_an_error_by_either_decoder() -> None:
     data = encoded(Image.fromarray(noise), "JPEG")[:-600]
     with pytest.raises(ReadError, match="truncated"):
         decode_image(data)
+
+
+FORKED_DURING_AN_IMPORT = """
+import os, sys, threading, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from penstock.convert.images import decode_image
+
+data = Path(sys.argv[1], "a.jpg").read_bytes()
+reader = threading.Thread(target=decode_image, args=(data,))
+reader.start()
+while not Path(sys.argv[1], "begun").exists():
+    time.sleep(0.001)
+child = os.fork()
+shape = decode_image(data).shape
+if child == 0:
+    os._exit(shape[0])
+reader.join()
+print(shape, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+SLOW_MODULE = """
+import time
+from pathlib import Path
+
+Path(__file__).with_name("begun").touch()
+time.sleep(1.0)
+
+def decode_jpeg_header(data):
+    raise ValueError
+"""
+
+
+def test_a_process_that_is_forked_while_another_thread_imports_decodes_too(tmp_path: Path) -> None:
+    (tmp_path / "simplejpeg.py").write_text(SLOW_MODULE)
+    (tmp_path / "a.jpg").write_bytes(encoded(Image.fromarray(PIXELS), "JPEG"))
+    with WarmProcess("-c", FORKED_DURING_AN_IMPORT, tmp_path) as process:
+        ended = process.finish(timeout_s=60)
+    assert (ended.stdout, ended.stderr) == ("(3, 20, 30) 3\n", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from io import BytesIO
 from typing import Any
 
@@ -10,12 +12,13 @@ import numpy.typing as npt
 
 from penstock.errors import MissingExtraError, ReadError
 
-__all__ = ["Encoded", "decode_image", "image_pixels"]
+__all__ = ["Encoded", "decode_image", "image_pixels", "pillow"]
 
 Encoded = bytes | bytearray | memoryview
 Pixels = npt.NDArray[np.uint8]
 
 _JPEG = b"\xff\xd8"
+_importing = threading.Lock()
 
 
 def decode_image(data: Encoded, *, channels_first: bool = True) -> Pixels:
@@ -35,15 +38,15 @@ def image_pixels(data: Encoded) -> Pixels:
     quick = _jpeg_pixels(data)
     if quick is not None:
         return quick
-    pillow = _pillow()
+    library = pillow()
     try:
-        with pillow.open(BytesIO(data)) as image:
+        with library.open(BytesIO(data)) as image:
             if image.mode.startswith("I;16"):
                 return _grey(np.asarray(image))
             return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     except MemoryError:
         raise
-    except pillow.UnidentifiedImageError:
+    except library.UnidentifiedImageError:
         why = "they are in no format that Pillow knows"
     except Exception as error:  # the readers of formats raise what they like
         why = str(error) or type(error).__name__
@@ -71,20 +74,30 @@ def _jpeg_pixels(data: Encoded) -> Pixels | None:
 
 
 def _simplejpeg() -> Any:
-    try:
-        import simplejpeg
-    except ImportError:
-        return None
-    return simplejpeg
+    with _importing:
+        try:
+            import simplejpeg
+        except ImportError:
+            return None
+        return simplejpeg
 
 
 def _grey(values: npt.NDArray[np.uint16]) -> Pixels:
     return np.repeat((values >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
 
 
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError.for_extra("images", "Pillow") from error
-    return Image
+def pillow() -> Any:
+    """``PIL.Image``, with the formats that are expected: what else there is it looks for itself."""
+    with _importing:
+        try:
+            from PIL import Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin  # noqa: F401
+        except ImportError as error:
+            raise MissingExtraError.for_extra("images", "Pillow") from error
+        Image.preinit()
+        return Image
+
+
+# A child that is forked while another thread imports a module can never import it.
+os.register_at_fork(
+    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+)

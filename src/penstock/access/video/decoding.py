@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.access.crew import Crew
-from penstock.convert.images import image_pixels
+from penstock.convert.images import image_pixels, pillow
 from penstock.errors import ReadError
 from penstock.model import Int64Array
 
@@ -112,11 +112,10 @@ def _checked(data: pa.Buffer | None, shape: tuple[int, int, int], form: FrameFor
 
 
 def _resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    from PIL import Image
-
     height, width = size
     if pixels.shape[:2] == size:
         return pixels
+    Image = pillow()
     scaled = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(scaled)
 
