@@ -19,7 +19,7 @@ from penstock.plan import LanePlan
 
 __all__ = ["WorkerPool"]
 
-_PARCEL_BYTES = 4 << 20
+_PARCEL_BYTES = 8 << 20
 _PARCEL_BATCHES = 32
 _PARCEL_BATCHES_AS_THEY_COME = 8
 """fewer, for a slow worker is waited for at the end"""
