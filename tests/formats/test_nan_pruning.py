@@ -116,3 +116,11 @@ def test_random_filters_find_what_a_table_holds(
     dataset = StructuredDataset(path, filters=keep, columns=["place"], output_format="dict")
     places = [place for batch in dataset for place in batch["place"]]
     assert places == table.filter(keep)["place"].to_pylist()
+
+
+def test_files_that_differ_are_told_apart() -> None:
+    """Whatever was asked before: of another file, or of another filter."""
+    safe, unsafe = ds.field("a") > 1, ds.field("a") != 1
+    floats, integers = pa.schema([("a", pa.float64())]), pa.schema([("a", pa.int64())])
+    asked = [(unsafe, floats), (unsafe, integers), (safe, floats), (unsafe, floats)] * 2
+    assert [bounds_tell_all(*one) for one in asked] == [False, True, True, False] * 2
