@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from huge_pages import into_huge_pages
 from hypothesis import settings
 
 # What is imported here is a fixture for all tests.
@@ -51,7 +50,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
-    into_huge_pages()
 
 
 SHARED_MEMORY = Path("/dev/shm")
