@@ -18,8 +18,6 @@ from penstock.archives.reading_process import RecordServer
 from penstock.tables.lance.native import Failed
 from penstock.tables.lance.process import LanceProcess
 
-pytest.importorskip("array_record")
-
 
 def interrupted(process: int, ask: Callable[[], Any]) -> None:
     """Ask what is not answered before the question is given up."""
