@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["Crew"]
+__all__ = ["Crew", "usable_cores"]
 
 _MOST_THREADS = 4
 """a good part of a small piece of work holds the GIL: more would only wait for each other"""
@@ -28,7 +28,7 @@ class Crew:
     """
 
     def __init__(self, cores: int | None = None, *, most: int = _MOST_THREADS) -> None:
-        self._most = min(_usable_cores() if cores is None else cores, most)
+        self._most = min(usable_cores() if cores is None else cores, most)
         self._calls = 0
         self._tries = {1: 0, self._most: 0}
         self._piece_s = dict.fromkeys(self._tries, 0.0)
@@ -57,7 +57,8 @@ class Crew:
         self._tries[threads] += 1
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

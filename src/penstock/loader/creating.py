@@ -11,8 +11,8 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, TypedDict, TypeVar
 
+from penstock.access.crew import usable_cores
 from penstock.errors import OptionError
-from penstock.loader.cores import usable_cores
 from penstock.loader.dataloader import StatefulLoader
 from penstock.loader.dataset import TabularDataset
 from penstock.loader.options import check_callable, check_count, check_flag, check_seconds

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from penstock.access.crew import usable_cores
 from penstock.convert import Block, Converter
 from penstock.errors import ConversionError, ReadError
 from penstock.formats.failures import may_be_skipped
 from penstock.formats.reader import TabularReader
-from penstock.loader.cores import usable_cores
 from penstock.loader.row_cost import row_cost
 from penstock.loader.stats import Stats
 from penstock.loader.streams import Stream
@@ -110,7 +110,7 @@ class OpenLanes:
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
         self._reader = replace(pipeline.reader, store=store)
-        cores = min(_MAX_THREADS, usable_cores())
+        self._cores = cores = min(_MAX_THREADS, usable_cores())
         threads = cores if store.local else _WAITING_THREADS
         self._pace = Pace(cores, first=threads // 2, most=threads)
         pieces = heapq.merge(
@@ -135,7 +135,7 @@ class OpenLanes:
             return len(self._streams) + self._pace.jobs
         if self._pipeline.grouping.reorders:
             return None
-        return len(self._streams) + min(_MAX_THREADS, usable_cores()) + 1
+        return len(self._streams) + self._cores + 1
 
     def _job(self, piece: Piece) -> Job[Piece, Block]:
         """From elsewhere bytes come first, and are held until they have been decoded."""
