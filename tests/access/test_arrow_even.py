@@ -20,7 +20,7 @@ from pyarrow import ipc
 
 from penstock.access import ArrowBackend, RowDataset
 from penstock.convert import Converter
-from penstock.convert.columns import ObjectColumn
+from penstock.convert.objects import ObjectColumn
 from penstock.errors import ConversionError, ReadError, SkippedDataWarning
 
 TENSOR = pa.fixed_shape_tensor(pa.int16(), (2, 3), permutation=(1, 0))

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.convert import Converter
 from penstock.convert.blocks import Block
-from penstock.convert.columns import object_array
+from penstock.convert.objects import object_array
 from penstock.convert.packing import pack, unpack
 
 VALUES = [b"", b"a" * 7, bytes(range(256)), b"\x00\x00"]

@@ -181,6 +181,7 @@ def test_rows_can_be_written_to_without_harm_to_the_file(tmp_path: Path) -> None
 def test_values_are_aligned_in_memory(tmp_path: Path, columns: int) -> None:
     """Wherever in the file a batch is, and whatever the length of its metadata."""
     rows = pa.table({f"column {i}": pa.array(range(300), pa.float64()) for i in range(columns)})
+    rows = rows.append_column("text", pa.array(map(str, range(300))))  # batches are read as such
     write_file(tmp_path / "a.arrow", rows, 100)
     found = read_back(tmp_path / "a.arrow", rows.schema)
     assert found.equals(rows)

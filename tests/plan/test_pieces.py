@@ -36,14 +36,10 @@ def pieces(
     block_bytes: int = 100,
     counted: bool = True,
     cost: RowCost = COST,
+    batch_rows: int = 1,
 ) -> list[Piece]:
-    made = lane_pieces(
-        files,
-        lane_of(chunks, mix),
-        Reading(together=mix > 1, counted=counted, block_bytes=block_bytes, cost=cost),
-        cursor,
-    )
-    return list(made)
+    reading = Reading(mix > 1, counted, block_bytes, cost, batch_rows)
+    return list(lane_pieces(files, lane_of(chunks, mix), reading, cursor))
 
 
 @given(
@@ -52,6 +48,7 @@ def pieces(
     split_rows=st.none() | st.integers(1, 20),
     mix=st.integers(1, 4),
     block_bytes=st.integers(1, 150),
+    batch_rows=st.integers(1, 30),
     data=st.data(),
 )
 def test_pieces_cover_exactly_what_is_behind_a_cursor(
@@ -60,6 +57,7 @@ def test_pieces_cover_exactly_what_is_behind_a_cursor(
     split_rows: int | None,
     mix: int,
     block_bytes: int,
+    batch_rows: int,
     data: st.DataObject,
 ) -> None:
     listed = FileList(files)
@@ -73,7 +71,14 @@ def test_pieces_cover_exactly_what_is_behind_a_cursor(
         ]
         window = data.draw(st.integers(0, len(windows)))
         row = data.draw(st.integers(0, len(windows[window]))) if window < len(windows) else 0
-        made = pieces(listed, chunks, mix=mix, cursor=(window, row), block_bytes=block_bytes)
+        made = pieces(
+            listed,
+            chunks,
+            mix=mix,
+            cursor=(window, row),
+            block_bytes=block_bytes,
+            batch_rows=batch_rows,
+        )
         expected = [r for w in windows[window:] for r in w]
         skipped = row if mix == 1 else 0
         assert rows_of(c for piece in made for c in piece.chunks) == expected[skipped:]
@@ -97,6 +102,26 @@ def test_pieces_end_where_groups_do() -> None:
     ]
     assert [piece.row for piece in made] == [0, 30, 40, 50]
     assert [piece.cost_bytes for piece in made] == [240, 80, 80, 80]
+
+
+def test_pieces_of_what_can_be_cut_anywhere_end_where_batches_do() -> None:
+    """Batches go from one file to the next; the last of a file and the first of the next join."""
+    files = FileList([grouped(name, [25, 25], [200, 200], divisible=True) for name in "fg"])
+    chunks = cut_chunks(files, split_bytes=10_000)
+    made = pieces(files, chunks, block_bytes=200, batch_rows=12)  # 25 rows of 8 bytes fit a block
+    assert [str(piece.chunks[0]) for piece in made] == [
+        "f, rows 0-24",
+        "f, rows 24-48",
+        "f, rows 48-50",
+        "g, rows 0-22",  # and two rows of f
+        "g, rows 22-46",
+        "g, rows 46-50",
+    ]
+    assert [piece.cost_bytes for piece in made] == [192, 192, 16, 176, 192, 32]
+    resumed = pieces(files, chunks, block_bytes=200, batch_rows=12, cursor=(1, 10))
+    assert [str(piece.chunks[0]) for piece in resumed] == ["g, rows 10-34", "g, rows 34-50"]
+    large = pieces(files, chunks, block_bytes=200, batch_rows=26)  # no batch fits
+    assert [piece.chunks[0].row_range.length for piece in large] == [25, 25, 25, 25]
 
 
 def test_rows_before_the_cursor_are_not_read() -> None:

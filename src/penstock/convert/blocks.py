@@ -109,13 +109,10 @@ class ColumnBlock(Block):
         return ColumnBlock(self.fields.take(np.require(rows, np.int64, ["C", "W"])))
 
     def batches(self, batch_size: int) -> Iterator[dict[str, Any]]:
-        if self.num_rows == 0:
-            return
         # A few batches at a time: thousands of views made at once would set off the garbage
         # collector again and again, and in the end a full collection.
-        step = max(_VIEWS_AT_ONCE // max(len(self.columns), 1), 1) * batch_size
-        for piece in self.fields.pieces(step):
-            yield from piece.split(batch_size)
+        together = max(_VIEWS_AT_ONCE // max(len(self.columns), 1), 1)
+        return self.fields.batches(batch_size, at_once=together * batch_size)
 
     def arrays(self) -> list[npt.NDArray[Any]] | None:
         return self.fields.arrays()

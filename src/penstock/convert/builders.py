@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from penstock.convert.columns import ArrayColumn, Column, ObjectColumn, StructColumn, TensorColumn
+from penstock.convert.columns import ArrayColumn, Column, StructColumn, TensorColumn
 from penstock.convert.dense import Dense, dense_cells, dense_values
 from penstock.convert.memory import null_mask, storage, writable
 from penstock.convert.nulls import REFUSE, null_error
+from penstock.convert.objects import ObjectColumn
 from penstock.convert.ragged import RaggedColumn
 from penstock.errors import OptionError
 

@@ -21,11 +21,12 @@ import pyarrow as pa
 import torch
 
 from penstock.convert.builders import dense_column
-from penstock.convert.columns import Column, Rows, object_array
+from penstock.convert.columns import Column, Rows
 from penstock.convert.dense import check_int64, dense_type
 from penstock.convert.lent import LENT_TYPE
 from penstock.convert.memory import buffer_view, null_mask
 from penstock.convert.nulls import REFUSE, Remedy, null_error
+from penstock.convert.objects import object_array
 from penstock.errors import OptionError
 
 __all__ = [

@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.convert.builders import dense_column
-from penstock.convert.columns import Column, Rows, object_array
+from penstock.convert.columns import Column, Rows
 from penstock.convert.freed_batches import keep_freed_batches
 from penstock.convert.nulls import REFUSE, null_error
+from penstock.convert.objects import object_array
 from penstock.convert.packing import EndToEnd
 
 __all__ = [

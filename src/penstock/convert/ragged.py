@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.convert.columns import ArrayColumn, Rows, TensorColumn, object_array
+from penstock.convert.columns import ArrayColumn, Rows, TensorColumn
+from penstock.convert.objects import object_array
 
 __all__ = ["RAGGED_FORMS", "RaggedColumn"]
 

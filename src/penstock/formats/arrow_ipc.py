@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import ipc
@@ -18,14 +20,16 @@ from penstock.formats.ipc_buffers import announce_batches
 from penstock.formats.ipc_footer import (
     FILE_MAGIC,
     MALFORMED,
+    Batch,
     Blocks,
     body_expansion,
     file_batches,
     file_blocks,
     stream_batches,
 )
+from penstock.formats.ipc_rows import FixedColumns, Share
 from penstock.formats.protocol import FileFacts
-from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from penstock.storage import Store, will_read
 
 __all__ = ["ArrowFormat"]
@@ -34,6 +38,7 @@ _FEATHER_V1_MAGIC = b"FEA1"
 _SCHEMA_OFFSET_IN_FILE = 8
 _LOCAL_SAMPLE_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
 _KNOWN_BYTES = 32 << 20
+_MOST_PLACES = 200_000
 _ALIGNED_BYTES = 64
 
 
@@ -53,20 +58,24 @@ class ArrowFormat:
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
         with naming(file.path, *MALFORMED), store.open(file) as source:
-            is_file = _has_footer(source)
-            batches = file_batches(source) if is_file else list(stream_batches(source))
+            if _has_footer(source):
+                blocks = file_blocks(source)
+                batches = file_batches(source, blocks.batches)
+                layout = _seen(store, file, source, blocks, lambda: batches)
+                schema, divisible = layout.schema, layout.fixed is not None
+            else:
+                blocks, batches = None, list(stream_batches(source))
+                source.seek(0)
+                schema, divisible = ipc.open_stream(source).schema, False
             sample_bytes = _LOCAL_SAMPLE_BYTES if store.local else _SAMPLE_BYTES
             expansion = body_expansion(source, batches, sample_bytes)
             rows = [batch.rows for batch in batches]
             sizes = [round(batch.body_length * expansion) for batch in batches]
-            source.seek(0)
-            if is_file:
-                schema = ipc.open_file(source).schema
-                groups = RowGroups.of(rows, sizes)
-            else:
-                schema = ipc.open_stream(source).schema
-                groups = RowGroups.of([sum(rows)], [sum(sizes)])
-            return FileFacts(schema.remove_metadata(), sum(rows), groups, splittable=is_file)
+            if blocks is None:
+                rows, sizes = [sum(rows)], [sum(sizes)]
+            groups = RowGroups.of(rows, sizes, divisible=divisible)
+            schema = schema.remove_metadata()
+            return FileFacts(schema, sum(rows), groups, splittable=blocks is not None)
 
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
@@ -74,10 +83,9 @@ class ArrowFormat:
         with naming(chunk, *MALFORMED), store.open(chunk.file) as source:
             layout = _layout(store, chunk.file, source)
             if layout is None:
-                pieces = _stream_pieces(source, chunk, set(schema.names))
+                yield from in_blocks(_stream_pieces(source, chunk, set(schema.names)), block_bytes)
             else:
-                pieces = _file_pieces(source, chunk, layout, set(schema.names))
-            yield from in_blocks(pieces, block_bytes)
+                yield from _file_tables(source, chunk, layout, set(schema.names), block_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,29 +94,50 @@ class _Layout:
 
     schema: pa.Schema
     blocks: Blocks
+    fixed: FixedColumns | None
+    """where values lie, in files of this machine that have nothing else"""
 
     @property
     def nbytes(self) -> int:
-        return 1000 + 300 * len(self.schema) + 200 * len(self.blocks.batches)
+        known = 0 if self.fixed is None else self.fixed.nbytes
+        return 1000 + 300 * len(self.schema) + 200 * len(self.blocks.batches) + known
 
-    @property
-    def stands_alone(self) -> bool:
-        """Whether a batch needs no reader, who knows dictionaries and swaps bytes."""
-        native = self.blocks.little_endian == (sys.byteorder == "little")
-        return native and not self.blocks.dictionaries
+
+def _stands_alone(blocks: Blocks) -> bool:
+    """Whether a batch needs no reader, who knows dictionaries and swaps bytes."""
+    return blocks.little_endian == (sys.byteorder == "little") and not blocks.dictionaries
 
 
 def _layout(store: Store, file: DataFileInfo, source: pa.NativeFile) -> _Layout | None:
     """That of a file, read once if it is known which version of it this is; None for a stream."""
-    key = store.identity, file.path, file.file_size, file.etag
-    known = None if file.etag is None else _known.get(key)
+    known = None if file.etag is None else _known.get(_key(store, file))
     if known is None and _has_footer(source):
         blocks = file_blocks(source)
-        source.seek(_SCHEMA_OFFSET_IN_FILE)
-        known = _Layout(ipc.read_schema(source), blocks)
-        if file.etag is not None:
-            _known.add(key, known, limit_bytes=_KNOWN_BYTES)
+        known = _seen(store, file, source, blocks, partial(file_batches, source, blocks.batches))
     return known
+
+
+def _seen(
+    store: Store,
+    file: DataFileInfo,
+    source: pa.NativeFile,
+    blocks: Blocks,
+    batches: Callable[[], list[Batch]],
+) -> _Layout:
+    """The layout of a file, which is kept."""
+    source.seek(_SCHEMA_OFFSET_IN_FILE)
+    schema = ipc.read_schema(source)
+    entries = len(schema) * len(blocks.batches)
+    in_place = isinstance(source, pa.OSFile) and hasattr(os, "preadv") and _stands_alone(blocks)
+    fixed = FixedColumns.of(schema, batches()) if in_place and entries <= _MOST_PLACES else None
+    layout = _Layout(schema, blocks, fixed)
+    if file.etag is not None:
+        _known.add(_key(store, file), layout, limit_bytes=_KNOWN_BYTES)
+    return layout
+
+
+def _key(store: Store, file: DataFileInfo) -> tuple[object, ...]:
+    return store.identity, file.path, file.file_size, file.etag
 
 
 _known: BoundedCache[_Layout] = BoundedCache(lambda layout: layout.nbytes)
@@ -125,31 +154,39 @@ def _has_footer(source: pa.NativeFile) -> bool:
     return bool(magic == FILE_MAGIC)
 
 
-def _file_pieces(
-    source: pa.NativeFile, chunk: FileSplit, layout: _Layout, wanted: set[str]
+def _file_tables(
+    source: pa.NativeFile,
+    chunk: FileSplit,
+    layout: _Layout,
+    wanted: set[str],
+    block_bytes: int,
 ) -> Iterator[pa.Table]:
     """The rows of each batch that fall into the range; batches outside it are not touched."""
     columns, options = _columns(layout.schema, wanted)
-    counts = _batch_rows(source, chunk.file, layout.blocks)
-    shares = list(_shares(chunk.row_range, counts))
-    if columns:
-        indices = [index for index, _, _ in shares]
-        announce_batches(source, layout.blocks, indices, layout.schema, columns)
-    get_batch: Callable[[int], pa.RecordBatch]
-    if len(columns) == len(layout.schema) and layout.stands_alone:
-        get_batch = partial(_whole_batch, source, layout)
+    counts = _batch_rows(source, chunk.file, layout)
+    shares = _shares(chunk.row_range, counts)
+    if not columns:
+        yield from in_blocks((rows_only(last - first) for _, first, last in shares), block_bytes)
+    elif layout.fixed is not None:
+        yield from layout.fixed.tables(source.fileno(), shares, columns, block_bytes)
     else:
-        get_batch = ipc.open_file(source, options=options).get_batch
+        announce_batches(source, layout.blocks, [s[0] for s in shares], layout.schema, columns)
+        if len(columns) == len(layout.schema) and _stands_alone(layout.blocks):
+            get_batch = partial(_whole_batch, source, layout)
+        else:
+            get_batch = ipc.open_file(source, options=options).get_batch
+        yield from in_blocks(_pieces(get_batch, shares, counts), block_bytes)
+    _refuse_beyond(chunk.row_range, int(counts.sum()))
+
+
+def _pieces(
+    get_batch: Callable[[int], pa.RecordBatch], shares: list[Share], counts: Int64Array
+) -> Iterator[pa.Table]:
     for index, first, last in shares:
-        if not columns:
-            yield rows_only(last - first)
-            continue
         batch = get_batch(index)
         if batch.num_rows != counts[index]:
-            found = batch.num_rows
-            raise ValueError(f"record batch {index} has {found} rows and not {counts[index]}")
+            raise _other_rows(index, batch.num_rows, int(counts[index]))
         yield _rows_of(batch, first, last)
-    _refuse_beyond(chunk.row_range, sum(counts))
 
 
 def _whole_batch(source: pa.NativeFile, layout: _Layout, index: int) -> pa.RecordBatch:
@@ -161,14 +198,19 @@ def _whole_batch(source: pa.NativeFile, layout: _Layout, index: int) -> pa.Recor
     return ipc.read_record_batch(message, layout.schema)
 
 
-def _shares(wanted: RowRange | None, counts: list[int]) -> Iterator[tuple[int, int, int]]:
+def _shares(wanted: RowRange | None, counts: Int64Array) -> list[Share]:
     """The batches that hold some rows, each with the first and last of them in it."""
-    stop = 0
-    for index, rows in enumerate(counts):
-        start, stop = stop, stop + rows
-        first, last = _overlap(wanted, start, stop)
-        if first < last:
-            yield index, first, last
+    ends = np.cumsum(counts)
+    first, last = (0, len(ends))
+    if wanted is not None:
+        first, last = np.searchsorted(ends, [wanted.offset, wanted.stop], side="right").tolist()
+    found = []
+    for index in range(first, min(last + 1, len(ends))):
+        stop = int(ends[index])
+        begin, end = _overlap(wanted, stop - int(counts[index]), stop)
+        if begin < end:
+            found.append((index, begin, end))
+    return found
 
 
 def _stream_pieces(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
@@ -203,12 +245,21 @@ def _columns(schema: pa.Schema, wanted: set[str]) -> tuple[list[int], ipc.IpcRea
     return columns, ipc.IpcReadOptions(included_fields=some)
 
 
-def _batch_rows(source: pa.NativeFile, file: DataFileInfo, blocks: Blocks) -> list[int]:
+def _batch_rows(source: pa.NativeFile, file: DataFileInfo, layout: _Layout) -> Int64Array:
     """Rows of each batch: as inspected, if that was all of the file, else as each says."""
-    groups, batches = file.row_groups, len(blocks.batches)
-    if groups is not None and len(groups) == batches and groups.rows.sum() == file.record_count:
-        return [int(rows) for rows in groups.rows]
-    return [batch.rows for batch in file_batches(source, blocks.batches)]
+    groups, batches = file.row_groups, layout.blocks.batches
+    if groups is None or len(groups) != len(batches) or groups.rows.sum() != file.record_count:
+        if layout.fixed is not None:
+            return layout.fixed.rows
+        return np.array([batch.rows for batch in file_batches(source, batches)], np.int64)
+    if layout.fixed is not None:
+        for index in np.flatnonzero(layout.fixed.rows != groups.rows).tolist():
+            raise _other_rows(index, int(layout.fixed.rows[index]), int(groups.rows[index]))
+    return groups.rows
+
+
+def _other_rows(index: int, found: int, expected: int) -> ValueError:
+    return ValueError(f"record batch {index} has {found} rows and not {expected}")
 
 
 def _overlap(wanted: RowRange | None, start: int, stop: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What a choice of chunks costs: formats decode whole row groups, however few rows are wanted."""
+"""What a choice of chunks costs: most formats decode whole row groups for however few rows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ def decode_factor(files: FileList, chunks: Chunks) -> float:
     rows = chunks[chunks.kind == ROWS]
     grouped = np.maximum(files.group_bounds[:, 1], 0)
     if not len(rows) or not grouped.sum() or len(files.groups) != grouped.sum():
+        return 1.0
+    if files.groups.divisible.all():
         return 1.0
     owner = np.repeat(np.arange(len(files)), grouped)
     # Every file gets a range of positions of its own, wide enough for its last row.

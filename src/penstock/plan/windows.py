@@ -66,8 +66,10 @@ class Reading:
     counted: bool
     """whether the rows that come out of a chunk are known"""
     block_bytes: int
-    """size of a piece where a window may be several: they end where row groups do"""
+    """size of a piece where a window may be several"""
     cost: RowCost
+    batch_rows: int = 1
+    """rows of a batch: pieces of files that can be cut anywhere end where batches do"""
     by_columns: bool = False
     """whether that is the size of the columns that are read, and not of all"""
     groups_of: Callable[[DataFileInfo], RowGroups | None] = no_groups
@@ -88,22 +90,34 @@ def lane_pieces(
     starts = np.cumsum(weights) - weights
     total = max(int(weights.sum()), 1)
     for window in range(cursor[0], lane.windows):
-        position = float(starts[lane.members(window).start]) / total
+        before = int(starts[lane.members(window).start])
         skip = cursor[1] if window == cursor[0] else 0
-        yield from window_pieces(files, lane, window, reading, skip=skip, position=position)
+        yield from window_pieces(
+            files, lane, window, reading, skip=skip, position=before / total, before=before
+        )
 
 
 def window_pieces(
-    files: FileList, lane: Lane, window: int, reading: Reading, *, skip: int, position: float
+    files: FileList,
+    lane: Lane,
+    window: int,
+    reading: Reading,
+    *,
+    skip: int,
+    position: float,
+    before: int = 0,
 ) -> Iterator[Piece]:
-    """The pieces of one window.
+    """The pieces of one window, with so many rows ``before`` it in its lane, where that is known.
 
     If it is one chunk whose rows are counted, the first ``skip`` of them are not read at all.
     """
     chunks, members = lane.chunks, lane.members(window)
     if not reading.together:
         skipped = skip if reading.counted else 0
-        yield from _split_window(files, lane, window, members.start, skipped, reading, position)
+        place = members.start
+        yield from _split_window(
+            files, lane, window, place, skipped, reading, position, before % reading.batch_rows
+        )
         return
     places = range(members.start, members.stop)
     splits = tuple(chunks.split(place, files) for place in places)
@@ -125,6 +139,7 @@ def _split_window(
     skip: int,
     reading: Reading,
     position: float,
+    before: int,
 ) -> Iterator[Piece]:
     block_bytes, cost = reading.block_bytes, reading.cost
     chunk = lane.chunks.split(place, files)
@@ -141,7 +156,7 @@ def _split_window(
             yield Piece(lane.index, window, span, None, (split,), size, False, position)
     elif chunk.row_range is not None:
         wanted = chunk.row_range
-        for part, size in _row_parts(chunk, skip, reading):
+        for part, size in _row_parts(chunk, skip, reading, before):
             held = min(cost.of(part.length, size), 4 * block_bytes)
             row = part.offset - wanted.offset if reading.counted else None
             split = FileSplit(chunk.file, row_range=part)
@@ -149,8 +164,10 @@ def _split_window(
             yield Piece(lane.index, window, span, row, (split,), held, exact, position)
 
 
-def _row_parts(chunk: FileSplit, skip: int, reading: Reading) -> Iterator[tuple[RowRange, int]]:
-    """Runs of rows that end where row groups do, with their uncompressed bytes."""
+def _row_parts(
+    chunk: FileSplit, skip: int, reading: Reading, before: int
+) -> Iterator[tuple[RowRange, int]]:
+    """Runs of rows that end where row groups do, or batches, with their uncompressed bytes."""
     assert chunk.row_range is not None
     start, stop = chunk.row_range.offset + skip, chunk.row_range.stop
     groups = chunk.file.row_groups
@@ -161,8 +178,12 @@ def _row_parts(chunk: FileSplit, skip: int, reading: Reading) -> Iterator[tuple[
             yield RowRange(start, stop - start), chunk.file.file_size or 0
         return
     ends: Int64Array = groups.start + groups.rows
+    found = np.flatnonzero((ends > start) & (groups.start < stop))
+    if groups.divisible[found].all():
+        yield from _divided(start, stop, reading, before + skip)
+        return
     at, size, counted = start, 0, 0
-    for group in np.flatnonzero((ends > start) & (groups.start < stop)).tolist():
+    for group in found.tolist():
         begin, group_bytes = max(int(groups.start[group]), start), int(groups.size_bytes[group])
         more = reading.size_of(int(groups.rows[group]), group_bytes)
         if begin > at and counted + more > reading.block_bytes:
@@ -172,3 +193,18 @@ def _row_parts(chunk: FileSplit, skip: int, reading: Reading) -> Iterator[tuple[
         counted += more
     if at < stop:
         yield RowRange(at, stop - at), size
+
+
+def _divided(
+    start: int, stop: int, reading: Reading, before: int
+) -> Iterator[tuple[RowRange, int]]:
+    """Runs of rows that end where batches do, of which ``before`` rows came already."""
+    row_bytes = max(reading.cost.fixed_bytes, 1)
+    most = max(reading.block_bytes // row_bytes, 1)
+    batch = reading.batch_rows if reading.batch_rows <= most else 1
+    at = start
+    while at < stop:
+        rows = min((before + most) // batch * batch - before, stop - at)
+        yield RowRange(at, rows), rows * row_bytes
+        at += rows
+        before = (before + rows) % batch

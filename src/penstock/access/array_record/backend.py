@@ -29,7 +29,7 @@ from penstock.archives.opening import access_of
 from penstock.archives.reading_process import RecordServer
 from penstock.archives.record_codecs import Decode, RawRecords, codec_for
 from penstock.archives.record_files import Paths, Shard, find_shards
-from penstock.convert.columns import object_array
+from penstock.convert.objects import object_array
 from penstock.errors import ReadError
 from penstock.formats.blocks import rows_only
 from penstock.formats.failures import may_be_skipped

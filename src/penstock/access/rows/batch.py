@@ -13,14 +13,9 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from penstock.access.rows.likeness import is_alike
 from penstock.convert.blocks import ArrowBlock, Block, ColumnBlock
-from penstock.convert.columns import (
-    ArrayColumn,
-    Column,
-    ObjectColumn,
-    StructColumn,
-    TensorColumn,
-)
+from penstock.convert.columns import ArrayColumn, Column, StructColumn, TensorColumn
 from penstock.convert.decoded import together
+from penstock.convert.objects import ObjectColumn
 from penstock.convert.packing import Batch, pack, unpack
 from penstock.convert.ragged import RaggedColumn
 from penstock.convert.segments import Bytes

@@ -13,11 +13,11 @@ import torch
 
 from penstock.access.arrow.rows import Taken
 from penstock.convert import Converter
-from penstock.convert.columns import object_array
 from penstock.convert.dense import Dense, dense_cells, dense_type
 from penstock.convert.fields import field_paths
 from penstock.convert.freed_batches import keep_freed_batches
 from penstock.convert.nulls import Remedies, Remedy
+from penstock.convert.objects import object_array
 
 __all__ = ["CellBatches"]
 

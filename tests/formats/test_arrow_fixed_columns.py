@@ -1,0 +1,228 @@
+"""Arrow IPC files of numbers: batches are read end to end, each column in one piece."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import ipc
+
+from penstock.convert import Converter
+from penstock.errors import ReadError
+from penstock.formats.arrow_ipc import ArrowFormat
+from penstock.formats.ipc_footer import file_batches
+from penstock.formats.ipc_rows import FixedColumns
+from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from penstock.storage import LocalStore
+
+STORE = LocalStore()
+
+COLUMNS: dict[str, pa.DataType] = {
+    "byte": pa.int8(),
+    "half": pa.float16(),
+    "float": pa.float32(),
+    "long": pa.int64(),
+    "day": pa.date32(),
+    "time": pa.timestamp("us", "UTC"),
+    "price": pa.decimal128(9, 2),
+    "hash": pa.binary(5),
+    "vector": pa.list_(pa.float32(), 3),
+    "matrix": pa.list_(pa.list_(pa.int16(), 2), 3),
+    "tensor": pa.fixed_shape_tensor(pa.int16(), [2, 2]),
+}
+
+
+def rows_of(count: int, names: Sequence[str]) -> pa.Table:
+    return pa.table({name: _column(COLUMNS[name], count) for name in names})
+
+
+def _column(type_: pa.DataType, count: int) -> pa.Array:
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, _column(type_.storage_type, count))
+    if pa.types.is_fixed_size_list(type_):
+        items = _column(type_.value_type, count * type_.list_size)
+        return pa.FixedSizeListArray.from_arrays(items, type=type_)
+    if pa.types.is_fixed_size_binary(type_):
+        return pa.array([b"%05d" % row for row in range(count)], type_)
+    if pa.types.is_decimal(type_):
+        return pa.array([Decimal(row) / 4 for row in range(count)], type_)
+    if pa.types.is_float16(type_):
+        return pa.array(np.arange(count, dtype=np.float16) % 1000)
+    numbers = pa.array(np.arange(count) % 100 if type_ == pa.int8() else np.arange(count))
+    return numbers.cast(pa.int32()).cast(type_) if type_ == pa.date32() else numbers.cast(type_)
+
+
+def write(path: Path, table: pa.Table, lengths: Sequence[int], **options: Any) -> None:
+    with ipc.new_file(path, table.schema, options=ipc.IpcWriteOptions(**options)) as writer:
+        start = 0
+        for length in lengths:
+            writer.write_table(table.slice(start, length) if length else table.slice(0, 0))
+            if not length:
+                writer.write_batch(pa.RecordBatch.from_pylist([], schema=table.schema))
+            start += length
+
+
+def look(path: Path) -> DataFileInfo:
+    """The file as discovery knows it."""
+    status = STORE.status(str(path))
+    assert status is not None
+    listed = DataFileInfo(str(path), file_size=status.size, etag=status.etag)
+    facts = ArrowFormat().inspect(STORE, listed)
+    return DataFileInfo(str(path), status.size, facts.record_count, facts.row_groups, status.etag)
+
+
+def is_divisible(path: Path) -> bool:
+    groups = look(path).row_groups
+    assert groups is not None
+    return bool(len(groups) and groups.divisible.all())
+
+
+def tables(
+    file: DataFileInfo, schema: pa.Schema, rows: RowRange | None = None, block_bytes: int = 1 << 24
+) -> list[pa.Table]:
+    return list(ArrowFormat().read(STORE, FileSplit(file, rows), schema, block_bytes))
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_any_rows_of_any_columns(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("ipc") / "a.arrow"
+    names = data.draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, unique=True))
+    lengths = data.draw(st.lists(st.integers(0, 70), min_size=1, max_size=6))
+    whole = rows_of(sum(lengths), names)
+    write(path, whole, lengths, **data.draw(st.sampled_from([{}, {"use_legacy_format": True}])))
+    file = look(path)
+    wanted = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    start = data.draw(st.integers(0, sum(lengths)))
+    length = data.draw(st.integers(0, sum(lengths) - start))
+    schema = pa.schema([whole.schema.field(name) for name in wanted])
+    most = data.draw(st.integers(1, 5_000))
+    found = tables(file, schema, RowRange(start, length), most)
+    row_bytes = sum(_width(field.type) for field in schema)
+    assert all(0 < one.num_rows <= max(most // row_bytes, 1) for one in found)
+    assert all(column.num_chunks == 1 for one in found for column in one.columns)
+    expected = whole.select([name for name in names if name in wanted]).slice(start, length)
+    joined = pa.concat_tables(found) if found else expected.slice(0, 0)
+    joined.validate(full=True)
+    assert joined.equals(expected)
+
+
+def _width(type_: pa.DataType) -> int:
+    if isinstance(type_, pa.BaseExtensionType):
+        return _width(type_.storage_type)
+    if pa.types.is_fixed_size_list(type_):
+        return type_.list_size * _width(type_.value_type)
+    return type_.bit_width // 8
+
+
+def test_which_files_can_be_cut_anywhere(tmp_path: Path) -> None:
+    """All others are read batch by batch, and all of them are read."""
+    numbers = rows_of(100, ["long", "vector"])
+    others: dict[str, pa.Array] = {
+        "text": pa.array(map(str, range(100))),
+        "null": pa.array([None, *range(99)]),
+        "null in list": pa.array([[1, None]] * 100, pa.list_(pa.int64(), 2)),
+        "bool": pa.array([True] * 100),
+        "list": pa.array([[1]] * 100),
+        "struct": pa.array([{"a": 1}] * 100),
+        "dictionary": pa.array(["a"] * 100).dictionary_encode(),
+        "empty lists": pa.array([[]] * 100, pa.list_(pa.int64(), 0)),
+        "nothing": pa.nulls(100),
+    }
+    write(tmp_path / "a.arrow", numbers, [60, 40])
+    assert is_divisible(tmp_path / "a.arrow")
+    for name, column in others.items():
+        mixed = numbers.append_column(name, column)
+        path = tmp_path / f"{name}.arrow"
+        write(path, mixed, [60, 40])
+        assert not is_divisible(path), name
+        found = pa.concat_tables(tables(look(path), mixed.schema, RowRange(30, 50)))
+        assert found.equals(mixed.slice(30, 50)), name
+    write(tmp_path / "b.arrow", numbers, [60, 40], compression="zstd")
+    assert not is_divisible(tmp_path / "b.arrow")
+
+
+def test_many_columns_in_many_batches(tmp_path: Path) -> None:
+    """More pieces than one call of the system takes."""
+    whole = pa.table({f"c{i}": np.arange(40) + i for i in range(600)})
+    write(tmp_path / "a.arrow", whole, [4] * 10)
+    (found,) = tables(look(tmp_path / "a.arrow"), whole.schema)
+    assert found.equals(whole)
+    few = pa.schema([whole.schema.field(i) for i in (0, 300, 301, 599)])
+    (found,) = tables(look(tmp_path / "a.arrow"), few, RowRange(3, 30))
+    assert found.equals(whole.select(few.names).slice(3, 30))
+
+
+def test_tensors_are_what_was_read_and_may_be_written(tmp_path: Path) -> None:
+    whole = rows_of(100, ["long", "float"])
+    write(tmp_path / "a.arrow", whole, [50, 50])
+    file = look(tmp_path / "a.arrow")
+    (found,) = tables(file, whole.schema)
+    addresses = [column.chunk(0).buffers()[1].address for column in found.columns]
+    first, second = Converter(whole.schema).convert(found).batches(64)
+    assert [first[name].data_ptr() for name in ("long", "float")] == addresses
+    assert all(address % 64 == 0 for address in addresses)
+    first["long"].zero_()
+    assert second["long"].tolist() == list(range(64, 100))
+    assert first["float"].tolist() == list(range(64))
+    assert tables(file, whole.schema)[0].equals(whole)
+
+
+def test_a_read_that_brings_less_than_all_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = rows_of(1_000, ["long", "byte", "vector"])
+    write(tmp_path / "a.arrow", whole, [300, 700])
+    file, real = look(tmp_path / "a.arrow"), os.preadv
+    asked: list[int] = []
+
+    def some(descriptor: int, views: list[memoryview], offset: int) -> int:
+        asked.append(sum(map(len, views)))
+        return real(descriptor, [views[0][:501]], offset)
+
+    monkeypatch.setattr(os, "preadv", some)
+    (found,) = tables(file, whole.schema)
+    assert found.equals(whole)
+    assert len(asked) > 20
+
+
+def test_a_file_that_is_cut_short_meanwhile(tmp_path: Path) -> None:
+    whole = rows_of(1_000, ["long"])
+    path = tmp_path / "a.arrow"
+    write(path, whole, [1_000])
+    with pa.OSFile(str(path)) as source:
+        fixed = FixedColumns.of(whole.schema, file_batches(source))
+        assert fixed is not None
+        os.truncate(path, 4_000)
+        with pytest.raises(ValueError, match=r"it ends at byte 4000, \d+ bytes too early"):
+            list(fixed.tables(source.fileno(), [(0, 0, 1_000)], [0], 1 << 20))
+
+
+def test_a_file_with_other_rows_than_planned(tmp_path: Path) -> None:
+    whole = rows_of(100, ["long"])
+    write(tmp_path / "a.arrow", whole, [60, 40])
+    file = look(tmp_path / "a.arrow")
+    planned = RowGroups.of([50, 50], [400, 400], divisible=True)
+    other = DataFileInfo(file.path, file.file_size, 100, planned, file.etag)
+    with pytest.raises(ReadError, match="record batch 0 has 60 rows and not 50"):
+        tables(other, whole.schema)
+    with pytest.raises(ReadError, match="the file has 100 rows only"):
+        tables(file, whole.schema, RowRange(90, 20))
+
+
+def test_without_batches_and_without_rows(tmp_path: Path) -> None:
+    empty = rows_of(0, ["long", "vector"])
+    write(tmp_path / "a.arrow", empty, [])
+    write(tmp_path / "b.arrow", empty, [0, 0])
+    for name in ("a", "b"):
+        assert tables(look(tmp_path / f"{name}.arrow"), empty.schema) == []
