@@ -152,10 +152,12 @@ class StructColumn:
         return StructColumn(self.names, tuple(c.take(rows) for c in self.columns), len(rows))
 
     def split(self, batch_size: int) -> Iterator[dict[str, Any]]:
-        return self.batches(batch_size, at_once=max(self.num_rows, 1))
+        return self.batches(batch_size, at_once=self.num_rows)
 
     def batches(self, batch_size: int, *, at_once: int) -> Iterator[dict[str, Any]]:
         """What ``split`` gives, made of so many rows at a time, which are whole batches."""
+        if not self.num_rows:
+            return
         names = self.names
         starts = range(0, self.num_rows, at_once)
         columns = [_parts(column, at_once, starts) for column in self.columns]
