@@ -24,6 +24,8 @@ def settled_groups(
     A group cannot hold a row for the opposite, and has no value for which neither holds: no null,
     and no NaN, which least and greatest values do not tell of.
     """
+    if not groups:
+        return set()
     try:
         failing = fragment.subset(~keep, schema=fragment.physical_schema).row_groups
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):

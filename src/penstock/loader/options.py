@@ -12,7 +12,13 @@ import numpy as np
 
 from penstock.errors import OptionError
 from penstock.model import FileList, SplitStrategy
-from penstock.plan import EvenBatchesSplitStrategy, Grouping, parse_bytes, plan_lanes
+from penstock.plan import (
+    EvenBatchesSplitStrategy,
+    Grouping,
+    parse_bytes,
+    plan_lanes,
+    same_in_every_epoch,
+)
 from penstock.storage import DiskCache, Requests
 
 __all__ = [
@@ -117,6 +123,12 @@ class OrderOptions:
         return EvenBatchesSplitStrategy(
             batch_size, self.chunk_bytes, self.split_rows, self.shuffle, self.shuffle_seed
         )
+
+    @property
+    def same_in_every_epoch(self) -> bool:
+        """Whether chunks and lanes are."""
+        strategy = self.split_strategy
+        return not self.shuffle if strategy is None else same_in_every_epoch(strategy)
 
     @property
     def chunk_bytes(self) -> int:

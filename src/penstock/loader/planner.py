@@ -120,6 +120,8 @@ class Planner:
     def plan_at(self, place: Place) -> LanePlan:
         """The lanes of the epoch, or of what was left of it; the last plan is kept."""
         place = replace(place, ranks=1, taken=0)
+        if self._order.same_in_every_epoch:
+            place = replace(place, epoch=0)
         if self._planned is None or self._planned[0] != place:
             self._planned = place, self._plan_at(place)
         return self._planned[1]

@@ -13,6 +13,7 @@ from penstock.plan.strategies import (
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
     plan_lanes,
+    same_in_every_epoch,
 )
 from penstock.plan.windows import (
     Piece,
@@ -51,6 +52,7 @@ __all__ = [
     "permutation",
     "plan_lanes",
     "plan_the_rest",
+    "same_in_every_epoch",
     "taking_turns",
     "window_pieces",
 ]

@@ -19,6 +19,7 @@ __all__ = [
     "RoundRobinSplitStrategy",
     "TargetSizeSplitStrategy",
     "plan_lanes",
+    "same_in_every_epoch",
 ]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -80,7 +81,12 @@ class RoundRobinSplitStrategy:
         return deal_round_robin(listed, chunks, lanes=num_workers)
 
 
-_BUILT_IN = {EvenBatchesSplitStrategy, TargetSizeSplitStrategy, RoundRobinSplitStrategy}
+_BUILT_IN = (EvenBatchesSplitStrategy, TargetSizeSplitStrategy, RoundRobinSplitStrategy)
+
+
+def same_in_every_epoch(strategy: SplitStrategy) -> bool:
+    """Whether lanes are known not to depend on the epoch."""
+    return isinstance(strategy, _BUILT_IN) and type(strategy) in _BUILT_IN and not strategy.shuffle
 
 
 def _ordered_chunks(
