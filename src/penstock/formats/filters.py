@@ -35,21 +35,33 @@ def to_expression(filters: ds.Expression | Sequence[Any] | None) -> ds.Expressio
 
 
 def columns_of(expression: ds.Expression, schema: pa.Schema) -> list[str]:
-    """The top-level columns of ``schema`` that the expression refers to, in order.
+    """The top-level columns of ``schema`` that the expression refers to, in order."""
+    global _last
+    asked, among, found = _last
+    if asked is not expression or not schema.equals(among):
+        found = _needed(expression, schema, schema.names) if len(schema) else []
+        _last = expression, schema, found
+    return list(found)
 
-    Found by taking columns away and seeing whether the expression still binds; halves that
-    can go together are not looked into.
+
+_last: tuple[ds.Expression | None, pa.Schema, list[str]] = None, pa.schema([]), []
+"""the answer to who asked last: of files of one data set, one after the other, it is the same"""
+
+
+def _needed(expression: ds.Expression, schema: pa.Schema, names: list[str]) -> list[str]:
+    """Those of some columns without which the expression does not bind.
+
+    They are taken away together; halves that can go together are not looked into.
     """
-
-    def needed(names: list[str]) -> list[str]:
-        if binds(expression, [f for f in schema if f.name not in names]):
-            return []
-        if len(names) == 1:
-            return names
-        half = len(names) // 2
-        return needed(names[:half]) + needed(names[half:])
-
-    return needed(schema.names) if len(schema) else []
+    if binds(expression, [field for field in schema if field.name not in names]):
+        return []
+    if len(names) == 1:
+        return names
+    half = len(names) // 2
+    return [
+        *_needed(expression, schema, names[:half]),
+        *_needed(expression, schema, names[half:]),
+    ]
 
 
 def binds(expression: ds.Expression, fields: Iterable[pa.Field]) -> bool:

@@ -39,7 +39,7 @@ def settled_groups(
 
 def _leaves(footer: pq.FileMetaData, schema: pa.Schema, keep: ds.Expression) -> list[int]:
     """The filter's columns in the file; none of them if one is nested or may hold NaN."""
-    wanted = _columns(schema, keep)
+    wanted = columns_of(keep, schema)
     paths = [footer.schema.column(leaf).path for leaf in range(footer.num_columns)]
     leaves = [paths.index(name) for name in wanted if paths.count(name) == 1]
     types = [schema.field(name).type for name in wanted]
@@ -53,16 +53,3 @@ def _without_nulls(footer: pq.FileMetaData, group: int, leaves: Sequence[int]) -
         if statistics is None or not statistics.has_null_count or statistics.null_count:
             return False
     return True
-
-
-def _columns(schema: pa.Schema, keep: ds.Expression) -> list[str]:
-    """The columns of a filter; of many files it is the same filter, and mostly the same schema."""
-    global _last
-    filter_, columns_there, found = _last
-    if filter_ is not keep or columns_there != schema:
-        found = columns_of(keep, schema)
-        _last = keep, schema, found
-    return found
-
-
-_last: tuple[ds.Expression | None, pa.Schema | None, list[str]] = None, None, []
