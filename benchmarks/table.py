@@ -131,6 +131,20 @@ COMPARISONS = (
         f"{_TDU}, `num_workers=0`, its default strategy",
     ),
     Comparison(
+        "decoder-peer",
+        "`pyarrow.parquet.read_table` alone, nothing handed out",
+        "floor.parquet",
+        (*_TDU_HERE, *_TDU_ONE, *_TDU_TWO),
+        f"{_TDU}, its best setting",
+    ),
+    Comparison(
+        "arrow-views",
+        "the batches of Arrow IPC cut by `torch.split` out of tensors in memory, nothing read",
+        "floor.views",
+        ("floor.arrow",),
+        "`pyarrow.ipc.open_file(...).read_all`",
+    ),
+    Comparison(
         "memory-growth",
         "peak memory above what imports take",
         "library.parquet",

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import torch
 from data import GROUPS_PER_FILE, LIST_LENGTH, Data
 
-from arms.registry import Pieces, arm, in_epochs
+from arms.registry import Mark, Pieces, arm, in_epochs
+from arms.touch import count_rows
 
 MIX = 4
 
@@ -93,3 +94,21 @@ def read_arrow(data: Data) -> Pieces:
                 yield ipc.open_file(source).read_all().num_rows
 
     yield from in_epochs(read)
+
+
+@arm("floor.views", reads="arrow")
+def cut_views(data: Data) -> Pieces:
+    """The batches of the loader, by torch alone out of tensors that are in memory already."""
+    tables = [ipc.open_file(str(path)).read_all().combine_chunks() for path in data.files("arrow")]
+    columns = [
+        {name: torch.from_numpy(table[name].to_numpy()) for name in table.column_names}
+        for table in tables
+    ]
+    yield Mark.CLOCK_STARTS
+    yield from in_epochs(lambda: count_rows(_cut(columns), columns=21))
+
+
+def _cut(tables: list[dict[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:
+    for table in tables:
+        for views in zip(*[tensor.split(1024) for tensor in table.values()], strict=True):
+            yield dict(zip(table, views, strict=True))
