@@ -17,7 +17,7 @@ from penstock.errors import ConversionError
 
 __all__ = ["ArrowBlock", "Block", "ColumnBlock"]
 
-_VIEWS_AT_ONCE = 600
+_VIEWS_AT_ONCE = 400
 
 
 class Block(ABC):
