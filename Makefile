@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 JOBS ?= 3
 export PYTHON
 
-.PHONY: help setup demo test thorough coverage check audit integrations bench docs clean
+.PHONY: help setup environments demo test thorough coverage check audit integrations bench docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,13 +24,22 @@ help:
 setup: $(READY)
 	@:
 
+# To make one takes pip one core: both at once, and each line is printed when it is whole.
+environments:
+	@$(MAKE) --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) \
+		--silent $(READY) $(PAIMON)/.ready
+
 $(BIN)/python:
 	@python=$$(scripts/find-python) && \
 	scripts/step "making $(VENV) with $$("$$python" --version)" "$$python" -m venv $(VENV) || \
 	{ rm -rf $(VENV); exit 1; }
 
+# The pip that comes with older Pythons takes three times as long to find out what fits.
+NEW_PIP := 'pip>=25'
+
 # torch comes first and alone, so that nothing that follows can ask for another build of it.
 $(READY): pyproject.toml constraints.txt scripts/install-azurite | $(BIN)/python
+	@scripts/step "installing pip" $(PIP) $(NEW_PIP)
 	@scripts/step "installing torch" $(PIP) "$$(grep '^torch==' constraints.txt)"
 	@scripts/step "installing penstock and what its tests need" $(PIP) -e '.[dev]'
 	@scripts/step "installing the Azure server of the tests" scripts/install-azurite $(BIN)/python
@@ -46,6 +55,7 @@ $(PAIMON)/bin/python:
 	{ rm -rf $(PAIMON); exit 1; }
 
 $(PAIMON)/.ready: pyproject.toml constraints-paimon.txt | $(PAIMON)/bin/python
+	@scripts/step "installing pip for Paimon" $(PAIMON_PIP) $(NEW_PIP)
 	@scripts/step "installing torch for Paimon" $(PAIMON_PIP) "$$(grep '^torch==' constraints-paimon.txt)"
 	@scripts/step "installing penstock with Paimon" $(PAIMON_PIP) -e '.[paimon,s3]' \
 		hypothesis 'moto[server]' pytest pytest-cov pytest-timeout pytest-xdist
@@ -59,7 +69,7 @@ demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
 # Random tests draw the same examples in every run.
-test: $(READY) $(PAIMON)/.ready
+test: environments
 	@scripts/run-tests $(BIN)/python -n $(JOBS) --hypothesis-profile=ci
 	@scripts/run-tests $(PAIMON)/bin/python -n $(JOBS) --hypothesis-profile=ci \
 		tests/formats/test_parquet_format.py tests/loader/test_loader_contract.py tests/tables/paimon

@@ -52,6 +52,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# Rooms whose tests fork thousands of workers. What is read and imported in other tests stays in
+# memory, and forks of a process that has been through them take half as long again.
+FORKING = ("loader/", "integrations/", "testing/", "tables/iceberg/test_iceberg_contracts.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folders = tuple(str(Path(__file__).parent / room) for room in FORKING)
+    items.sort(key=lambda item: not str(item.path).startswith(folders))
+
+
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_S = 100.0
 

@@ -6,7 +6,9 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
-import pytest
 from array_record_files import records_of, write_records
 from sample_tars import write_tar
 from servers.faults import Request, SlowFirstByte
@@ -91,28 +92,45 @@ urls, folder = json.loads(sys.argv[1]), sys.argv[2]
 """
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_an_interrupt_while_one_of_many_is_silent(
-    http_server: HttpServer, proxy_to: Callable[..., FaultProxy], tmp_path: Path, case: str
-) -> None:
-    write, reading, silent = CASES[case]
-    source, name = tmp_path / "source", uuid4().hex
-    source.mkdir()
+def test_an_interrupt_while_one_of_many_is_silent(http_server: HttpServer, tmp_path: Path) -> None:
+    """Side by side: a process that is interrupted waits for seconds, for the server that is."""
+    with ThreadPoolExecutor(len(CASES)) as side_by_side:
+        begun = {
+            case: side_by_side.submit(
+                interrupted, http_server, tmp_path / str(number), *CASES[case]
+            )
+            for number, case in enumerate(CASES)
+        }
+    for case, one in begun.items():
+        ended, seconds = one.result()
+        assert seconds < 60, case
+        assert ended.returncode == -signal.SIGINT, case
+        assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt", case
+        assert "Exception ignored" not in ended.stderr, case
+
+
+def interrupted(
+    server: HttpServer,
+    folder: Path,
+    write: Callable[[Path, int], None],
+    reading: str,
+    silent: dict[str, Any],
+) -> tuple[CompletedProcess[str], float]:
+    """How a process ends that is interrupted once the server is silent, and after how long."""
+    source, name = folder / "source", uuid4().hex
+    source.mkdir(parents=True)
     for number in range(3):
         write(source, number)
     for file in source.iterdir():
-        http_server.put(f"{name}/{file.name}", file.read_bytes())
-    proxy = proxy_to(http_server.url)
-    rule = proxy.inject(FOR_EVER, **silent)
-    urls = [f"{proxy.url}/{name}/{f.name}" for f in sorted(source.iterdir()) if f.suffix != ".json"]
-    with WarmProcess("-c", READING + reading, json.dumps(urls), tmp_path / "made") as process:
-        while not rule.hits:
-            assert process.poll() is None, process.finish().stderr
-            time.sleep(0.01)
-        began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        ended = process.finish(timeout_s=100)
-    assert time.monotonic() - began < 60
-    assert ended.returncode == -signal.SIGINT
-    assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
-    assert "Exception ignored" not in ended.stderr
+        server.put(f"{name}/{file.name}", file.read_bytes())
+    with FaultProxy(server.url) as proxy:
+        rule = proxy.inject(FOR_EVER, **silent)
+        files = [file.name for file in sorted(source.iterdir()) if file.suffix != ".json"]
+        urls = json.dumps([f"{proxy.url}/{name}/{file}" for file in files])
+        with WarmProcess("-c", READING + reading, urls, folder / "made") as process:
+            while not rule.hits:
+                assert process.poll() is None, process.finish().stderr
+                time.sleep(0.01)
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            return process.finish(timeout_s=100), time.monotonic() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
@@ -234,7 +235,9 @@ def test_descriptors_run_out(tmp_path: Path, left: int) -> None:
         for number, shard in enumerate(shards):
             assert [reader.read(number, [1]) for reader in readers] == [[shard[1][1]]] * 2
         readers.clear()
-        taken += [os.dup(0) for _ in range(256 - len(os.listdir("/proc/self/fd")) + 1)]
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
         with pytest.raises(ReadError, match=r"\.tar cannot be opened: .*ulimit -n"):
             MappedTars([DataFileInfo(str(tmp_path / "shard_0000.tar"))]).get(0)
     finally:

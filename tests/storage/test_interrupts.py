@@ -6,11 +6,13 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
-import pytest
 from numbered_rows import NAMES, put_all, wait_until
 from servers.faults import Request, SlowFirstByte
 from servers.proxy import FaultProxy
@@ -34,67 +36,60 @@ shuffle_into(path, target, storage_options=json.loads(options))
 """
 
 
-@pytest.mark.parametrize(
-    ("names", "silent"),
-    [
-        ([f"/{name}" for name in NAMES], {"method": "HEAD"}),
-        ([""], {"where": lambda request: "list-type" in request.query}),
-        ([f"/{NAMES[1]}"], {"method": "GET"}),
-        ([""], {"path": NAMES[1]}),
-    ],
-    ids=["files that are named", "a listing", "a footer", "one footer of many"],
-)
-def test_an_interrupt_while_files_are_found(
-    s3_server: S3Server,
-    proxy_to: Callable[..., FaultProxy],
-    names: list[str],
-    silent: dict[str, Any],
-) -> None:
-    options = {"timeout_s": 3600.0, "num_workers": 0}
-    paths = json.dumps([f"s3://{BUCKET}{name}" for name in names])
-    interrupt_in_a_stall(
-        s3_server,
-        proxy_to,
-        silent,
-        lambda storage: ("-c", READING, paths, json.dumps({"storage_options": storage, **options})),
-    )
+SILENT: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "files that are named": ([f"/{name}" for name in NAMES], {"method": "HEAD"}),
+    "a listing": ([""], {"where": lambda request: "list-type" in request.query}),
+    "a footer": ([f"/{NAMES[1]}"], {"method": "GET"}),
+    "one footer of many": ([""], {"path": NAMES[1]}),
+}
+"""what is read, and which requests the server is silent on"""
 
 
-def test_an_interrupt_while_rows_are_copied(
-    s3_server: S3Server, proxy_to: Callable[..., FaultProxy], tmp_path: Path
-) -> None:
+def test_an_interrupt_ends_a_process(s3_server: S3Server, tmp_path: Path) -> None:
+    """Side by side: a process that is interrupted waits for seconds, for the server that is."""
+    s3_server.make_bucket(BUCKET)
+    put_all(lambda name, body: s3_server.put(BUCKET, name, body))
     asked = count()
 
     def rows_of_one(request: Request) -> bool:
         """What is fetched of a file after its footer."""
         return request.method == "GET" and NAMES[1] in request.path and next(asked) > 0
 
-    interrupt_in_a_stall(
-        s3_server,
-        proxy_to,
-        {"where": rows_of_one},
-        lambda storage: ("-c", COPYING, f"s3://{BUCKET}", tmp_path / "copy", json.dumps(storage)),
-    )
+    def reading(names: list[str], storage: dict[str, str]) -> tuple[Any, ...]:
+        options = {"storage_options": storage, "timeout_s": 3600.0, "num_workers": 0}
+        paths = [f"s3://{BUCKET}{name}" for name in names]
+        return "-c", READING, json.dumps(paths), json.dumps(options)
+
+    def copying(storage: dict[str, str]) -> tuple[Any, ...]:
+        return "-c", COPYING, f"s3://{BUCKET}", tmp_path / "copy", json.dumps(storage)
+
+    with ThreadPoolExecutor(len(SILENT) + 1) as side_by_side:
+        begun = {
+            case: side_by_side.submit(interrupted, s3_server, silent, partial(reading, names))
+            for case, (names, silent) in SILENT.items()
+        }
+        begun["rows that are copied"] = side_by_side.submit(
+            interrupted, s3_server, {"where": rows_of_one}, copying
+        )
+    for case, one in begun.items():
+        ended, seconds = one.result()
+        assert seconds < 60, case
+        assert ended.returncode == -signal.SIGINT, case
+        assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt", case
+        assert "Exception ignored" not in ended.stderr, case
 
 
-def interrupt_in_a_stall(
+def interrupted(
     server: S3Server,
-    proxy_to: Callable[..., FaultProxy],
     silent: dict[str, Any],
     command: Callable[[dict[str, str]], tuple[Any, ...]],
-) -> None:
-    """Run a script, and interrupt it when the server has been asked what it is silent on."""
-    server.make_bucket(BUCKET)
-    put_all(lambda name, body: server.put(BUCKET, name, body))
-    proxy = proxy_to(server.url)
-    rule = proxy.inject(FOR_EVER, **silent)
-    storage = {"key": "AKIAFIRST", "secret": "hidden", "endpoint_url": proxy.url}
-    with WarmProcess(*command(storage)) as process:
-        wait_until(lambda: rule.hits)
-        began = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        ended = process.finish(timeout_s=100)
-    assert time.monotonic() - began < 60
-    assert ended.returncode == -signal.SIGINT
-    assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
-    assert "Exception ignored" not in ended.stderr
+) -> tuple[CompletedProcess[str], float]:
+    """How a script ends that is interrupted once the server is silent, and after how long."""
+    with FaultProxy(server.url) as proxy:
+        rule = proxy.inject(FOR_EVER, **silent)
+        storage = {"key": "AKIAFIRST", "secret": "hidden", "endpoint_url": proxy.url}
+        with WarmProcess(*command(storage)) as process:
+            wait_until(lambda: rule.hits)
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            return process.finish(timeout_s=100), time.monotonic() - began

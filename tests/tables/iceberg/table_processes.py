@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from numbered_tables import ids_in, loader_of, numbers
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from warm_interpreters import run_warm
 from writers.data_files import append_rows
 
 PATIENCE_S = 200.0
 
 
-def in_a_new_process(work: Any, *args: Any) -> Any:
-    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as pool:
-        return pool.submit(work, *args).result(PATIENCE_S)
+def read_on_in_a_new_process(
+    config: Any, state: Mapping[str, Any], options: Mapping[str, Any]
+) -> list[list[int]]:
+    """What `read_on` says there. Its workers are forked, as those of a script are."""
+    done = run_warm(__file__, *map(json.dumps, (config, state, options)), timeout_s=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def read_on(config: Any, state: Mapping[str, Any], options: Mapping[str, Any]) -> list[list[int]]:
@@ -70,3 +75,7 @@ def refresh_around_an_append(
         append_rows(SqlCatalog("tests", **properties).load_table("db.t"), numbers(1000, 30))
     dataset.refresh()
     return [*seen, (dataset.snapshot_id, [ids_in([batch]) for batch in loader])]
+
+
+if __name__ == "__main__":
+    print(json.dumps(read_on(*map(json.loads, sys.argv[1:]))))

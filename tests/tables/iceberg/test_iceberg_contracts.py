@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from contract_cases import CrossedLoaderContract
 from pyiceberg.transforms import IdentityTransform
 from writers.catalogs import local_catalog
 from writers.committing import data_files
@@ -14,7 +15,7 @@ from writers.data_files import append_rows
 from writers.delete_files import append_position_deletes
 
 from penstock import IcebergDataset, StatefulLoader
-from penstock.testing import LoaderContract, ResumeContract
+from penstock.testing import ResumeContract
 
 
 def write_partitioned(directory: Path, *, deletes: bool = False) -> None:
@@ -53,7 +54,7 @@ def create_over(directory: Path, **options: Any) -> tuple[StatefulLoader, Iceber
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
-class TestIcebergLoader(LoaderContract):
+class TestIcebergLoader(CrossedLoaderContract):
     rows = 1154
 
     @classmethod

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from moving_tables import ALL, change_everything, rename_x
 from numbered_tables import ids_in, loader_of, make_table, numbers
-from table_processes import in_a_new_process, read_on
+from table_processes import read_on_in_a_new_process
 from writers.catalogs import WritingCatalog
 from writers.committing import data_files
 from writers.data_files import append_rows
@@ -48,7 +48,7 @@ def test_a_run_goes_on_in_another_process_after_the_table_moved_on(
     state = json.loads(json.dumps(loader.state_dict()))
     change_everything(table)
     config = catalog.properties_for_users
-    rest, after = in_a_new_process(read_on, config, state, options)
+    rest, after = read_on_in_a_new_process(config, state, options)
     assert sorted(seen + rest) == sorted(left)
     assert sorted(after) == sorted(left)
 

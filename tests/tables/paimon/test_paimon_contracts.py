@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from contract_cases import CrossedLoaderContract
 from paimon_tables import Warehouse, delete, files, numbered, write
 
 from penstock import PaimonDataset, StatefulLoader
-from penstock.testing import LoaderContract, ResumeContract
+from penstock.testing import ResumeContract
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -60,7 +61,7 @@ def create(directory: Path, **options: Any) -> tuple[StatefulLoader, PaimonDatas
     )
 
 
-class TestPaimonLoader(LoaderContract):
+class TestPaimonLoader(CrossedLoaderContract):
     rows = ROWS
 
     @classmethod
