@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,24 @@ def test_a_plain_loader_with_other_workers_than_lanes(data: Path, lanes: int) ->
     plain = DataLoader(dataset, batch_size=None, num_workers=2)
     assert len(plain) == 12
     assert sorted(all_ids(plain)) == list(range(ROWS))
+
+
+def test_workers_of_a_loader_in_a_pool_of_threads_end_well(data: Path) -> None:
+    """Python lets a process that such a thread forks end with an error; torch then raises one."""
+
+    def run() -> list[multiprocessing.process.BaseProcess]:
+        loader, _ = StructuredDataset.create_dataloader(data, batch_size=100, num_workers=2)
+        batches = iter(loader)
+        next(batches)
+        workers = multiprocessing.active_children()
+        assert sum(1 for _ in batches) == len(loader) - 1
+        return workers
+
+    with ThreadPoolExecutor(1) as pool:
+        workers = pool.submit(run).result()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
 
 
 def test_a_plain_loader_over_text(tmp_path: Path) -> None:

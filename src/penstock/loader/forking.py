@@ -1,20 +1,26 @@
-"""Forked workers leave alone what is garbage in their parent.
+"""Forked workers leave alone what is their parent's: its garbage, and its pools of threads.
 
 A collection in a forked child would end what the parent has dropped and not collected yet: loaders,
 process groups, whole trainers. That waits for threads, and for locks of threads, which the child
-has not got.
+has not got. And a child that a thread of a ``ThreadPoolExecutor`` forked waits at its end for the
+threads of all pools, itself among them: Python refuses that, and the child ends as one that failed.
 """
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["starting_workers"]
 
+_threads_of_pools: MutableMapping[Any, Any] = getattr(
+    concurrent.futures.thread, "_threads_queues", {}
+)
 _lock = threading.Lock()
 _starts = 0
 """of workers that are under way, by any thread"""
@@ -48,6 +54,7 @@ def _in_child() -> None:
     _lock = threading.Lock()
     if _starts:
         _starts = 0
+        _threads_of_pools.clear()
         gc.freeze()
         if _collects:
             gc.enable()
