@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc
 
+from penstock import StructuredDataset
 from penstock.convert import Converter
 from penstock.errors import ReadError
+from penstock.formats import ipc_footer, ipc_layout
 from penstock.formats.arrow_ipc import ArrowFormat
 from penstock.formats.ipc_footer import file_batches
 from penstock.formats.ipc_rows import FixedColumns
@@ -102,6 +105,9 @@ def test_any_rows_of_any_columns(
     whole = rows_of(sum(lengths), names)
     write(path, whole, lengths, **data.draw(st.sampled_from([{}, {"use_legacy_format": True}])))
     file = look(path)
+    assert is_divisible(path) == bool(lengths)
+    if data.draw(st.booleans()):  # nothing is kept of what was looked at, or known of it
+        file = DataFileInfo(file.path, file.file_size, 0 if not lengths else sum(lengths))
     wanted = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     start = data.draw(st.integers(0, sum(lengths)))
     length = data.draw(st.integers(0, sum(lengths) - start))
@@ -201,11 +207,13 @@ def test_a_file_that_is_cut_short_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     write(path, whole, [1_000])
     with pa.OSFile(str(path)) as source:
-        fixed = FixedColumns.of(whole.schema, file_batches(source))
+        fixed, (batch,) = FixedColumns.of(whole.schema), file_batches(source)
         assert fixed is not None
+        places = fixed.places(batch)
+        assert places is not None
         os.truncate(path, 4_000)
-        with pytest.raises(ValueError, match=r"it ends at byte 4000, \d+ bytes too early"):
-            list(fixed.tables(source.fileno(), [(0, 0, 1_000)], [0], 1 << 20))
+        with pytest.raises(ValueError, match=f"it ends before byte {places[0] + 8_000}"):
+            list(fixed.tables(source.fileno(), [(0, 0, 1_000)], {0: places}, [0], 1_000))
 
 
 def test_a_file_with_other_rows_than_planned(tmp_path: Path) -> None:
@@ -226,3 +234,133 @@ def test_without_batches_and_without_rows(tmp_path: Path) -> None:
     write(tmp_path / "b.arrow", empty, [0, 0])
     for name in ("a", "b"):
         assert tables(look(tmp_path / f"{name}.arrow"), empty.schema) == []
+
+
+def change(path: Path, batch: int, edit: Callable[[bytearray, int], None]) -> None:
+    """Edit the message of a batch: its bytes, and where in them the table of the batch is."""
+    raw = bytearray(path.read_bytes())
+    with pa.OSFile(str(path)) as source:
+        offset, length, _ = ipc_footer.file_blocks(source).batches[batch]
+    message = raw[offset + 8 : offset + length]
+    header = ipc_footer._field(message, ipc_footer._root(message), 2)
+    assert header is not None
+    edit(message, ipc_footer._target(message, header))
+    raw[offset + 8 : offset + length] = message
+    path.write_bytes(raw)
+
+
+def field(message: bytes, table: int, number: int) -> int:
+    place = ipc_footer._field(message, table, number)
+    assert place is not None
+    return place
+
+
+def shorten_batch(message: bytearray, table: int) -> None:
+    struct.pack_into("<q", message, field(message, table, 0), 5)
+
+
+def shift_values(message: bytearray, table: int) -> None:
+    values = ipc_footer._vector(message, field(message, table, 2), 16)[1]
+    struct.pack_into("<qq", message, values, 1, 160)
+
+
+def shorten_values(message: bytearray, table: int) -> None:
+    values = ipc_footer._vector(message, field(message, table, 2), 16)[1]
+    struct.pack_into("<q", message, values + 8, 8)
+
+
+@pytest.mark.parametrize("edit", [shorten_batch, shift_values, shorten_values])
+def test_what_pyarrow_refuses_is_refused(
+    tmp_path: Path, edit: Callable[[bytearray, int], None]
+) -> None:
+    """And only the rows of that batch are lost."""
+    path = tmp_path / "a.arrow"
+    whole = rows_of(60, ["long"])
+    write(path, whole, [20, 20, 20])
+    change(path, 1, edit)
+    with pytest.raises((pa.ArrowException, OSError)):
+        ipc.open_file(str(path)).read_all().validate(full=True)
+    file = look(path)
+    with pytest.raises(ReadError, match=r"a\.arrow, rows 20-"):
+        tables(file, whole.schema, RowRange(20, 3))
+    assert pa.concat_tables(tables(file, whole.schema, RowRange(0, 20))).equals(whole.slice(0, 20))
+
+
+def test_compression_as_early_versions_named_it(tmp_path: Path) -> None:
+    """In the metadata of the message, which says no more of it than a remark of a user would."""
+    path = tmp_path / "a.arrow"
+    numbers = np.random.default_rng(0).integers(-(2**62), 2**62, 2_000)
+    whole = pa.table({"long": numbers})
+    how = ipc.IpcWriteOptions(compression="lz4", metadata_version=ipc.MetadataVersion.V4)
+    with ipc.new_file(path, whole.schema, options=how) as writer:
+        remark = {"ARROW:experimental_compression": "LZ4"}
+        writer.write_batch(whole.to_batches()[0], custom_metadata=remark)
+
+    def forget_compression(message: bytearray, table: int) -> None:
+        vtable = table - struct.unpack_from("<i", message, table)[0]
+        struct.pack_into("<H", message, vtable + 4 + 2 * 3, 0)
+
+    change(path, 0, forget_compression)
+    assert ipc.open_file(str(path)).read_all().equals(whole)
+    assert pa.concat_tables(tables(look(path), whole.schema)).equals(whole)
+
+
+def test_padding_before_the_schema(tmp_path: Path) -> None:
+    """As other writers have it, who align more than messages."""
+    path, whole = tmp_path / "a.arrow", rows_of(50, ["long", "float"])
+    write(path, whole, [20, 30])
+    raw = path.read_bytes()
+    end = len(raw) - 10
+    start = end - struct.unpack("<i", raw[end : end + 4])[0]
+    footer = bytearray(raw[start:end])
+    place = field(footer, ipc_footer._root(footer), 3)
+    for block in ipc_footer._vector(footer, place, 24):
+        struct.pack_into("<q", footer, block, struct.unpack_from("<q", footer, block)[0] + 56)
+    path.write_bytes(raw[:8] + bytes(56) + raw[8:start] + footer + raw[end:])
+    assert ipc.open_file(str(path)).read_all().equals(whole)
+    assert pa.concat_tables(tables(look(path), whole.schema)).equals(whole)
+
+
+def test_no_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    write(path, pa.table({"a": range(3)}).select([]), [])
+    assert look(path).record_count == 0
+    assert tables(look(path), pa.schema([])) == []
+
+
+def test_a_pyarrow_that_does_not_tell_the_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ipc_layout, "_descriptor", lambda source: None)
+    whole = rows_of(50, ["long"])
+    write(tmp_path / "a.arrow", whole, [20, 30])
+    assert not is_divisible(tmp_path / "a.arrow")
+    found = tables(look(tmp_path / "a.arrow"), whole.schema, RowRange(10, 30))
+    assert pa.concat_tables(found).equals(whole.slice(10, 30))
+
+
+@pytest.mark.parametrize(
+    ("type_", "columns"), [(pa.string(), None), (pa.decimal128(9), None), (None, ["day", "x"])]
+)
+def test_blocks_are_small_in_the_types_that_come_out(
+    tmp_path: Path, type_: pa.DataType | None, columns: list[str] | None
+) -> None:
+    """A byte here may become a text, or stand beside a long one out of the path."""
+    folder = tmp_path / ("day=" + "d" * 200)
+    folder.mkdir()
+    write(folder / "a.arrow", pa.table({"x": np.zeros(200_000, np.int8)}), [50_000] * 4)
+    schema = None if type_ is None else pa.schema([("x", type_)])
+    _, dataset = StructuredDataset.create_dataloader(
+        tmp_path,
+        "arrow",
+        columns=columns or ["x"],
+        schema=schema,
+        partitioning="hive",
+        output_format="arrow",
+        num_workers=0,
+        prefetch_bytes=1 << 20,
+    )
+    pipeline = dataset.pipeline
+    chunk = FileSplit(look(folder / "a.arrow"), RowRange(0, 200_000))
+    sizes = [t.nbytes for t in pipeline.reader.read(chunk, pipeline.block_bytes)]
+    assert max(sizes) <= 2 * pipeline.block_bytes

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,31 +11,33 @@ import pyarrow.dataset as ds
 from pyarrow import ipc
 
 from penstock.formats.blocks import cut_rows, in_blocks, rows_only
-from penstock.formats.cache import BoundedCache
 from penstock.formats.failures import naming
 from penstock.formats.ipc_buffers import announce_batches
 from penstock.formats.ipc_footer import (
-    FILE_MAGIC,
     MALFORMED,
-    Batch,
-    Blocks,
     body_expansion,
     file_batches,
     file_blocks,
     stream_batches,
 )
-from penstock.formats.ipc_rows import FixedColumns, Share
+from penstock.formats.ipc_layout import (
+    Layout,
+    batch_rows,
+    has_footer,
+    layout_of,
+    other_rows,
+    places_of,
+    seen,
+    stands_alone,
+)
+from penstock.formats.ipc_rows import Share
 from penstock.formats.protocol import FileFacts
 from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from penstock.storage import Store, will_read
 
 __all__ = ["ArrowFormat"]
 
-_FEATHER_V1_MAGIC = b"FEA1"
-_SCHEMA_OFFSET_IN_FILE = 8
 _LOCAL_SAMPLE_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
-_KNOWN_BYTES = 32 << 20
-_MOST_PLACES = 200_000
 _ALIGNED_BYTES = 64
 
 
@@ -58,11 +57,11 @@ class ArrowFormat:
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
         with naming(file.path, *MALFORMED), store.open(file) as source:
-            if _has_footer(source):
+            if has_footer(source):
                 blocks = file_blocks(source)
                 batches = file_batches(source, blocks.batches)
-                layout = _seen(store, file, source, blocks, lambda: batches)
-                schema, divisible = layout.schema, layout.fixed is not None
+                layout = seen(store, file, source, blocks, batches)
+                schema, divisible = layout.schema, layout.divisible
             else:
                 blocks, batches = None, list(stream_batches(source))
                 source.seek(0)
@@ -81,97 +80,29 @@ class ArrowFormat:
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
         with naming(chunk, *MALFORMED), store.open(chunk.file) as source:
-            layout = _layout(store, chunk.file, source)
+            layout = layout_of(store, chunk.file, source)
             if layout is None:
                 yield from in_blocks(_stream_pieces(source, chunk, set(schema.names)), block_bytes)
             else:
-                yield from _file_tables(source, chunk, layout, set(schema.names), block_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """What the footer of a file tells."""
-
-    schema: pa.Schema
-    blocks: Blocks
-    fixed: FixedColumns | None
-    """where values lie, in files of this machine that have nothing else"""
-
-    @property
-    def nbytes(self) -> int:
-        known = 0 if self.fixed is None else self.fixed.nbytes
-        return 1000 + 300 * len(self.schema) + 200 * len(self.blocks.batches) + known
-
-
-def _stands_alone(blocks: Blocks) -> bool:
-    """Whether a batch needs no reader, who knows dictionaries and swaps bytes."""
-    return blocks.little_endian == (sys.byteorder == "little") and not blocks.dictionaries
-
-
-def _layout(store: Store, file: DataFileInfo, source: pa.NativeFile) -> _Layout | None:
-    """That of a file, read once if it is known which version of it this is; None for a stream."""
-    known = None if file.etag is None else _known.get(_key(store, file))
-    if known is None and _has_footer(source):
-        blocks = file_blocks(source)
-        known = _seen(store, file, source, blocks, partial(file_batches, source, blocks.batches))
-    return known
-
-
-def _seen(
-    store: Store,
-    file: DataFileInfo,
-    source: pa.NativeFile,
-    blocks: Blocks,
-    batches: Callable[[], list[Batch]],
-) -> _Layout:
-    """The layout of a file, which is kept."""
-    source.seek(_SCHEMA_OFFSET_IN_FILE)
-    schema = ipc.read_schema(source)
-    entries = len(schema) * len(blocks.batches)
-    in_place = isinstance(source, pa.OSFile) and hasattr(os, "preadv") and _stands_alone(blocks)
-    fixed = FixedColumns.of(schema, batches()) if in_place and entries <= _MOST_PLACES else None
-    layout = _Layout(schema, blocks, fixed)
-    if file.etag is not None:
-        _known.add(_key(store, file), layout, limit_bytes=_KNOWN_BYTES)
-    return layout
-
-
-def _key(store: Store, file: DataFileInfo) -> tuple[object, ...]:
-    return store.identity, file.path, file.file_size, file.etag
-
-
-_known: BoundedCache[_Layout] = BoundedCache(lambda layout: layout.nbytes)
-
-
-def _has_footer(source: pa.NativeFile) -> bool:
-    """Whether it is a file and not a stream."""
-    magic = source.read_at(6, 0)
-    if magic[:4] == _FEATHER_V1_MAGIC:
-        raise ValueError(
-            "it is a Feather V1 file, which is not read; write it again as Feather V2, "
-            "with pyarrow.feather.write_feather(table, path, version=2)"
-        )
-    return bool(magic == FILE_MAGIC)
+                yield from _file_tables(source, chunk, layout, schema, block_bytes)
 
 
 def _file_tables(
-    source: pa.NativeFile,
-    chunk: FileSplit,
-    layout: _Layout,
-    wanted: set[str],
-    block_bytes: int,
+    source: pa.NativeFile, chunk: FileSplit, layout: Layout, schema: pa.Schema, block_bytes: int
 ) -> Iterator[pa.Table]:
     """The rows of each batch that fall into the range; batches outside it are not touched."""
-    columns, options = _columns(layout.schema, wanted)
-    counts = _batch_rows(source, chunk.file, layout)
+    columns, options = _columns(layout.schema, set(schema.names))
+    counts = batch_rows(source, chunk.file, layout)
     shares = _shares(chunk.row_range, counts)
+    places = places_of(source, layout, shares, counts) if columns else None
     if not columns:
         yield from in_blocks((rows_only(last - first) for _, first, last in shares), block_bytes)
-    elif layout.fixed is not None:
-        yield from layout.fixed.tables(source.fileno(), shares, columns, block_bytes)
+    elif layout.fixed is not None and places is not None:
+        most_rows = max(block_bytes // layout.fixed.row_bytes(columns, schema), 1)
+        yield from layout.fixed.tables(source.fileno(), shares, places, columns, most_rows)
     else:
         announce_batches(source, layout.blocks, [s[0] for s in shares], layout.schema, columns)
-        if len(columns) == len(layout.schema) and _stands_alone(layout.blocks):
+        if len(columns) == len(layout.schema) and stands_alone(layout.blocks):
             get_batch = partial(_whole_batch, source, layout)
         else:
             get_batch = ipc.open_file(source, options=options).get_batch
@@ -185,11 +116,11 @@ def _pieces(
     for index, first, last in shares:
         batch = get_batch(index)
         if batch.num_rows != counts[index]:
-            raise _other_rows(index, batch.num_rows, int(counts[index]))
+            raise other_rows(index, batch.num_rows, int(counts[index]))
         yield _rows_of(batch, first, last)
 
 
-def _whole_batch(source: pa.NativeFile, layout: _Layout, index: int) -> pa.RecordBatch:
+def _whole_batch(source: pa.NativeFile, layout: Layout, index: int) -> pa.RecordBatch:
     """A batch by one read: pyarrow's reader takes many, after each of which it waits for Python."""
     offset, metadata_bytes, body_bytes = layout.blocks.batches[index]
     before = min(-metadata_bytes % _ALIGNED_BYTES, offset)  # so that the body is aligned in memory
@@ -243,23 +174,6 @@ def _columns(schema: pa.Schema, wanted: set[str]) -> tuple[list[int], ipc.IpcRea
     columns = [index for index, name in enumerate(schema.names) if name in wanted]
     some = columns if len(columns) < len(schema) else None
     return columns, ipc.IpcReadOptions(included_fields=some)
-
-
-def _batch_rows(source: pa.NativeFile, file: DataFileInfo, layout: _Layout) -> Int64Array:
-    """Rows of each batch: as inspected, if that was all of the file, else as each says."""
-    groups, batches = file.row_groups, layout.blocks.batches
-    if groups is None or len(groups) != len(batches) or groups.rows.sum() != file.record_count:
-        if layout.fixed is not None:
-            return layout.fixed.rows
-        return np.array([batch.rows for batch in file_batches(source, batches)], np.int64)
-    if layout.fixed is not None:
-        for index in np.flatnonzero(layout.fixed.rows != groups.rows).tolist():
-            raise _other_rows(index, int(layout.fixed.rows[index]), int(groups.rows[index]))
-    return groups.rows
-
-
-def _other_rows(index: int, found: int, expected: int) -> ValueError:
-    return ValueError(f"record batch {index} has {found} rows and not {expected}")
 
 
 def _overlap(wanted: RowRange | None, start: int, stop: int) -> tuple[int, int]:

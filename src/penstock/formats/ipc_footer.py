@@ -32,7 +32,7 @@ MALFORMED = (ValueError, IndexError, struct.error, OSError)
 _CONTINUATION = -1
 _RECORD_BATCH = 3
 _BLOCK_BYTES = 24
-_BUFFER_BYTES = 16
+_PAIR_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,13 @@ class Batch:
     rows: int
     body_offset: int
     body_length: int
+    nodes: tuple[tuple[int, int], ...]
+    """(length, nulls) of each array, those inside of others too"""
     buffers: tuple[tuple[int, int], ...]
     """(offset in the body, length) of each buffer"""
     compressed: bool
+    annotated: bool
+    """whether there is more to its message, such as the compression of early versions"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ def _batch(message: bytes, body_offset: int, body_length: int) -> Batch | None:
     if kind is None or header is None or message[kind] != _RECORD_BATCH:
         return None
     table = _target(message, header)
-    buffers = _vector(message, _field(message, table, 2), _BUFFER_BYTES)
+    nodes, buffers = (_pairs(message, _field(message, table, number)) for number in (1, 2))
     rows = _int64(message, _field(message, table, 0))
     if rows < 0:
         raise ValueError(f"a record batch claims to have {rows} rows")
@@ -158,9 +162,17 @@ def _batch(message: bytes, body_offset: int, body_length: int) -> Batch | None:
         rows,
         body_offset,
         body_length,
-        tuple(struct.iter_unpack("<qq", message[buffers.start : buffers.stop])),
+        nodes,
+        buffers,
         _field(message, table, 3) is not None,
+        _field(message, root, 4) is not None,
     )
+
+
+def _pairs(data: bytes, position: int | None) -> tuple[tuple[int, int], ...]:
+    items = _vector(data, position, _PAIR_BYTES)
+    pairs: Iterator[tuple[int, int]] = struct.iter_unpack("<qq", data[items.start : items.stop])
+    return tuple(pairs)
 
 
 def _without_prefix(message: bytes) -> bytes:

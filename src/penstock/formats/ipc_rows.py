@@ -7,67 +7,103 @@ places where they belong, the values of all batches follow each other, and nothi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.formats.ipc_footer import Batch
-from penstock.model import Int64Array
 
 __all__ = ["FixedColumns", "Share"]
 
 Share = tuple[int, int, int]
 """a batch, and the first and last of its rows"""
 
+_Located = tuple[Sequence[int], int, int]
+"""the same, with the places of the batch"""
+
 _ALIGNED_BYTES = 64
+_BUFFERS_ALIGNED_BYTES = 8
 _GAP_BYTES = 16 << 10
 """that are read and left, rather than asked for what is behind them by a call of its own"""
 _VIEWS_A_CALL = 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a column of one width is stored."""
+
+    buffers: int
+    """of which the last has its values"""
+    width: int
+    """bytes of a row"""
+    items: tuple[int, ...]
+    """for each row, in the column and in each array inside of it"""
+
+
+@dataclass(frozen=True, slots=True)
 class FixedColumns:
-    """Columns of one width each, of which no batch of a file has a null."""
+    """Columns of one width each."""
 
     schema: pa.Schema
-    widths: tuple[int, ...]
-    """bytes of a row in each column"""
-    rows: Int64Array
-    """of each batch"""
-    places: Int64Array
-    """where in the file the first value of each column is, a line for each batch"""
-
-    @property
-    def nbytes(self) -> int:
-        return self.places.nbytes + self.rows.nbytes
+    shapes: tuple[_Shape, ...]
 
     @classmethod
-    def of(cls, schema: pa.Schema, batches: Sequence[Batch]) -> FixedColumns | None:
-        """Those of a file; None if some column is of another kind, or more than its values."""
+    def of(cls, schema: pa.Schema) -> FixedColumns | None:
+        """Those of a schema that has no others."""
         shapes = [shape for field in schema if (shape := _shape(field.type)) is not None]
-        if len(shapes) < len(schema):
+        return cls(schema, tuple(shapes)) if shapes and len(shapes) == len(schema) else None
+
+    def places(self, batch: Batch) -> list[int] | None:
+        """Where in the file the values of each column of a batch begin.
+
+        None if there is more to it than values, or something wrong with it: pyarrow says what.
+        """
+        if batch.compressed or batch.annotated:
             return None
-        places = [found for batch in batches if (found := _places(batch, shapes)) is not None]
-        if len(places) < len(batches):
-            return None
-        widths = tuple(width for _, width in shapes)
-        rows = np.array([batch.rows for batch in batches], np.int64)
-        return cls(schema, widths, rows, np.array(places, np.int64).reshape(-1, len(widths)))
+        places, node, buffer = [], 0, 0
+        for shape in self.shapes:
+            nodes = batch.nodes[node : node + len(shape.items)]
+            buffers = batch.buffers[buffer : buffer + shape.buffers]
+            if nodes != tuple((batch.rows * items, 0) for items in shape.items):
+                return None
+            if len(buffers) < shape.buffers:
+                return None
+            offset, length = buffers[-1]
+            if offset < 0 or offset % _BUFFERS_ALIGNED_BYTES or length < batch.rows * shape.width:
+                return None
+            if offset + length > batch.body_length:
+                return None
+            places.append(batch.body_offset + offset)
+            node += len(shape.items)
+            buffer += shape.buffers
+        return places
+
+    def row_bytes(self, columns: Sequence[int], schema: pa.Schema) -> int:
+        """What a row of some columns takes, here or in the types that they are to have."""
+        size = 0
+        for column in columns:
+            wanted = _shape(schema.field(self.schema.names[column]).type)
+            width = _OF_UNKNOWN_WIDTH_BYTES if wanted is None else wanted.width
+            size += max(self.shapes[column].width, width)
+        return size
 
     def tables(
-        self, descriptor: int, shares: Iterable[Share], columns: Sequence[int], most_bytes: int
+        self,
+        descriptor: int,
+        shares: Iterable[Share],
+        places: Mapping[int, Sequence[int]],
+        columns: Sequence[int],
+        most_rows: int,
     ) -> Iterator[pa.Table]:
-        """Some columns of the rows, in tables of up to so many bytes."""
-        most_rows = max(most_bytes // sum(self.widths[column] for column in columns), 1)
+        """Some columns of the rows of batches with known places, in tables of up to so many."""
         rows, together = 0, []
         for index, first, last in shares:
             while first < last:
                 some = min(last - first, most_rows - rows)
-                together.append((index, first, first + some))
+                together.append((places[index], first, first + some))
                 first += some
                 rows += some
                 if rows == most_rows:
@@ -77,9 +113,9 @@ class FixedColumns:
             yield self._read(descriptor, together, columns, rows)
 
     def _read(
-        self, descriptor: int, shares: list[Share], columns: Sequence[int], rows: int
+        self, descriptor: int, shares: list[_Located], columns: Sequence[int], rows: int
     ) -> pa.Table:
-        sizes = [rows * self.widths[column] for column in columns]
+        sizes = [rows * self.shapes[column].width for column in columns]
         ends = list(accumulate(-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes))
         begins = [0, *ends[:-1]]
         memory = pa.allocate_buffer(ends[-1])
@@ -94,17 +130,16 @@ class FixedColumns:
     def _fill(
         self,
         descriptor: int,
-        shares: list[Share],
+        shares: list[_Located],
         columns: Sequence[int],
         memory: memoryview,
         at: list[int],
     ) -> None:
         """Read the values of each column to where it is at, those of a batch after another's."""
         wanted: list[tuple[int, memoryview]] = []
-        for index, first, last in shares:
-            places = self.places[index].tolist()
+        for places, first, last in shares:
             for number, column in enumerate(columns):
-                width, begin = self.widths[column], at[number]
+                width, begin = self.shapes[column].width, at[number]
                 at[number] = end = begin + (last - first) * width
                 wanted.append((places[column] + first * width, memory[begin:end]))
         wanted.sort(key=itemgetter(0))
@@ -129,7 +164,7 @@ def _read_all(descriptor: int, views: list[memoryview], offset: int) -> None:
     while missing:
         got = os.preadv(descriptor, views, offset)
         if not got:
-            raise ValueError(f"it ends at byte {offset}, {missing} bytes too early")
+            raise ValueError(f"it ends before byte {offset + missing}")
         missing -= got
         offset += got
         while missing and got >= len(views[0]):
@@ -138,42 +173,23 @@ def _read_all(descriptor: int, views: list[memoryview], offset: int) -> None:
             views[0] = views[0][got:]
 
 
-def _shape(type_: pa.DataType) -> tuple[int, int] | None:
-    """How many buffers a column has, of which the last has its values, and how wide a row is."""
+def _shape(type_: pa.DataType) -> _Shape | None:
     if isinstance(type_, pa.BaseExtensionType):
         return _shape(type_.storage_type)
     if pa.types.is_fixed_size_list(type_):
-        inner = _shape(type_.value_type)
-        if inner is None or not type_.list_size:
+        inner, size = _shape(type_.value_type), type_.list_size
+        if inner is None or not size:
             return None
-        return inner[0] + 1, inner[1] * type_.list_size
+        items = tuple(size * items for items in inner.items)
+        return _Shape(inner.buffers + 1, inner.width * size, (1, *items))
     if any(is_kind(type_) for is_kind in _OF_ONE_WIDTH):
         width, bits = divmod(type_.bit_width, 8)
-        return (2, width) if width and not bits else None
+        return _Shape(2, width, (1,)) if width and not bits else None
     return None
 
 
 _OF_ONE_WIDTH = (pa.types.is_primitive, pa.types.is_decimal, pa.types.is_fixed_size_binary)
-
-
-def _places(batch: Batch, shapes: Sequence[tuple[int, int]]) -> list[int] | None:
-    """Where the values of each column of a batch are, if there is nothing else to it."""
-    places, number = [], 0
-    if batch.compressed:
-        return None
-    for count, width in shapes:
-        *validity, (offset, length) = batch.buffers[number : number + count]
-        if any(bitmap[1] for bitmap in validity):
-            return None
-        needed = batch.rows * width
-        if length < needed or not 0 <= offset <= offset + length <= batch.body_length:
-            raise ValueError(
-                f"a record batch of {batch.rows} rows has {length} bytes of values at byte "
-                f"{offset} of {batch.body_length}, and needs {needed}"
-            )
-        places.append(batch.body_offset + offset)
-        number += count
-    return places
+_OF_UNKNOWN_WIDTH_BYTES = 32
 
 
 def _array(type_: pa.DataType, rows: int, values: pa.Buffer) -> pa.Array:

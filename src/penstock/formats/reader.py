@@ -78,11 +78,23 @@ class FormatRows:
     ) -> Iterator[pa.Table]:
         constants = self.path_columns.values(chunk.file.path)
         stored = pa.schema([f for f in schema if f.name not in constants])
+        added_bytes = sum(len(v) for v in constants.values() if isinstance(v, str | bytes))
         for table in self.format.read(store, chunk, stored, block_bytes):
-            yield align(table, schema, constants, str(chunk))
+            for part in _within(table, added_bytes, block_bytes):
+                yield align(part, schema, constants, str(chunk))
 
     def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
         return table
+
+
+def _within(table: pa.Table, added_bytes: int, block_bytes: int) -> Iterator[pa.Table]:
+    """The rows in tables that are no larger once so many bytes have been added to each row."""
+    if added_bytes * table.num_rows <= block_bytes:
+        yield table
+        return
+    rows = max(block_bytes // added_bytes, 1)
+    for start in range(0, table.num_rows, rows):
+        yield table.slice(start, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def _row_parts(
         return
     ends: Int64Array = groups.start + groups.rows
     found = np.flatnonzero((ends > start) & (groups.start < stop))
-    if groups.divisible[found].all():
+    if groups.divisible[found].all() and not reading.cost.variable:
         yield from _divided(start, stop, reading, before + skip)
         return
     at, size, counted = start, 0, 0
