@@ -12,6 +12,7 @@ import pyarrow.acero  # or Table.filter imports it, in the middle of the first r
 import pyarrow.dataset as ds
 
 from penstock.errors import ReadError
+from penstock.formats.blocks import rows_only
 from penstock.formats.cache import BoundedCache
 from penstock.formats.filters import columns_of
 from penstock.formats.partitioning import PathColumns
@@ -94,7 +95,10 @@ def _within(table: pa.Table, added_bytes: int, block_bytes: int) -> Iterator[pa.
         return
     rows = max(block_bytes // added_bytes, 1)
     for start in range(0, table.num_rows, rows):
-        yield table.slice(start, rows)
+        if table.num_columns:
+            yield table.slice(start, rows)
+        else:  # of which pyarrow cannot make a slice
+            yield rows_only(min(rows, table.num_rows - start))
 
 
 @dataclass(frozen=True, slots=True)
