@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +154,51 @@ def test_dictionaries_beside_plain_values(tmp_path: Path) -> None:
     pq.write_table(pa.table({"v": words.dictionary_encode()}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"v": words}), tmp_path / "b.parquet")
     assert rows(tmp_path)["v"] == ["a", "b", "a", "b"]
+
+
+class Degrees(pa.ExtensionType):
+    """A type made in Python, as a user may: it has no hash."""
+
+    def __init__(self, storage: pa.DataType | None = None) -> None:
+        super().__init__(storage or pa.int64(), "penstock.tests.degrees")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Degrees:
+        return cls(storage)
+
+
+@pytest.fixture
+def degrees() -> Iterator[Degrees]:
+    type_ = Degrees()
+    pa.register_extension_type(type_)
+    yield type_
+    pa.unregister_extension_type(type_.extension_name)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("split_rows", [None, 30])
+def test_types_made_in_python(
+    tmp_path: Path, degrees: Degrees, kind: str, split_rows: int | None
+) -> None:
+    for number in range(3):
+        values = np.arange(number * 100, (number + 1) * 100)
+        table = pa.table({"id": pa.ExtensionArray.from_storage(degrees, pa.array(values))})
+        if kind == "parquet":
+            pq.write_table(table, tmp_path / f"{number}.parquet")
+        else:
+            with pa.ipc.new_file(tmp_path / f"{number}.arrow", table.schema) as writer:
+                writer.write_table(table, max_chunksize=40)
+    options = {"batch_size": 30} | ({} if split_rows is None else {"split_rows": split_rows})
+    batches = StructuredDataset(tmp_path, kind, **options)
+    assert [one for batch in batches for one in batch["id"].tolist()] == list(range(300))
+    batches = StructuredDataset(tmp_path, kind, output_format="arrow", **options)
+    assert [one for b in batches for one in b["id"].storage.to_pylist()] == list(range(300))
+    loader, dataset = StructuredDataset.create_dataloader(tmp_path, kind, num_workers=1, **options)
+    assert sorted(one for batch in loader for one in batch["id"].tolist()) == list(range(300))
+    assert [row["id"] for row in dataset.rows.__getitems__([250, 3])] == [250, 3]
 
 
 def test_a_given_schema_wins(tmp_path: Path) -> None:

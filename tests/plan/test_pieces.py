@@ -104,9 +104,9 @@ def test_pieces_end_where_groups_do() -> None:
     assert [piece.cost_bytes for piece in made] == [240, 80, 80, 80]
 
 
-def test_pieces_of_what_can_be_cut_anywhere_end_where_batches_do() -> None:
+def test_large_groups_that_can_be_cut_are_cut_where_batches_end() -> None:
     """Batches go from one file to the next; the last of a file and the first of the next join."""
-    files = FileList([grouped(name, [25, 25], [200, 200], divisible=True) for name in "fg"])
+    files = FileList([grouped(name, [50], [400], divisible=True) for name in "fg"])
     chunks = cut_chunks(files, split_bytes=10_000)
     made = pieces(files, chunks, block_bytes=200, batch_rows=12)  # 25 rows of 8 bytes fit a block
     assert [str(piece.chunks[0]) for piece in made] == [
@@ -121,7 +121,22 @@ def test_pieces_of_what_can_be_cut_anywhere_end_where_batches_do() -> None:
     resumed = pieces(files, chunks, block_bytes=200, batch_rows=12, cursor=(1, 10))
     assert [str(piece.chunks[0]) for piece in resumed] == ["g, rows 10-34", "g, rows 34-50"]
     large = pieces(files, chunks, block_bytes=200, batch_rows=26)  # no batch fits
-    assert [piece.chunks[0].row_range.length for piece in large] == [25, 25, 25, 25]
+    assert [str(piece.chunks[0]).rpartition(" ")[2] for piece in large] == ["0-25", "25-50"] * 2
+
+
+def test_small_groups_that_can_be_cut_stay_whole() -> None:
+    files = FileList([grouped("f", [10, 10, 10, 17, 90, 5], [1] * 6, divisible=True)])
+    chunks = cut_chunks(files, split_bytes=10_000)
+    made = pieces(files, chunks, block_bytes=200, batch_rows=12)  # 37 rows are not too many
+    assert [str(piece.chunks[0]).rpartition(" ")[2] for piece in made] == [
+        "0-30",
+        "30-47",
+        "47-72",
+        "72-96",
+        "96-120",
+        "120-137",
+        "137-142",
+    ]
 
 
 def test_rows_before_the_cursor_are_not_read() -> None:

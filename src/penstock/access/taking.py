@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from penstock.formats.blocks import rows_only
-from penstock.model import Int64Array
+from penstock.model import Int64Array, values_at
 
 __all__ = ["in_order", "take_from", "take_rows"]
 
@@ -59,21 +58,10 @@ def _one(column: pa.ChunkedArray, row: int) -> pa.Array:
 
 
 def _taken(array: pa.Array, rows: Int64Array) -> pa.Array:
-    if not (array.offset and _has_matrices(array.type)):
-        try:
-            return array.take(pa.array(rows))
-        except pa.ArrowNotImplementedError:
-            pass
-    return pa.concat_arrays([array.slice(row, 1) for row in rows.tolist()])
-
-
-def _has_matrices(type_: pa.DataType) -> bool:
-    """Whether there are fixed-size lists of such: of a slice of them pyarrow takes wrong rows."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return _has_matrices(type_.storage_type)
-    inside = [type_.field(number).type for number in range(type_.num_fields)]
-    is_row = pt.is_fixed_size_list(type_)
-    return any((is_row and pt.is_fixed_size_list(each)) or _has_matrices(each) for each in inside)
+    try:
+        return values_at(array, rows)
+    except pa.ArrowNotImplementedError:
+        return pa.concat_arrays([array.slice(row, 1) for row in rows.tolist()])
 
 
 def _row_by_row(

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.convert.columns import Column, Rows, StructColumn
 from penstock.convert.decoded import decoded_kind, python_values
 from penstock.errors import ConversionError
+from penstock.model import rows_at
 
 __all__ = ["ArrowBlock", "Block", "ColumnBlock"]
 
@@ -158,7 +159,7 @@ class ArrowBlock(Block):
     def take(self, rows: npt.NDArray[np.int64]) -> ArrowBlock:
         if self.table.num_columns == 0:
             return self.slice(0, len(rows))
-        return ArrowBlock(self.table.take(pa.array(rows)), self.as_python)
+        return ArrowBlock(rows_at(self.table, rows), self.as_python)
 
     def batches(self, batch_size: int) -> Iterator[Any]:
         starts = range(0, self.num_rows, batch_size)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.convert.columns import Rows
 from penstock.convert.freed_batches import keep_freed_batches
 from penstock.convert.memory import storage
+from penstock.model import values_at
 
 __all__ = ["ObjectColumn", "object_array"]
 
@@ -42,7 +43,7 @@ class ObjectColumn:
 
     def take(self, rows: Rows) -> ObjectColumn:
         values = self.values
-        values = values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+        values = values[rows] if isinstance(values, np.ndarray) else values_at(values, rows)
         return ObjectColumn(values, self.fill, self.as_array)
 
     def split(self, batch_size: int) -> Iterator[Any]:

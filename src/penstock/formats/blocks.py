@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from penstock.model import rows_at
+
 __all__ = ["cut_rows", "in_blocks", "rows_only"]
 
 
@@ -42,7 +44,7 @@ def cut_rows(table: pa.Table, first: int, last: int) -> pa.Table:
     rows = last - first
     if rows * 2 >= table.num_rows:
         return table.slice(first, rows)
-    return table.take(pa.array(np.arange(first, last)))
+    return rows_at(table, np.arange(first, last))
 
 
 def rows_only(rows: int) -> pa.Table:

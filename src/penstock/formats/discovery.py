@@ -110,7 +110,7 @@ class _Inspection:
         self._format = format_
         self._in_path = in_path
         self._skip_broken = skip_broken
-        self._schemas: dict[pa.Schema, pa.Schema] = {}
+        self._schemas: dict[bytes, pa.Schema] = {}
 
     def prune(
         self, statuses: list[FileStatus], keep: ds.Expression | None, exact: bool
@@ -211,8 +211,10 @@ class _Inspection:
             if not (self._skip_broken and may_be_skipped(error)):
                 raise
             return error
-        # Many files have few schemas: keep one object of each, and not one a file.
-        return replace(facts, schema=self._schemas.setdefault(facts.schema, facts.schema))
+        # Many files have few schemas: keep one object of each, and not one a file. By its bytes: a
+        # type that somebody made in Python has no hash.
+        key = facts.schema.serialize().to_pybytes()
+        return replace(facts, schema=self._schemas.setdefault(key, facts.schema))
 
 
 def _in_parallel(

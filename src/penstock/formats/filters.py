@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow import acero  # or Table.filter imports it, in the middle of the first read
 
 from penstock.errors import OptionError, SchemaError
+from penstock.model import has_matrices, rows_kept
 
-__all__ = ["check_filter", "columns_of", "near_names", "to_expression"]
+__all__ = ["check_filter", "columns_of", "near_names", "rows_where", "to_expression"]
 
 _NOT_BOUND = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
 
@@ -75,6 +78,18 @@ def binds(expression: ds.Expression, fields: Iterable[pa.Field]) -> bool:
 
 def _bind(expression: ds.Expression, schema: pa.Schema) -> None:
     ds.Scanner.from_batches([], schema=schema, filter=expression)
+
+
+def rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
+    """The rows that an expression keeps, in order."""
+    if not has_matrices(table.schema):
+        return table.filter(expression)
+    steps = [
+        acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+        acero.Declaration("project", acero.ProjectNodeOptions([expression], ["keep"])),
+    ]
+    found = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
+    return rows_kept(table, pc.fill_null(found["keep"], False).to_numpy())
 
 
 def check_filter(expression: ds.Expression, schema: pa.Schema) -> None:

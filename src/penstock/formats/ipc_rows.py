@@ -83,9 +83,9 @@ class FixedColumns:
 
     def row_bytes(self, columns: Sequence[int], schema: pa.Schema) -> int:
         """What a row of some columns takes, here or in the types that they are to have."""
-        size = 0
+        size, names = 0, self.schema.names
         for column in columns:
-            wanted = _shape(schema.field(self.schema.names[column]).type)
+            wanted = _shape(schema.field(names[column]).type)
             width = _OF_UNKNOWN_WIDTH_BYTES if wanted is None else wanted.width
             size += max(self.shapes[column].width, width)
         return size
@@ -98,17 +98,22 @@ class FixedColumns:
         columns: Sequence[int],
         most_rows: int,
     ) -> Iterator[pa.Table]:
-        """Some columns of the rows of batches with known places, in tables of up to so many."""
-        rows, together = 0, []
+        """Some columns of the rows of batches with known places, in tables of about so many.
+
+        Batches stay whole where that makes no table half as long again.
+        """
+        together: list[_Located] = []
+        rows = 0
         for index, first, last in shares:
-            while first < last:
-                some = min(last - first, most_rows - rows)
-                together.append((places[index], first, first + some))
-                first += some
-                rows += some
-                if rows == most_rows:
-                    yield self._read(descriptor, together, columns, rows)
-                    rows, together = 0, []
+            if together and rows + last - first > most_rows * 3 // 2:
+                yield self._read(descriptor, together, columns, rows)
+                rows, together = 0, []
+            while last - first > most_rows * 3 // 2:
+                part = (places[index], first, first + most_rows)
+                yield self._read(descriptor, [part], columns, most_rows)
+                first += most_rows
+            together.append((places[index], first, last))
+            rows += last - first
         if together:
             yield self._read(descriptor, together, columns, rows)
 

@@ -21,7 +21,7 @@ from penstock.formats.thrift import (
     parse_struct,
     write_struct,
 )
-from penstock.model import Int64Array
+from penstock.model import Int64Array, values_at
 
 __all__ = [
     "MAGIC",
@@ -93,11 +93,11 @@ def _arrow_schema(branch: Branch) -> bytes:
 def pick(column: pa.ChunkedArray, places: Int64Array) -> pa.Array:
     """Values at ascending places; of a chunked array pyarrow would copy all to take some."""
     if column.num_chunks == 1:
-        return column.chunk(0).take(pa.array(places))
+        return values_at(column.chunk(0), places)
     ends = np.cumsum([len(chunk) for chunk in column.chunks])
     cuts = np.searchsorted(places, ends)
     taken = [
-        chunk.take(pa.array(mine - (end - len(chunk))))
+        values_at(chunk, mine - (end - len(chunk)))
         for chunk, end, mine in zip(column.chunks, ends, np.split(places, cuts[:-1]), strict=True)
         if len(mine)
     ]

@@ -8,17 +8,16 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.acero  # or Table.filter imports it, in the middle of the first read
 import pyarrow.dataset as ds
 
 from penstock.errors import ReadError
 from penstock.formats.blocks import rows_only
 from penstock.formats.cache import BoundedCache
-from penstock.formats.filters import columns_of
+from penstock.formats.filters import columns_of, rows_where
 from penstock.formats.partitioning import PathColumns
 from penstock.formats.protocol import Format
 from penstock.formats.schemas import align
-from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange, rows_at
 from penstock.storage import Store
 
 __all__ = ["FormatRows", "RowSource", "TabularReader"]
@@ -139,7 +138,7 @@ class TabularReader:
 
     def _filtered(self, table: pa.Table, chunk: FileSplit) -> pa.Table:
         try:
-            return table.filter(self.filter)
+            return rows_where(table, self.filter)
         except pa.ArrowException as error:
             raise ReadError(f"{chunk}: filters cannot be applied: {error}") from error
 
@@ -178,7 +177,7 @@ class TabularReader:
                 part.file.file_size,
                 part.file.etag,
                 group.offset,
-                self.read_schema,
+                self.read_schema.serialize().to_pybytes(),
             ),
             lambda: pa.concat_tables(self._decoded(whole, block_bytes)),
             limit_bytes=self.cache_bytes,
@@ -186,7 +185,7 @@ class TabularReader:
         start = part.row_range.offset - group.offset
         rows = part.row_range.length
         # Of all of a table in many pieces, pyarrow would copy all to take some.
-        return table.slice(start, rows).take(pa.array(np.arange(rows)))
+        return rows_at(table.slice(start, rows), np.arange(rows))
 
 
 def _settled(chunk: FileSplit) -> bool:

@@ -180,7 +180,7 @@ def _row_parts(
     ends: Int64Array = groups.start + groups.rows
     found = np.flatnonzero((ends > start) & (groups.start < stop))
     if groups.divisible[found].all() and not reading.cost.variable:
-        yield from _divided(start, stop, reading, before + skip)
+        yield from _divided(start, np.minimum(ends[found], stop).tolist(), reading, before + skip)
         return
     at, size, counted = start, 0, 0
     for group in found.tolist():
@@ -196,15 +196,33 @@ def _row_parts(
 
 
 def _divided(
-    start: int, stop: int, reading: Reading, before: int
+    start: int, ends: list[int], reading: Reading, before: int
 ) -> Iterator[tuple[RowRange, int]]:
-    """Runs of rows that end where batches do, of which ``before`` rows came already."""
+    """Whole groups, of which these are the ends; large ones are cut where batches end.
+
+    A cut within a group makes a read of each column out of one read.
+    """
     row_bytes = max(reading.cost.fixed_bytes, 1)
-    most = max(reading.block_bytes // row_bytes, 1)
-    batch = reading.batch_rows if reading.batch_rows <= most else 1
-    at = start
-    while at < stop:
-        rows = min((before + most) // batch * batch - before, stop - at)
-        yield RowRange(at, rows), rows * row_bytes
-        at += rows
-        before = (before + rows) % batch
+    block_rows = max(reading.block_bytes // row_bytes, 1)
+    at = done = start
+    for end in ends:
+        if end - at > block_rows * 3 // 2 and done > at:
+            yield RowRange(at, done - at), (done - at) * row_bytes
+            at = done
+        if end - at > block_rows * 3 // 2:
+            for rows in _in_batches(end - at, block_rows, reading.batch_rows, before + at - start):
+                yield RowRange(at, rows), rows * row_bytes
+                at += rows
+        done = end
+    if at < done:
+        yield RowRange(at, done - at), (done - at) * row_bytes
+
+
+def _in_batches(rows: int, most: int, batch: int, before: int) -> Iterator[int]:
+    """Numbers of rows that end where batches do, with so many rows before them."""
+    batch = batch if batch <= most else 1
+    while rows:
+        some = min((before + most) // batch * batch - before, rows)
+        yield some
+        rows -= some
+        before = (before + some) % batch

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from penstock.model import Int64Array
+from penstock.model import Int64Array, rows_at
 from penstock.write.ranges import KeyRange, fitting_ranges
 from penstock.write.runs import Run, joined_columns, open_run
 
@@ -77,7 +77,7 @@ class ShuffledRows:
         pieces: list[pa.Table] = []
         while count and (current := self._loaded()) is not None:
             rows = current.order[current.taken : current.taken + count]
-            pieces.append(current.table.take(pa.array(rows)))
+            pieces.append(rows_at(current.table, rows))
             current.taken += len(rows)
             count -= len(rows)
         if len(pieces) == 1:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from penstock.formats.failures import naming
-from penstock.model import Int64Array
+from penstock.model import Int64Array, rows_at, values_at
 from penstock.write.durable import whole_file
 from penstock.write.failures import writing
 from penstock.write.keys import KEY_BITS, Keys, row_keys
@@ -63,9 +63,8 @@ def write_run(path: Path, tables: list[pa.Table], *, seed: int, first_row: int, 
     count = sum(table.num_rows for table in tables)
     keys = row_keys(seed, first_row, count)
     order = np.argsort(keys, kind="stable")
-    indices = pa.array(order)
     with writing(path):
-        columns = [column.take(indices) for column in joined_columns(tables)]
+        columns = [values_at(column, order) for column in joined_columns(tables)]
     columns.append(pa.array(keys[order]))
     fields = [*schema, pa.field(key_name(schema), pa.uint64(), nullable=False)]
     batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -128,4 +127,4 @@ def _between(table: pa.Table, first: int, last: int) -> pa.Table:
     stop = int(np.searchsorted(keys, np.uint64(last), side="right"))
     if 2 * (stop - start) >= table.num_rows:
         return table.slice(start, stop - start)
-    return table.take(pa.array(np.arange(start, stop)))
+    return rows_at(table, np.arange(start, stop))

@@ -18,7 +18,7 @@ from penstock.formats.blocks import rows_only
 from penstock.formats.discovered import Discovered
 from penstock.formats.discovery import discover
 from penstock.formats.reader import FormatRows
-from penstock.model import FileSplit, Int64Array
+from penstock.model import FileSplit, Int64Array, rows_at
 from penstock.storage import Access, Options, RemoteStore
 from penstock.storage.parts import Parts
 
@@ -138,7 +138,7 @@ class ParquetBackend(Backend):
         if len(distinct) == len(rows) and (order[:-1] < order[1:]).all():
             return table
         try:
-            return table.take(pa.array(order))
+            return rows_at(table, order)
         except pa.ArrowNotImplementedError:  # strings behind views
             return take_rows(table, order)
 

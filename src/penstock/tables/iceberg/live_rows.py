@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.errors import ReadError
 from penstock.formats.cache import BoundedCache
-from penstock.model import DataFileInfo, Int64Array
+from penstock.model import DataFileInfo, Int64Array, rows_kept
 from penstock.storage import Store
 from penstock.tables.iceberg.delete_files import (
     CACHE_BYTES,
@@ -63,7 +63,7 @@ class LiveRows:
         left = int(np.count_nonzero(keep))
         if left == table.num_rows:
             return table
-        return table.filter(pa.array(keep)) if left else table.slice(0, 0)
+        return rows_kept(table, keep) if left else table.slice(0, 0)
 
     def _by_position(
         self, store: Store, deletes: DeletesOf, record_count: int | None, path: str

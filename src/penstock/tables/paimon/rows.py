@@ -15,7 +15,7 @@ from penstock.formats import Format
 from penstock.formats.cache import BoundedCache
 from penstock.formats.orc import OrcFormat
 from penstock.formats.parquet import ParquetFormat
-from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups
+from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, rows_kept
 from penstock.storage import Store
 from penstock.tables.columns import Column, FileColumns, NameMapping, match_columns
 from penstock.tables.paimon.foreign import ForeignRows
@@ -193,7 +193,7 @@ def _live(table: pa.Table, first_row: int, deleted: Int64Array) -> pa.Table:
         return table
     keep = np.ones(table.num_rows, bool)
     keep[deleted[first:last] - first_row] = False
-    return table.filter(pa.array(keep))
+    return rows_kept(table, keep)
 
 
 def _check_kinds(kinds: pa.ChunkedArray, chunk: FileSplit) -> None:
