@@ -106,37 +106,39 @@ def test_pieces_end_where_groups_do() -> None:
 
 def test_large_groups_that_can_be_cut_are_cut_where_batches_end() -> None:
     """Batches go from one file to the next; the last of a file and the first of the next join."""
-    files = FileList([grouped(name, [50], [400], divisible=True) for name in "fg"])
+    files = FileList([grouped(name, [200], [1], divisible=True) for name in "fg"])
     chunks = cut_chunks(files, split_bytes=10_000)
     made = pieces(files, chunks, block_bytes=200, batch_rows=12)  # 25 rows of 8 bytes fit a block
     assert [str(piece.chunks[0]) for piece in made] == [
-        "f, rows 0-24",
-        "f, rows 24-48",
-        "f, rows 48-50",
-        "g, rows 0-22",  # and two rows of f
-        "g, rows 22-46",
-        "g, rows 46-50",
+        *(f"f, rows {at}-{min(at + 24, 200)}" for at in range(0, 200, 24)),
+        "g, rows 0-64",  # and eight rows of f
+        "g, rows 64-136",
+        "g, rows 136-200",
     ]
-    assert [piece.cost_bytes for piece in made] == [192, 192, 16, 176, 192, 32]
-    resumed = pieces(files, chunks, block_bytes=200, batch_rows=12, cursor=(1, 10))
-    assert [str(piece.chunks[0]) for piece in resumed] == ["g, rows 10-34", "g, rows 34-50"]
+    assert [piece.cost_bytes for piece in made][-3:] == [512, 576, 512]
+    resumed = pieces(files, chunks, block_bytes=200, batch_rows=12, cursor=(1, 16))
+    assert str(resumed[0].chunks[0]) == "g, rows 16-40"
     large = pieces(files, chunks, block_bytes=200, batch_rows=26)  # no batch fits
-    assert [str(piece.chunks[0]).rpartition(" ")[2] for piece in large] == ["0-25", "25-50"] * 2
+    assert str(large[0].chunks[0]) == "f, rows 0-25"
 
 
-def test_small_groups_that_can_be_cut_stay_whole() -> None:
-    files = FileList([grouped("f", [10, 10, 10, 17, 90, 5], [1] * 6, divisible=True)])
+def test_groups_that_can_be_cut_stay_whole_and_pieces_grow() -> None:
+    """Up to three blocks, which are 75 rows."""
+    files = FileList([grouped(name, [10] * 16, [1] * 16, divisible=True) for name in "fg"])
     chunks = cut_chunks(files, split_bytes=10_000)
-    made = pieces(files, chunks, block_bytes=200, batch_rows=12)  # 37 rows are not too many
-    assert [str(piece.chunks[0]).rpartition(" ")[2] for piece in made] == [
-        "0-30",
-        "30-47",
-        "47-72",
-        "72-96",
-        "96-120",
-        "120-137",
-        "137-142",
+    made = pieces(files, chunks, block_bytes=200, batch_rows=12)
+    assert [str(piece.chunks[0]) for piece in made] == [
+        "f, rows 0-20",
+        "f, rows 20-40",
+        "f, rows 40-80",
+        "f, rows 80-150",
+        "f, rows 150-160",
+        "g, rows 0-70",
+        "g, rows 70-140",
+        "g, rows 140-160",
     ]
+    again = pieces(files, chunks, block_bytes=200, batch_rows=12, cursor=(0, 80))
+    assert str(again[0].chunks[0]) == "f, rows 80-100"
 
 
 def test_rows_before_the_cursor_are_not_read() -> None:

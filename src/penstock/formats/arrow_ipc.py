@@ -39,6 +39,8 @@ __all__ = ["ArrowFormat"]
 
 _LOCAL_SAMPLE_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
 _ALIGNED_BYTES = 64
+_LARGEST_BLOCKS = 3
+"""in a table of what is only copied: to make many costs more than that"""
 
 
 class ArrowFormat:
@@ -98,7 +100,8 @@ def _file_tables(
     if not columns:
         yield from in_blocks((rows_only(last - first) for _, first, last in shares), block_bytes)
     elif layout.fixed is not None and places is not None:
-        most_rows = max(block_bytes // layout.fixed.row_bytes(columns, schema), 1)
+        most_bytes = _LARGEST_BLOCKS * block_bytes
+        most_rows = max(most_bytes // layout.fixed.row_bytes(columns, schema), 1)
         yield from layout.fixed.tables(source.fileno(), shares, places, columns, most_rows)
     else:
         announce_batches(source, layout.blocks, [s[0] for s in shares], layout.schema, columns)

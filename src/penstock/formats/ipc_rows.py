@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from operator import itemgetter
 
 import pyarrow as pa
@@ -24,7 +23,6 @@ Share = tuple[int, int, int]
 _Located = tuple[Sequence[int], int, int]
 """the same, with the places of the batch"""
 
-_ALIGNED_BYTES = 64
 _BUFFERS_ALIGNED_BYTES = 8
 _GAP_BYTES = 16 << 10
 """that are read and left, rather than asked for what is behind them by a call of its own"""
@@ -98,17 +96,17 @@ class FixedColumns:
         columns: Sequence[int],
         most_rows: int,
     ) -> Iterator[pa.Table]:
-        """Some columns of the rows of batches with known places, in tables of about so many.
+        """Some columns of the rows of batches with known places, in tables of up to so many.
 
-        Batches stay whole where that makes no table half as long again.
+        Batches stay whole if they are not longer.
         """
         together: list[_Located] = []
         rows = 0
         for index, first, last in shares:
-            if together and rows + last - first > most_rows * 3 // 2:
+            if together and rows + last - first > most_rows:
                 yield self._read(descriptor, together, columns, rows)
                 rows, together = 0, []
-            while last - first > most_rows * 3 // 2:
+            while last - first > most_rows:
                 part = (places[index], first, first + most_rows)
                 yield self._read(descriptor, [part], columns, most_rows)
                 first += most_rows
@@ -120,15 +118,12 @@ class FixedColumns:
     def _read(
         self, descriptor: int, shares: list[_Located], columns: Sequence[int], rows: int
     ) -> pa.Table:
-        sizes = [rows * self.shapes[column].width for column in columns]
-        ends = list(accumulate(-(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES for size in sizes))
-        begins = [0, *ends[:-1]]
-        memory = pa.allocate_buffer(ends[-1])
-        self._fill(descriptor, shares, columns, memoryview(memory), list(begins))
+        # Memory for each column: for one large piece the allocator would ask the system each time.
+        memory = [pa.allocate_buffer(rows * self.shapes[column].width) for column in columns]
+        self._fill(descriptor, shares, columns, [memoryview(one) for one in memory])
         fields = [self.schema.field(column) for column in columns]
         arrays = [
-            _array(field.type, rows, memory.slice(begin, size))
-            for field, begin, size in zip(fields, begins, sizes, strict=True)
+            _array(field.type, rows, values) for field, values in zip(fields, memory, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
@@ -137,16 +132,17 @@ class FixedColumns:
         descriptor: int,
         shares: list[_Located],
         columns: Sequence[int],
-        memory: memoryview,
-        at: list[int],
+        memory: Sequence[memoryview],
     ) -> None:
-        """Read the values of each column to where it is at, those of a batch after another's."""
+        """Read the values of each column, those of a batch after another's."""
         wanted: list[tuple[int, memoryview]] = []
+        filled = 0
         for places, first, last in shares:
-            for number, column in enumerate(columns):
-                width, begin = self.shapes[column].width, at[number]
-                at[number] = end = begin + (last - first) * width
-                wanted.append((places[column] + first * width, memory[begin:end]))
+            for column, view in zip(columns, memory, strict=True):
+                width = self.shapes[column].width
+                part = view[filled * width : (filled + last - first) * width]
+                wanted.append((places[column] + first * width, part))
+            filled += last - first
         wanted.sort(key=itemgetter(0))
         unwanted = memoryview(bytearray(_GAP_BYTES))
         views: list[memoryview] = []

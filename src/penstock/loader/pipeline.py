@@ -112,6 +112,9 @@ class OpenLanes:
         store = store.during(self._meter, self._patience)
         self._reader = replace(pipeline.reader, store=store)
         self._cores = cores = min(_MAX_THREADS, usable_cores())
+        # Pieces that are only copied are large, and made as fast as they are used.
+        only_copied = bool(len(files.groups)) and bool(files.groups.divisible.all())
+        self._spare_jobs = 0 if only_copied else 1
         threads = cores if store.local else _WAITING_THREADS
         self._pace = Pace(cores, first=threads // 2, most=threads)
         pieces = heapq.merge(
@@ -136,7 +139,7 @@ class OpenLanes:
             return len(self._streams) + self._pace.jobs
         if self._pipeline.grouping.reorders:
             return None
-        return len(self._streams) + self._cores + 1
+        return len(self._streams) + self._cores + self._spare_jobs
 
     def _job(self, piece: Piece) -> Job[Piece, Block]:
         """From elsewhere bytes come first, and are held until they have been decoded."""

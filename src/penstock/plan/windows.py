@@ -22,6 +22,10 @@ from penstock.plan.lane import Lane, Span
 __all__ = ["Piece", "Reading", "RowCost", "lane_pieces", "window_pieces"]
 
 
+LARGEST_BLOCKS = 3
+"""blocks that a piece may have if it is only copied"""
+
+
 @dataclass(frozen=True, slots=True)
 class RowCost:
     """What rows hold in memory once decoded."""
@@ -89,11 +93,20 @@ def lane_pieces(
     weights = lane.chunks.weights
     starts = np.cumsum(weights) - weights
     total = max(int(weights.sum()), 1)
+    begin = None
     for window in range(cursor[0], lane.windows):
         before = int(starts[lane.members(window).start])
+        begin = before + cursor[1] if begin is None else begin
         skip = cursor[1] if window == cursor[0] else 0
         yield from window_pieces(
-            files, lane, window, reading, skip=skip, position=before / total, before=before
+            files,
+            lane,
+            window,
+            reading,
+            skip=skip,
+            position=before / total,
+            before=before,
+            read=before + skip - begin,
         )
 
 
@@ -106,9 +119,12 @@ def window_pieces(
     skip: int,
     position: float,
     before: int = 0,
+    read: int = 0,
 ) -> Iterator[Piece]:
-    """The pieces of one window, with so many rows ``before`` it in its lane, where that is known.
+    """The pieces of one window.
 
+    There are so many rows ``before`` it in its lane, of which ``read`` have been read in this pass,
+    where that is known: small pieces come first, so that the first batch does not wait for many.
     If it is one chunk whose rows are counted, the first ``skip`` of them are not read at all.
     """
     chunks, members = lane.chunks, lane.members(window)
@@ -116,7 +132,7 @@ def window_pieces(
         skipped = skip if reading.counted else 0
         place = members.start
         yield from _split_window(
-            files, lane, window, place, skipped, reading, position, before % reading.batch_rows
+            files, lane, window, place, skipped, reading, position, before, read
         )
         return
     places = range(members.start, members.stop)
@@ -140,6 +156,7 @@ def _split_window(
     reading: Reading,
     position: float,
     before: int,
+    read: int,
 ) -> Iterator[Piece]:
     block_bytes, cost = reading.block_bytes, reading.cost
     chunk = lane.chunks.split(place, files)
@@ -156,7 +173,7 @@ def _split_window(
             yield Piece(lane.index, window, span, None, (split,), size, False, position)
     elif chunk.row_range is not None:
         wanted = chunk.row_range
-        for part, size in _row_parts(chunk, skip, reading, before):
+        for part, size in _row_parts(chunk, skip, reading, before, read):
             held = min(cost.of(part.length, size), 4 * block_bytes)
             row = part.offset - wanted.offset if reading.counted else None
             split = FileSplit(chunk.file, row_range=part)
@@ -165,7 +182,7 @@ def _split_window(
 
 
 def _row_parts(
-    chunk: FileSplit, skip: int, reading: Reading, before: int
+    chunk: FileSplit, skip: int, reading: Reading, before: int, read: int
 ) -> Iterator[tuple[RowRange, int]]:
     """Runs of rows that end where row groups do, or batches, with their uncompressed bytes."""
     assert chunk.row_range is not None
@@ -180,7 +197,8 @@ def _row_parts(
     ends: Int64Array = groups.start + groups.rows
     found = np.flatnonzero((ends > start) & (groups.start < stop))
     if groups.divisible[found].all() and not reading.cost.variable:
-        yield from _divided(start, np.minimum(ends[found], stop).tolist(), reading, before + skip)
+        last = np.minimum(ends[found], stop).tolist()
+        yield from _divided(start, last, reading, before + skip, read)
         return
     at, size, counted = start, 0, 0
     for group in found.tolist():
@@ -196,21 +214,23 @@ def _row_parts(
 
 
 def _divided(
-    start: int, ends: list[int], reading: Reading, before: int
+    start: int, ends: list[int], reading: Reading, before: int, read: int
 ) -> Iterator[tuple[RowRange, int]]:
     """Whole groups, of which these are the ends; large ones are cut where batches end.
 
-    A cut within a group makes a read of each column out of one read.
+    A cut within a group makes a read of each column out of one read. What is only copied makes more
+    work by the piece than by the byte: pieces grow with what was read before them.
     """
     row_bytes = max(reading.cost.fixed_bytes, 1)
     block_rows = max(reading.block_bytes // row_bytes, 1)
     at = done = start
     for end in ends:
-        if end - at > block_rows * 3 // 2 and done > at:
+        most = min(max(read + at - start, block_rows), LARGEST_BLOCKS * block_rows)
+        if end - at > most and done > at:
             yield RowRange(at, done - at), (done - at) * row_bytes
             at = done
-        if end - at > block_rows * 3 // 2:
-            for rows in _in_batches(end - at, block_rows, reading.batch_rows, before + at - start):
+        if end - at > most:
+            for rows in _in_batches(end - at, most, reading.batch_rows, before + at - start):
                 yield RowRange(at, rows), rows * row_bytes
                 at += rows
         done = end
