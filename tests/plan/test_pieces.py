@@ -111,11 +111,13 @@ def test_large_groups_that_can_be_cut_are_cut_where_batches_end() -> None:
     made = pieces(files, chunks, block_bytes=200, batch_rows=12)  # 25 rows of 8 bytes fit a block
     assert [str(piece.chunks[0]) for piece in made] == [
         *(f"f, rows {at}-{min(at + 24, 200)}" for at in range(0, 200, 24)),
-        "g, rows 0-64",  # and eight rows of f
-        "g, rows 64-136",
-        "g, rows 136-200",
+        "g, rows 0-40",  # and eight rows of f
+        "g, rows 40-88",
+        "g, rows 88-136",
+        "g, rows 136-184",
+        "g, rows 184-200",
     ]
-    assert [piece.cost_bytes for piece in made][-3:] == [512, 576, 512]
+    assert [piece.cost_bytes for piece in made][-3:] == [384, 384, 128]
     resumed = pieces(files, chunks, block_bytes=200, batch_rows=12, cursor=(1, 16))
     assert str(resumed[0].chunks[0]) == "g, rows 16-40"
     large = pieces(files, chunks, block_bytes=200, batch_rows=26)  # no batch fits
@@ -123,7 +125,7 @@ def test_large_groups_that_can_be_cut_are_cut_where_batches_end() -> None:
 
 
 def test_groups_that_can_be_cut_stay_whole_and_pieces_grow() -> None:
-    """Up to three blocks, which are 75 rows."""
+    """Up to two blocks, which are 50 rows."""
     files = FileList([grouped(name, [10] * 16, [1] * 16, divisible=True) for name in "fg"])
     chunks = cut_chunks(files, split_bytes=10_000)
     made = pieces(files, chunks, block_bytes=200, batch_rows=12)
@@ -131,11 +133,12 @@ def test_groups_that_can_be_cut_stay_whole_and_pieces_grow() -> None:
         "f, rows 0-20",
         "f, rows 20-40",
         "f, rows 40-80",
-        "f, rows 80-150",
-        "f, rows 150-160",
-        "g, rows 0-70",
-        "g, rows 70-140",
-        "g, rows 140-160",
+        "f, rows 80-130",
+        "f, rows 130-160",
+        "g, rows 0-50",
+        "g, rows 50-100",
+        "g, rows 100-150",
+        "g, rows 150-160",
     ]
     again = pieces(files, chunks, block_bytes=200, batch_rows=12, cursor=(0, 80))
     assert str(again[0].chunks[0]) == "f, rows 80-100"

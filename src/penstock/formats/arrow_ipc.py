@@ -39,7 +39,7 @@ __all__ = ["ArrowFormat"]
 
 _LOCAL_SAMPLE_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
 _ALIGNED_BYTES = 64
-_LARGEST_BLOCKS = 3
+_LARGEST_BLOCKS = 2
 """in a table of what is only copied: to make many costs more than that"""
 
 

@@ -22,7 +22,7 @@ from penstock.plan.lane import Lane, Span
 __all__ = ["Piece", "Reading", "RowCost", "lane_pieces", "window_pieces"]
 
 
-LARGEST_BLOCKS = 3
+LARGEST_BLOCKS = 2
 """blocks that a piece may have if it is only copied"""
 
 
