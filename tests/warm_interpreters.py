@@ -171,6 +171,14 @@ def hung(*processes: WarmProcess, timeout_s: float) -> subprocess.TimeoutExpired
     return error
 
 
+def assert_interrupted(ended: subprocess.CompletedProcess[str], seconds: float, case: str) -> None:
+    """It ended as an interrupt should have it, and did not wait for what is silent."""
+    assert seconds < 60, case
+    assert ended.returncode == -signal.SIGINT, case
+    assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt", case
+    assert "Exception ignored" not in ended.stderr, case
+
+
 class _Server:
     def __init__(self, preloaded: tuple[str, ...]) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -20,7 +20,7 @@ from penstock.convert.objects import ObjectColumn
 from penstock.formats.blocks import cut_rows
 from penstock.formats.filters import rows_where
 from penstock.formats.parquet_excerpt import pick
-from penstock.model import rows_at, rows_kept, values_at
+from penstock.matrices import rows_at, rows_kept, values_at
 
 ROWS = 1_003
 INT = pa.int32()

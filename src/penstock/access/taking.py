@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.formats.blocks import rows_only
-from penstock.model import Int64Array, values_at
+from penstock.matrices import values_at
+from penstock.model import Int64Array
 
 __all__ = ["in_order", "take_from", "take_rows"]
 

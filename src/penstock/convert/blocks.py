@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.convert.columns import Column, Rows, StructColumn
 from penstock.convert.decoded import decoded_kind, python_values
 from penstock.errors import ConversionError
-from penstock.model import rows_at
+from penstock.matrices import rows_at
 
 __all__ = ["ArrowBlock", "Block", "ColumnBlock"]
 

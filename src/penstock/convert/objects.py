@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.convert.columns import Rows
 from penstock.convert.freed_batches import keep_freed_batches
 from penstock.convert.memory import storage
-from penstock.model import values_at
+from penstock.matrices import values_at
 
 __all__ = ["ObjectColumn", "object_array"]
 

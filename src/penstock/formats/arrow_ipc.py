@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import ipc
 
-from penstock.formats.blocks import cut_rows, in_blocks, rows_only
+from penstock.formats.blocks import LARGEST_BLOCKS, cut_rows, in_blocks, rows_only
 from penstock.formats.failures import naming
 from penstock.formats.ipc_buffers import announce_batches
 from penstock.formats.ipc_footer import (
@@ -39,8 +39,6 @@ __all__ = ["ArrowFormat"]
 
 _LOCAL_SAMPLE_BYTES, _SAMPLE_BYTES = 1 << 20, 1 << 16
 _ALIGNED_BYTES = 64
-_LARGEST_BLOCKS = 2
-"""in a table of what is only copied: to make many costs more than that"""
 
 
 class ArrowFormat:
@@ -100,7 +98,7 @@ def _file_tables(
     if not columns:
         yield from in_blocks((rows_only(last - first) for _, first, last in shares), block_bytes)
     elif layout.fixed is not None and places is not None:
-        most_bytes = _LARGEST_BLOCKS * block_bytes
+        most_bytes = LARGEST_BLOCKS * block_bytes
         most_rows = max(most_bytes // layout.fixed.row_bytes(columns, schema), 1)
         yield from layout.fixed.tables(source.fileno(), shares, places, columns, most_rows)
     else:

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from penstock.model import rows_at
+from penstock.matrices import rows_at
 
-__all__ = ["cut_rows", "in_blocks", "rows_only"]
+__all__ = ["LARGEST_BLOCKS", "cut_rows", "in_blocks", "rows_only"]
+
+LARGEST_BLOCKS = 2
+"""in a table, where to cut it would make more work"""
 
 
 def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
@@ -27,7 +30,7 @@ def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table
         if pending and pending_bytes + size > block_bytes:
             yield _joined(pending)
             pending, pending_bytes = [], 0
-        if size > 2 * block_bytes:
+        if size > LARGEST_BLOCKS * block_bytes:
             yield from _sliced(table, size, block_bytes)
         else:
             pending.append(table)

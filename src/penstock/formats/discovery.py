@@ -74,7 +74,7 @@ def discover(
         stored = found.any_schema(statuses)
     whole = _whole_schema(stored, in_path, schema)
     output = project(whole, columns)
-    needed: list[str] = []
+    needed: Sequence[str] = []
     if keep is not None:
         check_filter(keep, whole)
         needed = [] if pushed is None else columns_of(keep, whole)

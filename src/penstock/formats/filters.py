@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +14,18 @@ import pyarrow.parquet as pq
 from pyarrow import acero  # or Table.filter imports it, in the middle of the first read
 
 from penstock.errors import OptionError, SchemaError
-from penstock.model import has_matrices, rows_kept
+from penstock.matrices import has_matrices, rows_kept
 
-__all__ = ["check_filter", "columns_of", "near_names", "rows_where", "to_expression"]
+__all__ = [
+    "check_filter",
+    "columns_of",
+    "near_names",
+    "once_for_like_files",
+    "rows_where",
+    "to_expression",
+]
+
+T = TypeVar("T")
 
 _NOT_BOUND = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
 
@@ -37,18 +47,27 @@ def to_expression(filters: ds.Expression | Sequence[Any] | None) -> ds.Expressio
         raise OptionError(f"filters={filters!r} cannot be understood: {error}") from error
 
 
-def columns_of(expression: ds.Expression, schema: pa.Schema) -> list[str]:
+def once_for_like_files(
+    answer: Callable[[ds.Expression, pa.Schema], T],
+) -> Callable[[ds.Expression, pa.Schema], T]:
+    """Keeps the last answer: of files of one data set, one after the other, it is the same."""
+    last: tuple[ds.Expression, pa.Schema, T] | None = None
+
+    @wraps(answer)
+    def remembered(expression: ds.Expression, schema: pa.Schema) -> T:
+        nonlocal last
+        known = last
+        if known is None or known[0] is not expression or not known[1].equals(schema):
+            known = last = expression, schema, answer(expression, schema)
+        return known[2]
+
+    return remembered
+
+
+@once_for_like_files
+def columns_of(expression: ds.Expression, schema: pa.Schema) -> Sequence[str]:
     """The top-level columns of ``schema`` that the expression refers to, in order."""
-    global _last
-    asked, among, found = _last
-    if asked is not expression or not schema.equals(among):
-        found = _needed(expression, schema, schema.names) if len(schema) else []
-        _last = expression, schema, found
-    return list(found)
-
-
-_last: tuple[ds.Expression | None, pa.Schema, list[str]] = None, pa.schema([]), []
-"""the answer to who asked last: of files of one data set, one after the other, it is the same"""
+    return _needed(expression, schema, schema.names) if len(schema) else []
 
 
 def _needed(expression: ds.Expression, schema: pa.Schema, names: list[str]) -> list[str]:

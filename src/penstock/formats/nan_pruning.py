@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from penstock.formats.expressions import Call, Column, Constant, Node, NotTakenApart, take_apart
+from penstock.formats.filters import once_for_like_files
 
 __all__ = ["bounds_tell_all"]
 
@@ -16,24 +17,13 @@ _FALSE_OF_NAN = {"equal", "less", "less_equal", "greater", "greater_equal"}
 _JOINED = {"and", "and_kleene", "or", "or_kleene"}
 
 
+@once_for_like_files
 def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
     """Whether no row with a NaN can pass a filter that the bounds of its columns rule out.
 
     A comparison that is false of NaN, and can only help the filter by being true, is safe: without
     it, there is even less that passes. One that is true of NaN is safe where it is negated.
     """
-    global _last
-    last = _last
-    if last is None or last[0] is not keep or not last[1].equals(schema):
-        last = _last = keep, schema, _tell_all(keep, schema)
-    return last[2]
-
-
-_last: tuple[ds.Expression, pa.Schema, bool] | None = None
-"""the answer to who asked last: files of one data set, one after the other, mostly ask the same"""
-
-
-def _tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
     floats = {column.name for column in schema if _holds_floats(column.type)}
     if not floats:
         return True

@@ -21,7 +21,8 @@ from penstock.formats.thrift import (
     parse_struct,
     write_struct,
 )
-from penstock.model import Int64Array, values_at
+from penstock.matrices import values_at
+from penstock.model import Int64Array
 
 __all__ = [
     "MAGIC",

@@ -17,7 +17,8 @@ from penstock.formats.filters import columns_of, rows_where
 from penstock.formats.partitioning import PathColumns
 from penstock.formats.protocol import Format
 from penstock.formats.schemas import align
-from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange, rows_at
+from penstock.matrices import rows_at
+from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
 from penstock.storage import Store
 
 __all__ = ["FormatRows", "RowSource", "TabularReader"]

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from penstock.model import Int64Array, rows_at
+from penstock.matrices import rows_at
+from penstock.model import Int64Array
 from penstock.write.ranges import KeyRange, fitting_ranges
 from penstock.write.runs import Run, joined_columns, open_run
 

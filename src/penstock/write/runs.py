@@ -13,7 +13,8 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from penstock.formats.failures import naming
-from penstock.model import Int64Array, rows_at, values_at
+from penstock.matrices import rows_at, values_at
+from penstock.model import Int64Array
 from penstock.write.durable import whole_file
 from penstock.write.failures import writing
 from penstock.write.keys import KEY_BITS, Keys, row_keys

@@ -18,7 +18,8 @@ from penstock.formats.blocks import rows_only
 from penstock.formats.discovered import Discovered
 from penstock.formats.discovery import discover
 from penstock.formats.reader import FormatRows
-from penstock.model import FileSplit, Int64Array, rows_at
+from penstock.matrices import rows_at
+from penstock.model import FileSplit, Int64Array
 from penstock.storage import Access, Options, RemoteStore
 from penstock.storage.parts import Parts
 

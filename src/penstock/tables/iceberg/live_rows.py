@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from penstock.errors import ReadError
 from penstock.formats.cache import BoundedCache
-from penstock.model import DataFileInfo, Int64Array, rows_kept
+from penstock.matrices import rows_kept
+from penstock.model import DataFileInfo, Int64Array
 from penstock.storage import Store
 from penstock.tables.iceberg.delete_files import (
     CACHE_BYTES,

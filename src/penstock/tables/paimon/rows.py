@@ -15,7 +15,8 @@ from penstock.formats import Format
 from penstock.formats.cache import BoundedCache
 from penstock.formats.orc import OrcFormat
 from penstock.formats.parquet import ParquetFormat
-from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, rows_kept
+from penstock.matrices import rows_kept
+from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups
 from penstock.storage import Store
 from penstock.tables.columns import Column, FileColumns, NameMapping, match_columns
 from penstock.tables.paimon.foreign import ForeignRows
