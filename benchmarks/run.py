@@ -24,7 +24,7 @@ import report
 import sections
 from access_rows import ACCESS_MODULES, ACCESS_STOPS_EARLY
 from comparison import Comparison, Passes, Verdict, judge
-from data import Data, make
+from data import Data, make, write_again
 from peers import PEERS, Peer, peer_of, share_of, strength_share_of
 from quiet import in_a_quiet_moment
 from remote_store import TWO_COLUMNS, BucketBehindProxy, needed_bytes, network_of, serving
@@ -106,6 +106,8 @@ def _do_beforehand(comparisons: list[Comparison], data: Data) -> None:
         if network_of(name) is None and prepared:
             print("_", end="", flush=True)
             _call(name, Data(data.scale * share_of(name)), "--beforehand")
+    if "floor.arrow-written" in names:
+        write_again(data, "arrow")
     for modules in (ACCESS_MODULES, TAR_MODULES):
         shared = next((name for name in names if name.partition(".")[0] in modules), None)
         if shared is not None:  # one arm makes the data of all of them

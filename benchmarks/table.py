@@ -138,6 +138,13 @@ COMPARISONS = (
         f"{_TDU}, its best setting",
     ),
     Comparison(
+        "arrow-written",
+        "Arrow IPC: the same files, of which the page cache has what was written and not what was read",
+        "library.arrow-written",
+        ("floor.arrow-written",),
+        "`pyarrow.ipc.open_file(...).read_all`",
+    ),
+    Comparison(
         "arrow-views",
         "the batches of Arrow IPC cut by `torch.split` out of tensors in memory, nothing read",
         "floor.views",

@@ -88,8 +88,17 @@ def read_orc(data: Data) -> Pieces:
 
 @arm("floor.arrow", reads="arrow")
 def read_arrow(data: Data) -> Pieces:
+    yield from _read_arrow(data, "arrow")
+
+
+@arm("floor.arrow-written", reads="arrow-written")
+def read_arrow_as_written(data: Data) -> Pieces:
+    yield from _read_arrow(data, "arrow-written")
+
+
+def _read_arrow(data: Data, kind: str) -> Pieces:
     def read() -> Iterator[int]:
-        for path in data.files("arrow"):
+        for path in data.files(kind):
             with pa.OSFile(str(path)) as source:
                 yield ipc.open_file(source).read_all().num_rows
 

@@ -29,9 +29,9 @@ def _read(data: Data, **options: Any) -> Iterator[int]:
     yield from count_rows(_loader(data, **options), columns=21)
 
 
-def _read_epochs(data: Data, kind: str) -> Pieces:
+def _read_epochs(data: Data, kind: str, folder: str | None = None) -> Pieces:
     loader, _ = StructuredDataset.create_dataloader(
-        data.folder(kind), kind, batch_size=1024, num_workers=0
+        data.folder(folder or kind), kind, batch_size=1024, num_workers=0
     )
     yield from in_epochs(lambda: count_rows(loader, columns=21))
 
@@ -133,6 +133,12 @@ def read_orc(data: Data) -> Pieces:
 @arm("library.arrow", reads="arrow")
 def read_arrow(data: Data) -> Pieces:
     yield from _read_epochs(data, "arrow")
+
+
+@arm("library.arrow-written", reads="arrow-written")
+def read_arrow_as_written(data: Data) -> Pieces:
+    """The same files, of which the page cache has what was written and not what was read."""
+    yield from _read_epochs(data, "arrow", "arrow-written")
 
 
 def slow_transform(batch: Batch) -> Batch:

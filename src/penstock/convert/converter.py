@@ -112,6 +112,8 @@ def _columns(
         return builder.of_cells(values)
     if isinstance(values, pa.Array):
         return builder.build(values)
+    if values.num_chunks == 1:
+        return builder.build(values.chunk(0))
     parts = [builder.build(array) for array in contiguous(values)]
     if len(parts) == 1:
         return parts[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import itemgetter
 
 import pyarrow as pa
@@ -47,40 +48,45 @@ class FixedColumns:
 
     schema: pa.Schema
     shapes: tuple[_Shape, ...]
+    items: tuple[int, ...]
+    """for each row, in all columns and in the arrays inside of them"""
+    values: tuple[int, ...]
+    """which buffer of a batch has those of each column"""
 
     @classmethod
     def of(cls, schema: pa.Schema) -> FixedColumns | None:
         """Those of a schema that has no others."""
         shapes = [shape for field in schema if (shape := _shape(field.type)) is not None]
-        return cls(schema, tuple(shapes)) if shapes and len(shapes) == len(schema) else None
+        if not shapes or len(shapes) < len(schema):
+            return None
+        items = tuple(items for shape in shapes for items in shape.items)
+        values = tuple(end - 1 for end in accumulate(shape.buffers for shape in shapes))
+        return cls(schema, tuple(shapes), items, values)
 
     def places(self, batch: Batch) -> list[int] | None:
         """Where in the file the values of each column of a batch begin.
 
         None if there is more to it than values, or something wrong with it: pyarrow says what.
         """
-        if batch.compressed or batch.annotated:
+        rows, body, buffers = batch.rows, batch.body_offset, batch.buffers
+        if batch.compressed or batch.annotated or len(buffers) <= self.values[-1]:
             return None
-        places, node, buffer = [], 0, 0
-        for shape in self.shapes:
-            nodes = batch.nodes[node : node + len(shape.items)]
-            buffers = batch.buffers[buffer : buffer + shape.buffers]
-            if nodes != tuple((batch.rows * items, 0) for items in shape.items):
-                return None
-            if len(buffers) < shape.buffers:
-                return None
-            offset, length = buffers[-1]
-            if offset < 0 or offset % _BUFFERS_ALIGNED_BYTES or length < batch.rows * shape.width:
+        if batch.nodes != tuple([(rows * items, 0) for items in self.items]):
+            return None
+        places = []
+        for shape, number in zip(self.shapes, self.values, strict=True):
+            offset, length = buffers[number]
+            if offset < 0 or offset % _BUFFERS_ALIGNED_BYTES or length < rows * shape.width:
                 return None
             if offset + length > batch.body_length:
                 return None
-            places.append(batch.body_offset + offset)
-            node += len(shape.items)
-            buffer += shape.buffers
+            places.append(body + offset)
         return places
 
     def row_bytes(self, columns: Sequence[int], schema: pa.Schema) -> int:
         """What a row of some columns takes, here or in the types that they are to have."""
+        if schema.equals(self.schema):
+            return sum(shape.width for shape in self.shapes)
         size, names = 0, self.schema.names
         for column in columns:
             wanted = _shape(schema.field(names[column]).type)
@@ -121,11 +127,14 @@ class FixedColumns:
         # Memory for each column: for one large piece the allocator would ask the system each time.
         memory = [pa.allocate_buffer(rows * self.shapes[column].width) for column in columns]
         self._fill(descriptor, shares, columns, [memoryview(one) for one in memory])
-        fields = [self.schema.field(column) for column in columns]
+        types = self.schema.types
         arrays = [
-            _array(field.type, rows, values) for field, values in zip(fields, memory, strict=True)
+            _array(types[at], rows, values) for at, values in zip(columns, memory, strict=True)
         ]
-        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        schema = self.schema
+        if len(columns) < len(types):
+            schema = pa.schema([schema.field(column) for column in columns])
+        return pa.Table.from_arrays(arrays, schema=schema)
 
     def _fill(
         self,
@@ -196,7 +205,7 @@ _OF_UNKNOWN_WIDTH_BYTES = 32
 def _array(type_: pa.DataType, rows: int, values: pa.Buffer) -> pa.Array:
     if isinstance(type_, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(type_, _array(type_.storage_type, rows, values))
-    if pa.types.is_fixed_size_list(type_):
+    if isinstance(type_, pa.FixedSizeListType):
         items = _array(type_.value_type, rows * type_.list_size, values)
         return pa.FixedSizeListArray.from_arrays(items, type=type_)
     return pa.Array.from_buffers(type_, rows, [None, values])

@@ -78,7 +78,9 @@ class FormatRows:
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
         constants = self.path_columns.values(chunk.file.path)
-        stored = pa.schema([f for f in schema if f.name not in constants])
+        stored = schema
+        if constants:
+            stored = pa.schema([field for field in schema if field.name not in constants])
         added_bytes = sum(len(v) for v in constants.values() if isinstance(v, str | bytes))
         for table in self.format.read(store, chunk, stored, block_bytes):
             for part in _within(table, added_bytes, block_bytes):

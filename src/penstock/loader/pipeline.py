@@ -111,11 +111,14 @@ class OpenLanes:
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
         self._reader = replace(pipeline.reader, store=store)
+        self._row_cost = row_cost(pipeline.reader.schema)
         self._cores = cores = min(_MAX_THREADS, usable_cores())
-        # Pieces that are only copied are large, and made as fast as they are used.
-        only_copied = bool(len(files.groups)) and bool(files.groups.divisible.all())
-        self._spare_jobs = 0 if only_copied else 1
-        threads = cores if store.local else _WAITING_THREADS
+        # What is only copied is made as fast as it is used: more threads than cores would take
+        # them from each other, and who waits for one may as well be one.
+        copied = bool(len(files.groups)) and bool(files.groups.divisible.all())
+        helps = copied and store.local and not pipeline.grouping.reorders
+        readers = max(cores - 1, 1) if helps else cores
+        threads = readers if store.local else _WAITING_THREADS
         self._pace = Pace(cores, first=threads // 2, most=threads)
         pieces = heapq.merge(
             *(stream.pieces(files, pipeline.reading) for stream in streams),
@@ -128,6 +131,7 @@ class OpenLanes:
             budget_bytes=pipeline.prefetch_bytes,
             threads=threads,
             most_jobs=self._most_jobs,
+            helps=helps,
         )
 
     def _most_jobs(self) -> int | None:
@@ -139,7 +143,7 @@ class OpenLanes:
             return len(self._streams) + self._pace.jobs
         if self._pipeline.grouping.reorders:
             return None
-        return len(self._streams) + self._cores + self._spare_jobs
+        return len(self._streams) + self._cores + 1
 
     def _job(self, piece: Piece) -> Job[Piece, Block]:
         """From elsewhere bytes come first, and are held until they have been decoded."""
@@ -240,7 +244,8 @@ class OpenLanes:
 
     def _converted(self, chunk: FileSplit) -> Iterator[Block]:
         for table in self._tables(chunk):
-            self._stats.decoded(table.nbytes)
+            cost = self._row_cost
+            self._stats.decoded(table.nbytes if cost.variable else cost.of(table.num_rows, 0))
             with self._stats.timed("convert"):
                 block = self._convert(table, chunk)
             yield block

@@ -40,6 +40,8 @@ class Job(Generic[Spec, Made]):
     charged_bytes: int = field(default=0, init=False)
     made_bytes: int = field(default=0, init=False)
     limit_bytes: int = field(default=0, init=False)
+    by_consumer: bool = field(default=False, init=False)
+    """done by who is to empty it, and must not wait for that"""
     error: BaseException | None = field(default=None, init=False)
 
 
@@ -49,7 +51,8 @@ class ReadAhead(Generic[Spec, Made]):
     Jobs begin while the budget lasts, and no more than ``most_jobs`` at a time. One that a
     consumer waits for begins regardless, and never waits for a thread that is itself waiting to
     be emptied: a budget that is too small makes it slow, not stuck. Threads start with the first
-    block asked for and end with ``close``, which waits for what is being decoded.
+    block asked for and end with ``close``, which waits for what is being decoded. Where the
+    consumer ``helps``, it does the next job itself rather than wait for another.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class ReadAhead(Generic[Spec, Made]):
         budget_bytes: int,
         threads: int,
         most_jobs: Callable[[], int | None] = lambda: None,
+        helps: bool = False,
     ) -> None:
         self.waited_s = 0.0
         self.peak_bytes = 0
@@ -76,6 +80,7 @@ class ReadAhead(Generic[Spec, Made]):
         self._exhausted = False
         self._held = 0
         self._most_jobs = most_jobs
+        self._helps = helps
         self._begun = 0
         self._growth = 1.0
         self._learned = False
@@ -137,6 +142,8 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _take(self, job: Job[Spec, Made]) -> tuple[Made, int] | None:
         """The next block of a job that is this consumer's turn; None when there are no more."""
+        if self._helps:
+            self._help(job)
         began = time.perf_counter()
         with self._changed:
             job.handed_bytes = 0  # the block handed out before is no longer needed
@@ -145,7 +152,9 @@ class ReadAhead(Generic[Spec, Made]):
                 if self._closed:
                     return None
                 if job.state == _PENDING:
-                    self._hurry(job)
+                    self._put_first(job)
+                    if self._stuck >= len(self._threads):  # all of them wait to be emptied
+                        self._spawn()
                 self._changed.wait()
             self.waited_s += time.perf_counter() - began
             if not job.made:
@@ -162,50 +171,76 @@ class ReadAhead(Generic[Spec, Made]):
             self._changed.notify_all()  # there is room for one more, whatever is charged
             return block
 
-    def _hurry(self, job: Job[Spec, Made]) -> None:
-        """Put a job that is waited for first; more threads if all of them wait to be emptied."""
+    def _help(self, job: Job[Spec, Made]) -> None:
+        """Do what is to be done next, until there are blocks of a job or no room for another."""
+        while True:
+            with self._changed:
+                if self._closed or job.made or job.state == _MADE:
+                    return
+                if job.state == _PENDING:
+                    self._put_first(job)
+                own = self._next_admitted()
+            if own is None:
+                return
+            own.by_consumer = True
+            self._make(own)
+            if isinstance(own.error, KeyboardInterrupt | SystemExit):
+                raise own.error
+
+    def _put_first(self, job: Job[Spec, Made]) -> None:
+        """Let a job that is waited for begin before all others."""
         if job.limit_bytes >= 0:
             self._pending.remove(job)
             self._pending.appendleft(job)
             job.limit_bytes = -1  # begins whatever the budget says
             self._changed.notify_all()
-        if self._stuck >= len(self._threads):
-            self._spawn()
 
     # --- the threads' side
 
     def _run(self) -> None:
         while (job := self._admit()) is not None:
-            try:
-                for block in self._work(job.spec):
-                    if not self._put(job, block, self._size_of(block)):
-                        break
-            except BaseException as error:
-                job.error = error
-            with self._changed:
-                job.state = _MADE
-                self._learn(job)
-                self._charge(job)
-                self._changed.notify_all()
+            self._make(job)
+
+    def _make(self, job: Job[Spec, Made]) -> None:
+        try:
+            for block in self._work(job.spec):
+                if not self._put(job, block, self._size_of(block)):
+                    break
+        except BaseException as error:
+            job.error = error
+        with self._changed:
+            job.state = _MADE
+            self._learn(job)
+            self._charge(job)
+            self._changed.notify_all()
 
     def _admit(self) -> Job[Spec, Made] | None:
         with self._changed:
             while not self._closed:
                 if not self._pending and not self._pull():
                     return None
-                job = self._pending[0]
-                cost = int(job.cost_bytes * self._growth)
-                if not job.exact and not self._learned:
-                    cost = max(cost, self._budget)
-                if job.limit_bytes < 0 or self._has_room(cost):
-                    self._pending.popleft()
-                    self._begun += 1
-                    job.limit_bytes = max(min(cost, self._budget - self._held), 1)
-                    job.state = _RUNNING
-                    self._charge(job)
+                job = self._next_admitted()
+                if job is not None:
                     return job
                 self._changed.wait()
             return None
+
+    def _next_admitted(self) -> Job[Spec, Made] | None:
+        """The job to be done next, if there is one and room for it; called with the lock held."""
+        if not self._pending and not self._pull():
+            return None
+        job = self._pending[0]
+        cost = int(job.cost_bytes * self._growth)
+        if not job.exact and not self._learned:
+            cost = max(cost, self._budget)
+        if job.limit_bytes >= 0 and not self._has_room(cost):
+            return None
+        self._pending.popleft()
+        self._begun += 1
+        job.limit_bytes = max(min(cost, self._budget - self._held), 1)
+        job.state = _RUNNING
+        self._charge(job)
+        return job
 
     def _has_room(self, cost_bytes: int) -> bool:
         most = self._most_jobs()
@@ -246,7 +281,7 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _is_full(self, job: Job[Spec, Made], size: int) -> bool:
         full = bool(job.made) and job.queued_bytes + size > job.limit_bytes
-        return full and not self._closed
+        return full and not job.by_consumer and not self._closed
 
     def _charge(self, job: Job[Spec, Made]) -> None:
         """Bring the account up to what a job holds now, or is expected to while it runs."""
