@@ -103,7 +103,7 @@ def write_missing(data: Data, writers: Mapping[str, Callable[[Data, Path], None]
 
 
 def write_again(data: Data, kind: str) -> None:
-    """Files of a kind once more, as ``KIND-written``, so that the page cache has them as written."""
+    """Files of a kind once more, as ``KIND-written``, for a page cache that has them as written."""
     folder = data.folder(f"{kind}-written")
     folder.mkdir(parents=True, exist_ok=True)
     for path in data.files(kind):

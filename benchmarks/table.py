@@ -139,7 +139,7 @@ COMPARISONS = (
     ),
     Comparison(
         "arrow-written",
-        "Arrow IPC: the same files, of which the page cache has what was written and not what was read",
+        "Arrow IPC, from a page cache that has the files as they were written, not as read",
         "library.arrow-written",
         ("floor.arrow-written",),
         "`pyarrow.ipc.open_file(...).read_all`",

@@ -496,8 +496,7 @@ def test_an_error_in_what_the_consumer_does_comes_in_its_place() -> None:
     reading = helped([(0, number, 1) for number in range(4)], work)
     seen: list[int] = []
     with pytest.raises(ValueError, match="job") as raised:
-        for spec, _ in reading.blocks(0):
-            seen.append(spec[1])
+        seen.extend(spec[1] for spec, _ in reading.blocks(0))
     assert f"job {len(seen)}" in str(raised.value), "neither before its turn nor after it"
     reading.close()
 
@@ -518,10 +517,13 @@ def test_an_interrupt_ends_a_consumer_who_helps_at_once() -> None:
 
     reading = helped([(0, number, 1) for number in range(9)], work)
     seen: list[int] = []
+
+    def use(spec: Spec) -> int:
+        wait_until(lambda: bool(held))
+        return spec[1]
+
     with pytest.raises(KeyboardInterrupt):
-        for spec, _ in reading.blocks(0):
-            wait_until(lambda: bool(held))
-            seen.append(spec[1])
+        seen.extend(use(spec) for spec, _ in reading.blocks(0))
     assert seen == list(range(held[0])), "what came before it was in the making"
     reading.close()
     assert not readers()
