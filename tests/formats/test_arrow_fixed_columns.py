@@ -18,7 +18,7 @@ from pyarrow import ipc
 
 from penstock import StructuredDataset
 from penstock.convert import Converter
-from penstock.errors import ReadError
+from penstock.errors import ReadError, SchemaError
 from penstock.formats import ipc_footer, ipc_layout
 from penstock.formats.arrow_ipc import ArrowFormat
 from penstock.formats.ipc_footer import file_batches
@@ -255,10 +255,6 @@ def field(message: bytes, table: int, number: int) -> int:
     return place
 
 
-def shorten_batch(message: bytearray, table: int) -> None:
-    struct.pack_into("<q", message, field(message, table, 0), 5)
-
-
 def shift_values(message: bytearray, table: int) -> None:
     values = ipc_footer._vector(message, field(message, table, 2), 16)[1]
     struct.pack_into("<qq", message, values, 1, 160)
@@ -269,7 +265,7 @@ def shorten_values(message: bytearray, table: int) -> None:
     struct.pack_into("<q", message, values + 8, 8)
 
 
-@pytest.mark.parametrize("edit", [shorten_batch, shift_values, shorten_values])
+@pytest.mark.parametrize("edit", [shift_values, shorten_values])
 def test_what_pyarrow_refuses_is_refused(
     tmp_path: Path, edit: Callable[[bytearray, int], None]
 ) -> None:
@@ -284,6 +280,54 @@ def test_what_pyarrow_refuses_is_refused(
     with pytest.raises(ReadError, match=r"a\.arrow, rows 20-"):
         tables(file, whole.schema, RowRange(20, 3))
     assert pa.concat_tables(tables(file, whole.schema, RowRange(0, 20))).equals(whole.slice(0, 20))
+
+
+@pytest.mark.parametrize("rows", [0, 5, 2**60])
+def test_a_batch_with_other_rows_than_its_columns_is_refused_at_once(
+    tmp_path: Path, rows: int
+) -> None:
+    """Nothing is known of the rows of such a file, and one that claims to have none is not missed."""
+    path = tmp_path / "a.arrow"
+    write(path, rows_of(60, ["long"]), [20, 20, 20])
+    change(path, 1, lambda message, table: put(message, field(message, table, 0), rows))
+    with pytest.raises((pa.ArrowException, OSError, MemoryError)):
+        ipc.open_file(str(path)).read_all().validate(full=True)
+    with pytest.raises(ReadError, match=rf"a\.arrow: .* {rows} rows, and its first column 20"):
+        look(path)
+
+
+def put(message: bytearray, place: int, value: int) -> None:
+    struct.pack_into("<q", message, place, value)
+
+
+@pytest.mark.parametrize(("offset", "metadata", "body"), [(0, 64, 0), (0, 8, -8), (4, 0, 0)])
+def test_a_footer_that_does_not_agree_with_a_batch(
+    tmp_path: Path, offset: int, metadata: int, body: int
+) -> None:
+    """It says where the values are: other bytes are never taken for them."""
+    path = tmp_path / "a.arrow"
+    whole = rows_of(60, ["long", "float"])
+    write(path, whole, [20, 20, 20])
+    with pa.OSFile(str(path)) as source:
+        block = ipc_footer.file_blocks(source).batches[1]
+    data = path.read_bytes()
+    told = struct.pack("<qi4xq", *block)
+    assert data.count(told) == 1
+    other = (block[0] + offset, block[1] + metadata, block[2] + body)
+    path.write_bytes(data.replace(told, struct.pack("<qi4xq", *other)))
+    try:
+        found = pa.concat_tables(tables(look(path), whole.schema, RowRange(0, 60)))
+    except ReadError:
+        return
+    assert found.equals(whole)
+
+
+def test_a_name_of_a_column_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    write(path, rows_of(20, ["long"]), [20])
+    path.write_bytes(path.read_bytes().replace(b"long", b"l\xffng"))
+    with pytest.raises(SchemaError, match=r"a\.arrow has a column whose name is not UTF-8"):
+        StructuredDataset(path, format="arrow")
 
 
 def test_compression_as_early_versions_named_it(tmp_path: Path) -> None:

@@ -408,7 +408,7 @@ def helped(
         budget_bytes=budget,
         threads=1,
         most_jobs=lambda: most_jobs,
-        helps=True,
+        helps=lambda: True,
     )
 
 
@@ -551,3 +551,68 @@ def test_to_be_closed_ends_a_consumer_who_helps() -> None:
     assert list(reading.blocks(0)) == []
     closing.join(60)
     assert not readers()
+
+
+def test_an_interrupt_while_the_plan_is_asked_ends_a_consumer_who_helps_at_once() -> None:
+    consumer = threading.get_ident()
+    begun = threading.Event()
+    released = threading.Event()
+
+    def jobs() -> Iterator[Job[Spec, Block]]:
+        for number in range(9):
+            if number > 2 and threading.get_ident() == consumer:
+                released.set()
+                raise KeyboardInterrupt
+            yield Job(0, (0, number, 1), 10)
+
+    def work(spec: Spec) -> Iterator[Block]:
+        if threading.get_ident() != consumer:
+            begun.set()
+            assert released.wait(60)
+        yield from make(spec)
+
+    reading: Ahead = ReadAhead(
+        jobs(),
+        work,
+        size_of=lambda _: 10,
+        budget_bytes=1000,
+        threads=1,
+        most_jobs=lambda: 6,
+        helps=lambda: True,
+    )
+    seen: list[int] = []
+
+    def use(spec: Spec) -> int:
+        assert begun.wait(60)  # the thread holds one job, and the consumer has all others
+        return spec[1]
+
+    with pytest.raises(KeyboardInterrupt):
+        seen.extend(use(spec) for spec, _ in reading.blocks(0))
+    assert len(seen) <= 2, "not after all that was known"
+    reading.close()
+    assert not readers()
+
+
+def test_a_consumer_who_may_not_help_waits() -> None:
+    makers: set[int] = set()
+
+    def work(spec: Spec) -> Iterator[Block]:
+        makers.add(threading.get_ident())
+        time.sleep(0.01)
+        yield from make(spec)
+
+    specs = [(0, number, 1) for number in range(6)]
+    asked: list[int] = []
+    jobs: Iterator[Job[Spec, Block]] = (Job(0, spec, 10) for spec in specs)
+    reading: Ahead = ReadAhead(
+        jobs,
+        work,
+        size_of=lambda _: 10,
+        budget_bytes=1000,
+        threads=1,
+        helps=lambda: asked.append(1) is not None,
+    )
+    assert in_turn(reading, [0]) == lanes_of(specs)
+    assert asked
+    assert threading.get_ident() not in makers
+    reading.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -48,7 +48,8 @@ class Batch:
     """(offset in the body, length) of each buffer"""
     compressed: bool
     annotated: bool
-    """whether there is more to its message, such as the compression of early versions"""
+    """whether there is more to its message, such as the compression of early versions, or something
+    that does not agree with the footer: pyarrow knows what to do"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,11 @@ def file_batches(
     will_read(file, [(offset, offset + length) for offset, length, _ in blocks])
     batches = []
     for offset, metadata_length, body_length in blocks:
-        message = _without_prefix(file.read_at(metadata_length, offset))
+        message, agrees = _message(file.read_at(metadata_length, offset), body_length)
         batch = _batch(message, offset + metadata_length, body_length)
         if batch is None:
             raise ValueError(f"what its footer calls a record batch, at byte {offset}, is none")
-        batches.append(batch)
+        batches.append(batch if agrees else replace(batch, annotated=True))
     return batches
 
 
@@ -154,10 +155,14 @@ def _batch(message: bytes, body_offset: int, body_length: int) -> Batch | None:
     if kind is None or header is None or message[kind] != _RECORD_BATCH:
         return None
     table = _target(message, header)
-    nodes, buffers = (_pairs(message, _field(message, table, number)) for number in (1, 2))
+    places = [_field(message, table, number) for number in (1, 2)]
+    if None in places:
+        raise ValueError("the metadata of a record batch does not say what it consists of")
+    nodes, buffers = (_pairs(message, place) for place in places)
     rows = _int64(message, _field(message, table, 0))
-    if rows < 0:
-        raise ValueError(f"a record batch claims to have {rows} rows")
+    if rows < 0 or (nodes and nodes[0][0] != rows):
+        first = f", and its first column {nodes[0][0]}" if nodes else ""
+        raise ValueError(f"a record batch claims to have {rows} rows{first}")
     return Batch(
         rows,
         body_offset,
@@ -175,9 +180,16 @@ def _pairs(data: bytes, position: int | None) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _without_prefix(message: bytes) -> bytes:
-    """Files before Arrow 0.15 have the length alone, later ones a mark before it."""
-    return message[8 if struct.unpack_from("<i", message)[0] == _CONTINUATION else 4 :]
+def _message(data: bytes, body_length: int) -> tuple[bytes, bool]:
+    """A message without what comes before it, and whether it is as long as the footer says.
+
+    Files before Arrow 0.15 have the length alone, later ones a mark before it.
+    """
+    start = 8 if struct.unpack_from("<i", data)[0] == _CONTINUATION else 4
+    message = data[start:]
+    body = _int64(message, _field(message, _root(message), 3))
+    length = struct.unpack_from("<i", data, start - 4)[0]
+    return message, length == len(message) and body == body_length
 
 
 def _root(data: bytes) -> int:

@@ -71,6 +71,8 @@ class FixedColumns:
         rows, body, buffers = batch.rows, batch.body_offset, batch.buffers
         if batch.compressed or batch.annotated or len(buffers) <= self.values[-1]:
             return None
+        if body % _BUFFERS_ALIGNED_BYTES:
+            return None
         if batch.nodes != tuple([(rows * items, 0) for items in self.items]):
             return None
         places = []

@@ -35,7 +35,10 @@ def unify(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def _check_names(path: str, schema: pa.Schema) -> None:
-    names = schema.names
+    try:
+        names = schema.names
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"{path} has a column whose name is not UTF-8: {error}") from error
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaError(f"{path} has two columns named {twice!r}; columns are read by name")

@@ -15,6 +15,7 @@ from penstock.convert import Block, Converter
 from penstock.errors import ConversionError, ReadError
 from penstock.formats.failures import may_be_skipped
 from penstock.formats.reader import TabularReader
+from penstock.loader.interruptions import nothing_but_interrupt
 from penstock.loader.row_cost import row_cost
 from penstock.loader.stats import Stats
 from penstock.loader.streams import Stream
@@ -116,8 +117,8 @@ class OpenLanes:
         # What is only copied is made as fast as it is used: more threads than cores would take
         # them from each other, and who waits for one may as well be one.
         copied = bool(len(files.groups)) and bool(files.groups.divisible.all())
-        helps = copied and store.local and not pipeline.grouping.reorders
-        readers = max(cores - 1, 1) if helps else cores
+        shared = copied and store.local and not pipeline.grouping.reorders
+        readers = max(cores - 1, 1) if shared else cores
         threads = readers if store.local else _WAITING_THREADS
         self._pace = Pace(cores, first=threads // 2, most=threads)
         pieces = heapq.merge(
@@ -131,7 +132,7 @@ class OpenLanes:
             budget_bytes=pipeline.prefetch_bytes,
             threads=threads,
             most_jobs=self._most_jobs,
-            helps=helps,
+            helps=nothing_but_interrupt if shared else lambda: False,
         )
 
     def _most_jobs(self) -> int | None:

@@ -51,8 +51,8 @@ class ReadAhead(Generic[Spec, Made]):
     Jobs begin while the budget lasts, and no more than ``most_jobs`` at a time. One that a
     consumer waits for begins regardless, and never waits for a thread that is itself waiting to
     be emptied: a budget that is too small makes it slow, not stuck. Threads start with the first
-    block asked for and end with ``close``, which waits for what is being decoded. Where the
-    consumer ``helps``, it does the next job itself rather than wait for another.
+    block asked for and end with ``close``, which waits for what is being decoded. A consumer who
+    ``helps`` does the next job itself rather than wait for another; it is asked each time.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ReadAhead(Generic[Spec, Made]):
         budget_bytes: int,
         threads: int,
         most_jobs: Callable[[], int | None] = lambda: None,
-        helps: bool = False,
+        helps: Callable[[], bool] = lambda: False,
     ) -> None:
         self.waited_s = 0.0
         self.peak_bytes = 0
@@ -74,7 +74,8 @@ class ReadAhead(Generic[Spec, Made]):
         self._budget = budget_bytes
         self._threads_wanted = threads
         self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._pending: deque[Job[Spec, Made]] = deque()
         self._lanes: dict[int, deque[Job[Spec, Made]]] = {}
         self._exhausted = False
@@ -97,7 +98,7 @@ class ReadAhead(Generic[Spec, Made]):
 
     def close(self) -> None:
         """Stop, and wait until no thread is left. May be called more than once."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
         for thread in self._threads:
@@ -110,14 +111,15 @@ class ReadAhead(Generic[Spec, Made]):
 
     def abandon(self) -> None:
         """Close in a forked child, where the threads are gone and the lock may be held for ever."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._threads.clear()
         self.close()
 
     # --- the consumer's side
 
     def _start(self) -> None:
-        with self._changed:
+        with self._lock:
             if not self._threads and not self._closed:
                 _open[id(self)] = self
                 for _ in range(self._threads_wanted):
@@ -131,7 +133,7 @@ class ReadAhead(Generic[Spec, Made]):
         self._threads.append(thread)
 
     def _next_job(self, lane: int) -> Job[Spec, Made] | None:
-        with self._changed:
+        with self._lock:
             waiting = self._lanes.setdefault(lane, deque())
             while not waiting and self._pull():
                 pass
@@ -142,10 +144,9 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _take(self, job: Job[Spec, Made]) -> tuple[Made, int] | None:
         """The next block of a job that is this consumer's turn; None when there are no more."""
-        if self._helps:
-            self._help(job)
+        self._help(job)
         began = time.perf_counter()
-        with self._changed:
+        with self._lock:
             job.handed_bytes = 0  # the block handed out before is no longer needed
             self._charge(job)
             while not job.made and job.state != _MADE:
@@ -173,19 +174,18 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _help(self, job: Job[Spec, Made]) -> None:
         """Do what is to be done next, until there are blocks of a job or no room for another."""
-        while True:
-            with self._changed:
-                if self._closed or job.made or job.state == _MADE:
-                    return
+        while not (self._closed or job.made or job.state == _MADE) and self._helps():
+            with self._lock:
                 if job.state == _PENDING:
                     self._put_first(job)
-                own = self._next_admitted()
+                own = None if self._closed else self._next_admitted()
+                if own is not None:
+                    own.by_consumer = True
+            _raise_interrupt(self._broken)
             if own is None:
                 return
-            own.by_consumer = True
             self._make(own)
-            if isinstance(own.error, KeyboardInterrupt | SystemExit):
-                raise own.error
+            _raise_interrupt(own.error)
 
     def _put_first(self, job: Job[Spec, Made]) -> None:
         """Let a job that is waited for begin before all others."""
@@ -208,14 +208,14 @@ class ReadAhead(Generic[Spec, Made]):
                     break
         except BaseException as error:
             job.error = error
-        with self._changed:
+        with self._lock:
             job.state = _MADE
             self._learn(job)
             self._charge(job)
             self._changed.notify_all()
 
     def _admit(self) -> Job[Spec, Made] | None:
-        with self._changed:
+        with self._lock:
             while not self._closed:
                 if not self._pending and not self._pull():
                     return None
@@ -263,7 +263,7 @@ class ReadAhead(Generic[Spec, Made]):
         return True
 
     def _put(self, job: Job[Spec, Made], block: Made, size: int) -> bool:
-        with self._changed:
+        with self._lock:
             if self._is_full(job, size):
                 self._stuck += 1
                 self._changed.notify_all()  # once: two that wake each other would never sleep
@@ -299,6 +299,12 @@ class ReadAhead(Generic[Spec, Made]):
             self._learned = True
             found = job.made_bytes / job.cost_bytes
             self._growth = max(1.0, found, self._growth * _FORGET)
+
+
+def _raise_interrupt(error: BaseException | None) -> None:
+    """What comes from the user's keyboard does not wait for its turn."""
+    if error is not None and not isinstance(error, Exception):
+        raise error
 
 
 def _all_open() -> list[ReadAhead[Any, Any]]:
