@@ -286,7 +286,7 @@ def test_what_pyarrow_refuses_is_refused(
 def test_a_batch_with_other_rows_than_its_columns_is_refused_at_once(
     tmp_path: Path, rows: int
 ) -> None:
-    """Nothing is known of the rows of such a file; a batch that claims to have none is not missed."""
+    """Nothing is known of the rows of such a file, and a batch of none is not missed."""
     path = tmp_path / "a.arrow"
     write(path, rows_of(60, ["long"]), [20, 20, 20])
     change(path, 1, lambda message, table: put(message, field(message, table, 0), rows))
