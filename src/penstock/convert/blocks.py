@@ -18,7 +18,7 @@ from penstock.matrices import rows_at
 
 __all__ = ["ArrowBlock", "Block", "ColumnBlock"]
 
-_VIEWS_AT_ONCE = 400
+_VIEWS_AT_ONCE = 500
 
 
 class Block(ABC):

@@ -67,10 +67,10 @@ class DenseBuilder:
         return self._columns(dense_cells(cells, self.dense, self.path), None)
 
     def _columns(self, values: npt.NDArray[Any], nulls: Mask | None) -> list[Column]:
-        arrays = [values]
-        if len(self.keys) > 1:
-            arrays.append(np.zeros(values.shape, np.bool_) if nulls is None else nulls)
-        return [dense_column(a, self.for_torch) for a in arrays]
+        if len(self.keys) == 1:
+            return [dense_column(values, self.for_torch)]
+        mask = np.zeros(values.shape, np.bool_) if nulls is None else nulls
+        return [dense_column(values, self.for_torch), dense_column(mask, self.for_torch)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,11 @@ def buffer_view(array: pa.Array, dtype: np.dtype[Any]) -> Array:
     buffer = array.buffers()[1]
     if len(array) == 0 or buffer is None:
         return np.zeros(len(array), dtype)
-    address = buffer.address + array.offset * dtype.itemsize
-    view = np.asarray(_Memory(buffer, address, len(array), dtype))
+    start = array.offset * dtype.itemsize
+    if buffer.is_mutable:
+        view = np.frombuffer(buffer, dtype, len(array), start)
+        return view if view.flags.aligned else view.copy()
+    view = np.asarray(_Memory(buffer, buffer.address + start, len(array), dtype))
     return view if _may_write(buffer) and view.flags.aligned else view.copy()
 
 

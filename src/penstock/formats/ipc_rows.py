@@ -47,6 +47,7 @@ class FixedColumns:
     """Columns of one width each."""
 
     schema: pa.Schema
+    types: tuple[pa.DataType, ...]
     shapes: tuple[_Shape, ...]
     items: tuple[int, ...]
     """for each row, in all columns and in the arrays inside of them"""
@@ -56,12 +57,13 @@ class FixedColumns:
     @classmethod
     def of(cls, schema: pa.Schema) -> FixedColumns | None:
         """Those of a schema that has no others."""
-        shapes = [shape for field in schema if (shape := _shape(field.type)) is not None]
-        if not shapes or len(shapes) < len(schema):
+        types = tuple(schema.types)
+        shapes = [shape for type_ in types if (shape := _shape(type_)) is not None]
+        if not shapes or len(shapes) < len(types):
             return None
         items = tuple(items for shape in shapes for items in shape.items)
         values = tuple(end - 1 for end in accumulate(shape.buffers for shape in shapes))
-        return cls(schema, tuple(shapes), items, values)
+        return cls(schema, types, tuple(shapes), items, values)
 
     def places(self, batch: Batch) -> list[int] | None:
         """Where in the file the values of each column of a batch begin.
@@ -126,14 +128,14 @@ class FixedColumns:
     def _read(
         self, descriptor: int, shares: list[_Located], columns: Sequence[int], rows: int
     ) -> pa.Table:
-        # Memory for each column: for one large piece the allocator would ask the system each time.
+        # Memory for each column: who keeps one would keep them all, and for one large piece the
+        # allocator would ask the system each time.
         memory = [pa.allocate_buffer(rows * self.shapes[column].width) for column in columns]
         self._fill(descriptor, shares, columns, [memoryview(one) for one in memory])
-        types = self.schema.types
+        schema, types = self.schema, self.types
         arrays = [
             _array(types[at], rows, values) for at, values in zip(columns, memory, strict=True)
         ]
-        schema = self.schema
         if len(columns) < len(types):
             schema = pa.schema([schema.field(column) for column in columns])
         return pa.Table.from_arrays(arrays, schema=schema)
