@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "LARGEST_BLOCKS",
     "ByteRange",
     "DataFileInfo",
     "FileList",
@@ -21,6 +22,9 @@ __all__ = [
     "SplitStrategy",
     "computed_once",
 ]
+
+LARGEST_BLOCKS = 2
+"""sizes of a block that a piece, or a table of it, may have where to cut it would make more work"""
 
 Int64Array = npt.NDArray[np.int64]
 T = TypeVar("T")

@@ -55,10 +55,10 @@ def buffer_view(array: pa.Array, dtype: np.dtype[Any]) -> Array:
     if len(array) == 0 or buffer is None:
         return np.zeros(len(array), dtype)
     start = array.offset * dtype.itemsize
-    if buffer.is_mutable:
+    if buffer.is_mutable:  # numpy sees for itself that it may write
         view = np.frombuffer(buffer, dtype, len(array), start)
-        return view if view.flags.aligned else view.copy()
-    view = np.asarray(_Memory(buffer, buffer.address + start, len(array), dtype))
+    else:
+        view = np.asarray(_Memory(buffer, buffer.address + start, len(array), dtype))
     return view if _may_write(buffer) and view.flags.aligned else view.copy()
 
 

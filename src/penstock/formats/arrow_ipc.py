@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import ipc
 
-from penstock.formats.blocks import LARGEST_BLOCKS, cut_rows, in_blocks, rows_only
+from penstock.formats.blocks import cut_rows, in_blocks, rows_only
 from penstock.formats.failures import naming
 from penstock.formats.ipc_buffers import announce_batches
 from penstock.formats.ipc_footer import (
@@ -32,7 +32,14 @@ from penstock.formats.ipc_layout import (
 )
 from penstock.formats.ipc_rows import Share
 from penstock.formats.protocol import FileFacts
-from penstock.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
+from penstock.model import (
+    LARGEST_BLOCKS,
+    DataFileInfo,
+    FileSplit,
+    Int64Array,
+    RowGroups,
+    RowRange,
+)
 from penstock.storage import Store, will_read
 
 __all__ = ["ArrowFormat"]

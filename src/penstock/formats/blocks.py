@@ -8,11 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.matrices import rows_at
+from penstock.model import LARGEST_BLOCKS
 
-__all__ = ["LARGEST_BLOCKS", "cut_rows", "in_blocks", "rows_only"]
-
-LARGEST_BLOCKS = 2
-"""in a table, where to cut it would make more work"""
+__all__ = ["cut_rows", "in_blocks", "rows_only"]
 
 
 def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table]:

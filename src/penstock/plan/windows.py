@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.model import (
+    LARGEST_BLOCKS,
     ByteRange,
     DataFileInfo,
     FileList,
@@ -20,10 +21,6 @@ from penstock.plan.chunks import BYTES, ROWS, WHOLE, Chunks
 from penstock.plan.lane import Lane, Span
 
 __all__ = ["Piece", "Reading", "RowCost", "lane_pieces", "window_pieces"]
-
-
-LARGEST_BLOCKS = 2
-"""blocks that a piece may have if it is only copied"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,11 @@ class Job(Generic[Spec, Made]):
     """done by who is to empty it, and must not wait for that"""
     error: BaseException | None = field(default=None, init=False)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether there is no block, and one may come."""
+        return not self.made and self.state != _MADE
+
 
 class ReadAhead(Generic[Spec, Made]):
     """Runs jobs in threads, in the order given, and hands out each lane's blocks in order.
@@ -149,7 +154,7 @@ class ReadAhead(Generic[Spec, Made]):
         with self._lock:
             job.handed_bytes = 0  # the block handed out before is no longer needed
             self._charge(job)
-            while not job.made and job.state != _MADE:
+            while job.is_awaited:
                 if self._closed:
                     return None
                 if job.state == _PENDING:
@@ -174,7 +179,7 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _help(self, job: Job[Spec, Made]) -> None:
         """Do what is to be done next, until there are blocks of a job or no room for another."""
-        while not (self._closed or job.made or job.state == _MADE) and self._helps():
+        while job.is_awaited and not self._closed and self._helps():
             with self._lock:
                 if job.state == _PENDING:
                     self._put_first(job)
@@ -217,10 +222,8 @@ class ReadAhead(Generic[Spec, Made]):
     def _admit(self) -> Job[Spec, Made] | None:
         with self._lock:
             while not self._closed:
-                if not self._pending and not self._pull():
-                    return None
                 job = self._next_admitted()
-                if job is not None:
+                if job is not None or not self._pending:
                     return job
                 self._changed.wait()
             return None
