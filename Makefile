@@ -41,7 +41,7 @@ NEW_PIP := 'pip>=25'
 $(READY): pyproject.toml constraints.txt scripts/install-azurite | $(BIN)/python
 	@scripts/step "installing pip" $(PIP) $(NEW_PIP)
 	@scripts/step "installing torch" $(PIP) "$$(grep '^torch==' constraints.txt)"
-	@scripts/step "installing penstock and what its tests need" $(PIP) -e '.[dev]'
+	@scripts/step "installing headrace and what its tests need" $(PIP) -e '.[dev]'
 	@scripts/step "installing the Azure server of the tests" scripts/install-azurite $(BIN)/python
 	@touch $@
 
@@ -57,7 +57,7 @@ $(PAIMON)/bin/python:
 $(PAIMON)/.ready: pyproject.toml constraints-paimon.txt | $(PAIMON)/bin/python
 	@scripts/step "installing pip for Paimon" $(PAIMON_PIP) $(NEW_PIP)
 	@scripts/step "installing torch for Paimon" $(PAIMON_PIP) "$$(grep '^torch==' constraints-paimon.txt)"
-	@scripts/step "installing penstock with Paimon" $(PAIMON_PIP) -e '.[paimon,s3]' \
+	@scripts/step "installing headrace with Paimon" $(PAIMON_PIP) -e '.[paimon,s3]' \
 		hypothesis 'moto[server]' pytest pytest-cov pytest-timeout pytest-xdist
 	@touch $@
 

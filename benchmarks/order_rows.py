@@ -81,8 +81,8 @@ ADAPTIVE = Comparison(
 )
 
 _RESUMES = (
-    ("library.resume-in-order", "penstock, in order"),
-    ("library.resume-shuffled", "penstock, `shuffle=True, split_rows=100_000, mix=4`"),
+    ("library.resume-in-order", "headrace, in order"),
+    ("library.resume-shuffled", "headrace, `shuffle=True, split_rows=100_000, mix=4`"),
     ("hf_datasets.resume-in-order", "Hugging Face datasets streaming, in order"),
     ("hf_datasets.resume-shuffled", "Hugging Face datasets streaming, 10,000-row buffer"),
     ("litdata.resume-shuffled", "litdata, `shuffle=True`"),

@@ -162,6 +162,6 @@ def _plot(verdicts: Sequence[Verdict]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(0.1, 3 * max(v.ratio for v in shown))
     axes.set_yticks(places, [label.replace("`", "") for label in labels], fontsize=8)
-    axes.set_xlabel("rows per second of penstock, as a multiple of the other (black: to reach)")
+    axes.set_xlabel("rows per second of headrace, as a multiple of the other (black: to reach)")
     figure.tight_layout()
     figure.savefig(DOCS / "throughput.png", dpi=110)

@@ -12,7 +12,7 @@ from tar_rows import TAR_MODULES
 __all__ = ["requests"]
 
 _READERS = {
-    "remote": "penstock",
+    "remote": "headrace",
     "tdu_s3": "torch-dataloader-utils",
     "arrow_s3": "pyarrow.dataset",
     "download_s3": "obstore",

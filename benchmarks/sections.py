@@ -42,7 +42,7 @@ def strengths(verdicts: Sequence[Verdict], measured: Mapping[str, Mapping[str, f
     for verdict in verdicts:
         row = verdict.comparison
         if row.arm in measured:
-            titles.setdefault(row.arm, f"penstock, {row.work}")
+            titles.setdefault(row.arm, f"headrace, {row.work}")
         if verdict.rival is not None and verdict.rival in measured:
             titles.setdefault(verdict.rival, row.against_what)
     if not titles:

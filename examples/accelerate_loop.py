@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 SAVE_EVERY = 5
 

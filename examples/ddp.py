@@ -17,7 +17,7 @@ import torch
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from penstock import StructuredDataset, merge_states
+from headrace import StructuredDataset, merge_states
 
 SAVE_EVERY = 5
 

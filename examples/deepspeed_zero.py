@@ -18,7 +18,7 @@ import deepspeed
 import torch
 from torch import distributed as dist
 
-from penstock import StructuredDataset, merge_states
+from headrace import StructuredDataset, merge_states
 
 SAVE_EVERY = 5
 CONFIG = {

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 FILES = 8
 FEATURES = 16

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from penstock import StructuredDataset, merge_states
+from headrace import StructuredDataset, merge_states
 
 SAVE_EVERY = 5
 

@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import get_last_checkpoint
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 SAVE_EVERY = 5
 

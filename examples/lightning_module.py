@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 
 class Regression(pl.LightningModule):

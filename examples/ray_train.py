@@ -20,7 +20,7 @@ import ray.train
 import ray.train.torch
 import torch
 
-from penstock import StructuredDataset, merge_states
+from headrace import StructuredDataset, merge_states
 
 SAVE_EVERY = 5
 

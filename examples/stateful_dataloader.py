@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 SAVE_EVERY = 5
 

@@ -21,8 +21,8 @@ import pyarrow.feather
 import pyarrow.orc
 import pyarrow.parquet as pq
 
-from penstock.cli.audit import ColumnIds, LocationLoaders
-from penstock.testing import AuditReport, audit
+from headrace.cli.audit import ColumnIds, LocationLoaders
+from headrace.testing import AuditReport, audit
 
 ROWS_OF_FILES = (260, 1, 90, 170, 0, 133)
 ROW_GROUP = 64
@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     reports = []
-    with tempfile.TemporaryDirectory(prefix="penstock-audit-") as folder:
+    with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder:
         for number, case in enumerate(CASES):
             share = len(range(number, arguments.schedules, len(CASES)))
             report = audit_case(case, Path(folder), schedules=share, seed=arguments.seed + number)

@@ -1,4 +1,4 @@
-"""Hold the imports of src/penstock to the table of rooms in ARCHITECTURE.md.
+"""Hold the imports of src/headrace to the table of rooms in ARCHITECTURE.md.
 
 usage: python scripts/check_imports.py [ROOT]
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = "penstock"
+PACKAGE = "headrace"
 OPEN_TO_ALL = frozenset({"errors", "matrices", "model"})
 HEADING = re.compile(r"\|\s*room\s*\|\s*may import\b.*\|", re.IGNORECASE)
 
@@ -93,7 +93,7 @@ def find_offences(package: Path, rules: Rules) -> Iterator[Offence]:
 
 
 def _imports(path: Path, package: Path) -> Iterator[tuple[int, str]]:
-    """The rooms a file imports, wherever in it; the package itself counts as ``penstock``."""
+    """The rooms a file imports, wherever in it; the package itself counts as ``headrace``."""
     folder = [PACKAGE, *path.relative_to(package).parent.parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
@@ -110,7 +110,7 @@ def _imports(path: Path, package: Path) -> Iterator[tuple[int, str]]:
 
 
 def _room_of(module: list[str], name: str, package: Path) -> str:
-    """``from penstock import name`` is an import of a room only if there is a room of that name."""
+    """``from headrace import name`` is an import of a room only if there is a room of that name."""
     if len(module) > 1:
         return module[1]
     is_module = name and ((package / name).is_dir() or (package / f"{name}.py").is_file())

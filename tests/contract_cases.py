@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing import LoaderContract
+from headrace.testing import LoaderContract
 
 FORMATS = ("torch", "numpy", "arrow", "dict")
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import penstock
+import headrace
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "penstock"
+PACKAGE = ROOT / "src" / "headrace"
 EXTRAS = {
     "s3",
     "gcs",
@@ -102,11 +102,11 @@ def test_tree_keeps_the_import_rules(check_imports: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("source", "imported"),
     [
-        ("from penstock.formats import protocol", "formats"),
+        ("from headrace.formats import protocol", "formats"),
         ("from ..formats import protocol", "formats"),
-        ("def late():\n    import penstock.formats.protocol", "formats"),
-        ("from penstock import StructuredDataset", "penstock"),
-        ("from penstock import formats", "formats"),
+        ("def late():\n    import headrace.formats.protocol", "formats"),
+        ("from headrace import StructuredDataset", "headrace"),
+        ("from headrace import formats", "formats"),
     ],
 )
 def test_forbidden_imports_are_found(
@@ -121,10 +121,10 @@ def test_forbidden_imports_are_found(
 
 def test_allowed_imports_are_not_found(check_imports: ModuleType, tmp_path: Path) -> None:
     files = {
-        "plan/order.py": "import numpy, penstock.model\nfrom penstock.plan import lanes\n",
-        "loader/dataset.py": "from penstock.plan import order\nfrom ..formats import protocol\n",
-        "cli/entry.py": "import penstock\nfrom penstock.loader import dataset\n",
-        "formats/protocol.py": "from penstock.storage import Store\nfrom . import registry\n",
+        "plan/order.py": "import numpy, headrace.model\nfrom headrace.plan import lanes\n",
+        "loader/dataset.py": "from headrace.plan import order\nfrom ..formats import protocol\n",
+        "cli/entry.py": "import headrace\nfrom headrace.loader import dataset\n",
+        "formats/protocol.py": "from headrace.storage import Store\nfrom . import registry\n",
     }
     plant(tmp_path, files)
     assert list(check_imports.find_offences(tmp_path, check_imports.read_rules(TABLE))) == []
@@ -161,8 +161,8 @@ def test_constraints_pin_what_is_installed_by_default(pyproject: dict) -> None:
 
 
 def test_exports_exist() -> None:
-    assert len(set(penstock.__all__)) == len(penstock.__all__)
-    assert [name for name in penstock.__all__ if not hasattr(penstock, name)] == []
+    assert len(set(headrace.__all__)) == len(headrace.__all__)
+    assert [name for name in headrace.__all__ if not hasattr(headrace, name)] == []
 
 
 def test_wheel_and_sdist_pass_twine(dist: Path) -> None:
@@ -170,11 +170,11 @@ def test_wheel_and_sdist_pass_twine(dist: Path) -> None:
 
 
 def test_wheel_holds_the_whole_package_and_nothing_else(dist: Path) -> None:
-    (wheel,) = dist.glob(f"penstock-{penstock.__version__}-py3-none-any.whl")
+    (wheel,) = dist.glob(f"headrace-{headrace.__version__}-py3-none-any.whl")
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert inside == {str(path.relative_to(PACKAGE.parent)) for path in sources}
-    assert "penstock/py.typed" in inside
+    assert "headrace/py.typed" in inside
 
 
 def test_wheel_alone_imports_and_reads_a_file(dist: Path, tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_wheel_alone_imports_and_reads_a_file(dist: Path, tmp_path: Path) -> Non
     run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, wheel)
     pq.write_table(pa.table({"id": range(3_000)}), tmp_path / "rows.parquet")
     program = (
-        "import penstock\n"
-        "loader, _ = penstock.StructuredDataset.create_dataloader('rows.parquet')\n"
-        "print(penstock.__file__, sum(len(batch['id']) for batch in loader))\n"
+        "import headrace\n"
+        "loader, _ = headrace.StructuredDataset.create_dataloader('rows.parquet')\n"
+        "print(headrace.__file__, sum(len(batch['id']) for batch in loader))\n"
     )
     where, rows = run(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=site).split()
     assert Path(where).is_relative_to(site)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import StructuredDataset
-from penstock.loader.creating import LoaderOptions, LoaderSettings
-from penstock.loader.settings import DatasetOptions, Settings
+from headrace import StructuredDataset
+from headrace.loader.creating import LoaderOptions, LoaderSettings
+from headrace.loader.settings import DatasetOptions, Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

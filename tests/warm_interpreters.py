@@ -1,4 +1,4 @@
-"""Scripts in processes of their own that need not import torch and penstock first.
+"""Scripts in processes of their own that need not import torch and headrace first.
 
 To import them takes two seconds of a core, and most scripts of the tests take less. A server
 (`warm_server`) has imported them, and has done nothing else, and forks for every script. What a
@@ -27,7 +27,7 @@ from typing import IO, Self
 
 from hung_processes import end_with_stacks
 
-PRELOADED = ("penstock", "pyarrow.parquet", "torch.distributed")
+PRELOADED = ("headrace", "pyarrow.parquet", "torch.distributed")
 PATIENCE_S = 300.0
 NOTE_CHARS = 30_000
 HERE = str(Path(__file__).parent)

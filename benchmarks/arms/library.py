@@ -13,7 +13,7 @@ from arms.registry import Pieces, arm, in_epochs
 from arms.resuming import Resumable, resumes
 from arms.shuffling import BUFFER_ROWS, shuffle
 from arms.touch import count_rows
-from penstock import StatefulLoader, StructuredDataset
+from headrace import StatefulLoader, StructuredDataset
 
 Batch = dict[str, torch.Tensor]
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from arms.access_batches import BATCH_ROWS, check_tensors, orders
 from arms.registry import Arm, Mark, Pieces, register
-from penstock.access import ArrowBackend, RowDataset
+from headrace.access import ArrowBackend, RowDataset
 
 EPOCHS = 3
 SINGLE_BATCHES = 20

@@ -9,10 +9,10 @@ from data import Data
 from paimon_tables import catalog_options, load, make_tables
 from torch.utils.data import DataLoader
 
-import penstock.tables.paimon.table  # noqa: F401  (or the first table would be timed with imports)
+import headrace.tables.paimon.table  # noqa: F401  (or the first table would be timed with imports)
 from arms.registry import Arm, register
 from arms.touch import count_rows
-from penstock import PaimonDataset
+from headrace import PaimonDataset
 
 CHUNK_ROWS = 1000
 BATCH_ROWS = 1024

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from data import Data
 
 from arms.registry import arm
-from penstock.loader.board import Board
-from penstock.model import DataFileInfo, RowGroups
-from penstock.plan import EvenBatchesSplitStrategy, plan_lanes
+from headrace.loader.board import Board
+from headrace.model import DataFileInfo, RowGroups
+from headrace.plan import EvenBatchesSplitStrategy, plan_lanes
 
 FILES = 100_000
 GROUPS_PER_FILE = 10

@@ -60,7 +60,7 @@ def _one_by_one(data: Data, read: Callable[[int], bytes]) -> Pieces:
 
 
 def _batches(data: Data) -> Pieces:
-    from penstock.access import ArrayRecordBackend, RowDataset
+    from headrace.access import ArrayRecordBackend, RowDataset
 
     dataset = RowDataset(ArrayRecordBackend(records_path(data, "random")))
     (column,) = dataset.backend.schema.names
@@ -68,7 +68,7 @@ def _batches(data: Data) -> Pieces:
 
 
 def _batches_taken(data: Data) -> Pieces:
-    from penstock.access import ArrayRecordBackend
+    from headrace.access import ArrayRecordBackend
 
     backend = ArrayRecordBackend(records_path(data, "random"))
     yield from _in_batches(data, lambda rows: _as_bytes(backend.take(rows)))
@@ -76,7 +76,7 @@ def _batches_taken(data: Data) -> Pieces:
 
 def _batches_packed(data: Data) -> Pieces:
     """Left as Arrow has them, in one buffer."""
-    from penstock.access import ArrayRecordBackend
+    from headrace.access import ArrayRecordBackend
 
     backend = ArrayRecordBackend(records_path(data, "random"))
     yield from _in_batches(data, backend.take, _as_bytes)
@@ -88,7 +88,7 @@ def _as_bytes(table: pa.Table) -> list[bytes]:
 
 
 def _singles(data: Data) -> Pieces:
-    from penstock.access import ArrayRecordBackend
+    from headrace.access import ArrayRecordBackend
 
     backend = ArrayRecordBackend(records_path(data, "random"))
     (column,) = backend.schema.names
@@ -110,7 +110,7 @@ def _source_singles(options: dict[str, str] | None, data: Data) -> Pieces:
 
 
 def _order(data: Data) -> Pieces:
-    from penstock import ArrayRecordDataset
+    from headrace import ArrayRecordDataset
 
     loader, dataset = ArrayRecordDataset.create_dataloader(
         records_path(data, "order"),
@@ -162,7 +162,7 @@ class WholeFiles(IterableDataset[bytes]):
 
 
 def _import_library() -> None:
-    import penstock.access  # noqa: F401
+    import headrace.access  # noqa: F401
 
 
 def _import_package() -> None:

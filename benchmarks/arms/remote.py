@@ -10,7 +10,7 @@ from remote_store import TWO_COLUMNS, location, storage_options
 
 from arms.registry import Mark, Pieces, arm
 from arms.touch import count_rows
-from penstock import StatefulLoader, StructuredDataset
+from headrace import StatefulLoader, StructuredDataset
 
 
 def _create(data: Data, kind: str, **options: Any) -> tuple[StatefulLoader, StructuredDataset]:

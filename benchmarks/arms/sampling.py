@@ -9,7 +9,7 @@ import numpy.typing as npt
 from data import Data
 
 from arms.registry import Mark, Pieces, arm
-from penstock.access import GlobalShuffleSampler
+from headrace.access import GlobalShuffleSampler
 
 SLICE = 1 << 20
 Indices = npt.NDArray[np.int64]

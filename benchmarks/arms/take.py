@@ -58,7 +58,7 @@ def _taken_in_epochs(data: Data, take: Callable[[Rows], Tensors]) -> Pieces:
 
 def _arrow(data: Data) -> Pieces:
     """As the library makes tensors of rows."""
-    from penstock.access import ArrowBackend, RowDataset
+    from headrace.access import ArrowBackend, RowDataset
 
     dataset = RowDataset(ArrowBackend(data.files("access-arrow")))
 
@@ -71,7 +71,7 @@ def _arrow(data: Data) -> Pieces:
 
 def _arrow_taken(data: Data) -> Pieces:
     """By way of the table that a backend gives, and from there as anybody would."""
-    from penstock.access import ArrowBackend
+    from headrace.access import ArrowBackend
 
     backend = ArrowBackend(data.files("access-arrow"))
     yield from _taken_in_epochs(data, lambda rows: tensors_of(backend.take(rows)))
@@ -81,7 +81,7 @@ def _arrow_rows(data: Data) -> Pieces:
     """As a loader asks the dataset for a batch."""
     from torch.utils.data import default_collate
 
-    from penstock.access import ArrowBackend, RowDataset
+    from headrace.access import ArrowBackend, RowDataset
 
     dataset = RowDataset(ArrowBackend(data.files("access-arrow")))
 
@@ -135,7 +135,7 @@ def _table(data: Data) -> Pieces:
 
 
 def _lance(data: Data) -> Pieces:
-    from penstock.access import LanceBackend
+    from headrace.access import LanceBackend
 
     yield from _taken(data, LanceBackend(lance_uri(data)).take, tensors_of, LANCE_BATCHES)
 
@@ -147,7 +147,7 @@ def _lance_bare(data: Data) -> Pieces:
 
 
 def _parquet(kind: str, data: Data) -> Pieces:
-    from penstock.access import ParquetBackend
+    from headrace.access import ParquetBackend
 
     yield from _taken(data, ParquetBackend(data.files(kind)).take, tensors_of, PARQUET_BATCHES)
 

@@ -30,8 +30,8 @@ from arms.tar_orders import (
     random_samples,
     whole_epoch,
 )
-from penstock import TarDataset, TarShards
-from penstock.archives import index_tars
+from headrace import TarDataset, TarShards
+from headrace.archives import index_tars
 
 GEOMETRY = {"key": "geometry-tuple", "target_pixel_area": 1024**2}
 BUCKET_ROUNDS = 20

@@ -46,7 +46,7 @@ def _read_all(data: Data, read: Read, in_order: bool) -> Pieces:
 
 
 def _ours(in_order: bool, data: Data) -> Pieces:
-    from penstock.access import VideoFramesBackend
+    from headrace.access import VideoFramesBackend
 
     backend = VideoFramesBackend(frames_uri(data), window_length=WINDOW, hop_size=HOP)
 

@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from penstock.access.array_record.backend import ArrayRecordBackend
-from penstock.archives.reading_process import must_not_read
-from penstock.errors import ReadError
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.archives.reading_process import must_not_read
+from headrace.errors import ReadError
 
 
 class Rows:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.access import BucketBatchSampler
+from headrace.access import BucketBatchSampler
 
 SAMPLES = 1000
 BUCKETS = np.random.default_rng(3).choice(7, SAMPLES, p=[0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.005])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.access import Backend, LanceBackend
-from penstock.testing import BackendContract
+from headrace.access import Backend, LanceBackend
+from headrace.testing import BackendContract
 
 GONE = 99
 """the label of rows that are deleted"""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from penstock.access import ArrowBackend
+from headrace.access import ArrowBackend
 
 ROWS = 500
 

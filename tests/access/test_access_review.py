@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
 
-import penstock
-from penstock import ArrowDataset, OptionError, SkippedDataWarning
-from penstock.access import ArrowBackend, RowDataset
+import headrace
+from headrace import ArrowDataset, OptionError, SkippedDataWarning
+from headrace.access import ArrowBackend, RowDataset
 
 
 def shards(directory: Path, **columns: pa.DataType) -> list[Path]:
@@ -37,35 +37,35 @@ def test_a_batch_that_is_written_to_leaves_the_table_alone(options: dict[str, An
 
 
 def test_a_generator_of_paths_keeps_its_first(tmp_path: Path) -> None:
-    assert penstock.open(path for path in shards(tmp_path)).num_rows == 30  # type: ignore[arg-type]
+    assert headrace.open(path for path in shards(tmp_path)).num_rows == 30  # type: ignore[arg-type]
 
 
 def test_lance_tables_are_not_opened_in_lists() -> None:
     with pytest.raises(OptionError, match="by itself"):
-        penstock.open(["a.lance", "b.lance"])
+        headrace.open(["a.lance", "b.lance"])
 
 
 def test_rows_of_arrow_files_have_their_own_types(tmp_path: Path) -> None:
     shards(tmp_path)
-    dataset = penstock.open(tmp_path, schema=pa.schema([("x", pa.float32())]))
+    dataset = headrace.open(tmp_path, schema=pa.schema([("x", pa.float32())]))
     with pytest.raises(OptionError, match="'x' is float in the data set and int64 in its files"):
         dataset.rows  # noqa: B018
     other = pa.table({"x": pa.array([1], pa.int32())})
     feather.write_feather(other, tmp_path / "3.arrow", compression="uncompressed")
-    with pytest.raises(penstock.SchemaError, match=r"3\.arrow"):
-        penstock.open(tmp_path).rows  # noqa: B018
+    with pytest.raises(headrace.SchemaError, match=r"3\.arrow"):
+        headrace.open(tmp_path).rows  # noqa: B018
 
 
 def test_transforms_of_batches_are_not_for_rows(tmp_path: Path) -> None:
     shards(tmp_path)
     with pytest.raises(OptionError, match="batches of streams"):
-        penstock.open(tmp_path, transform=dict).rows  # noqa: B018
+        headrace.open(tmp_path, transform=dict).rows  # noqa: B018
 
 
 def test_shards_that_are_cut_off_are_skipped_and_named(tmp_path: Path) -> None:
     paths = shards(tmp_path)
     paths[1].write_bytes(paths[1].read_bytes()[:100])
-    with pytest.raises(penstock.ReadError, match=r"1\.arrow"):
+    with pytest.raises(headrace.ReadError, match=r"1\.arrow"):
         ArrowDataset(paths)
     with pytest.warns(SkippedDataWarning, match=r"1\.arrow"):
         loader, _ = ArrowDataset.create_dataloader(paths, on_error="skip", num_workers=0)
@@ -73,7 +73,7 @@ def test_shards_that_are_cut_off_are_skipped_and_named(tmp_path: Path) -> None:
     assert len(loader.stats()["skipped_chunks"]) == 1
     paths[0].write_bytes(b"ARROW1")
     paths[2].write_bytes(b"")
-    with pytest.raises(penstock.ReadError, match="no shard can be read"):
+    with pytest.raises(headrace.ReadError, match="no shard can be read"):
         ArrowDataset(paths, on_error="skip")
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from array_record_files import records_of, write_records
 
-from penstock.access import StorageBackend
-from penstock.access.array_record.backend import ArrayRecordBackend
-from penstock.errors import OptionError, ReadError, SchemaError
-from penstock.write.array_record import write_array_record
+from headrace.access import StorageBackend
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.write.array_record import write_array_record
 
 
 @pytest.fixture(scope="module")

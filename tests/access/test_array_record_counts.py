@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from array_record_files import records_of, write_records
 
-from penstock.access import ArrayRecordBackend
-from penstock.archives.array_record import Readers
-from penstock.archives.reading_process import RecordServer
-from penstock.archives.record_files import RecordFiles
-from penstock.errors import ReadError
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
+from headrace.access import ArrayRecordBackend
+from headrace.archives.array_record import Readers
+from headrace.archives.reading_process import RecordServer
+from headrace.archives.record_files import RecordFiles
+from headrace.errors import ReadError
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
 
 PATIENCE_S = 20.0
 

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 import pytest
 from array_record_files import records_of, write_records
 
-from penstock.archives.packed_rows import PackedRows
-from penstock.convert.decoded import HELD, decoded_kind
-from penstock.errors import SkippedDataWarning
-from penstock.loader.array_record import ArrayRecordDataset
-from penstock.loader.row_cost import row_cost, sent_cost
-from penstock.write.array_record import write_array_record
+from headrace.archives.packed_rows import PackedRows
+from headrace.convert.decoded import HELD, decoded_kind
+from headrace.errors import SkippedDataWarning
+from headrace.loader.array_record import ArrayRecordDataset
+from headrace.loader.row_cost import row_cost, sent_cost
+from headrace.write.array_record import write_array_record
 
 RECORDS = records_of(700, size=400)
 TABLE = pa.table(

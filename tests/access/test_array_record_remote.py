@@ -14,9 +14,9 @@ import pytest
 from array_record_files import records_of, write_records
 from servers.s3 import S3Server
 
-from penstock.access.array_record.backend import ArrayRecordBackend
-from penstock.errors import FileChangedError, NothingFoundError, OptionError, ReadError
-from penstock.loader.array_record import ArrayRecordDataset
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.errors import FileChangedError, NothingFoundError, OptionError, ReadError
+from headrace.loader.array_record import ArrayRecordDataset
 
 RECORDS = [records_of(400, seed, size=6000) for seed in range(3)]
 FLAT = [record for part in RECORDS for record in part]
@@ -111,7 +111,7 @@ def test_the_users_cache_is_taken_where_none_is_named(
         f"s3://{bucket}/d/1.array_record[10:20]", storage_options=s3_server.storage_options
     )
     assert backend.table["record"].to_pylist() == RECORDS[1][10:20]
-    assert len(copies(tmp_path / "penstock")) == 1
+    assert len(copies(tmp_path / "headrace")) == 1
 
 
 def test_a_file_that_is_missing(s3_server: S3Server, bucket: str, tmp_path: Path) -> None:

@@ -11,21 +11,21 @@ import pytest
 from array_record_files import records_of, write_records
 from warm_interpreters import run_warm
 
-from penstock.access.array_record.backend import ArrayRecordBackend
-from penstock.archives.array_record import ServedReader
-from penstock.archives.file_copies import FileCopies
-from penstock.archives.reading_process import RecordServer
-from penstock.errors import FileChangedError, ReadError
-from penstock.loader.array_record import ArrayRecordDataset
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
-from penstock.write.array_record import write_array_record
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.archives.array_record import ServedReader
+from headrace.archives.file_copies import FileCopies
+from headrace.archives.reading_process import RecordServer
+from headrace.errors import FileChangedError, ReadError
+from headrace.loader.array_record import ArrayRecordDataset
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
+from headrace.write.array_record import write_array_record
 
 OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 NEVER_REUSED = """
 import os, sys
-from penstock.access.array_record.backend import ArrayRecordBackend
-from penstock.errors import FileChangedError
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.errors import FileChangedError
 
 folder, files = sys.argv[1], int(sys.argv[2])
 backend = ArrayRecordBackend(folder + "/000.array_record")

@@ -13,9 +13,9 @@ import torch
 from array_record_files import records_of, write_records
 from torch.utils.data import DataLoader
 
-from penstock.access import ArrayRecordBackend, RowDataset
-from penstock.archives.record_codecs import LabelPayload
-from penstock.errors import ReadError, SkippedDataWarning
+from headrace.access import ArrayRecordBackend, RowDataset
+from headrace.archives.record_codecs import LabelPayload
+from headrace.errors import ReadError, SkippedDataWarning
 
 RECORDS = records_of(120, size=900)
 NAMED = [5, 3, 5, -1, 77]

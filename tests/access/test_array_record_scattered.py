@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from array_record_files import records_of, write_records
 
-from penstock.access import ArrayRecordBackend
-from penstock.access.array_record.scattered import ScatteredReads
-from penstock.access.crew import Crew
-from penstock.archives.array_record import Readers, open_reader
-from penstock.errors import ReadError
+from headrace.access import ArrayRecordBackend
+from headrace.access.array_record.scattered import ScatteredReads
+from headrace.access.crew import Crew
+from headrace.archives.array_record import Readers, open_reader
+from headrace.errors import ReadError
 
 RECORDS = records_of(300, size=3000)
 

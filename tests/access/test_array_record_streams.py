@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from array_record_files import write_records
 
-from penstock.access import Backend
-from penstock.access.array_record.backend import ArrayRecordBackend
-from penstock.errors import OptionError, ReadError
-from penstock.loader.array_record import ArrayRecordDataset
-from penstock.testing import BackendContract
-from penstock.write.array_record import write_array_record
+from headrace.access import Backend
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.errors import OptionError, ReadError
+from headrace.loader.array_record import ArrayRecordDataset
+from headrace.testing import BackendContract
+from headrace.write.array_record import write_array_record
 
 
 class TestArrayRecords(BackendContract):

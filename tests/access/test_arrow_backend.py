@@ -15,8 +15,8 @@ import pytest
 from pyarrow import ipc
 from warm_interpreters import run_warm
 
-from penstock.access.arrow.backend import ArrowBackend
-from penstock.errors import (
+from headrace.access.arrow.backend import ArrowBackend
+from headrace.errors import (
     FileChangedError,
     NothingFoundError,
     OptionError,
@@ -187,7 +187,7 @@ def test_the_number_of_open_shards_is_bounded(tmp_path: Path) -> None:
     code = f"""
 import resource
 import numpy as np
-from penstock.access.arrow.backend import ArrowBackend
+from headrace.access.arrow.backend import ArrowBackend
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 backend = ArrowBackend({str(tmp_path)!r})

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import ipc
 
-from penstock.access import Backend
-from penstock.access.arrow.backend import ArrowBackend
-from penstock.testing import BackendContract
+from headrace.access import Backend
+from headrace.access.arrow.backend import ArrowBackend
+from headrace.testing import BackendContract
 
 
 def write_file(path: Path, table: pa.Table, batch_rows: int, compression: str | None) -> None:

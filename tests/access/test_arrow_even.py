@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc
 
-from penstock.access import ArrowBackend, RowDataset
-from penstock.convert import Converter
-from penstock.convert.objects import ObjectColumn
-from penstock.errors import ConversionError, ReadError, SkippedDataWarning
+from headrace.access import ArrowBackend, RowDataset
+from headrace.convert import Converter
+from headrace.convert.objects import ObjectColumn
+from headrace.errors import ConversionError, ReadError, SkippedDataWarning
 
 TENSOR = pa.fixed_shape_tensor(pa.int16(), (2, 3), permutation=(1, 0))
 TYPES = {

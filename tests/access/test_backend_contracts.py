@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 
-from penstock.access import Backend
-from penstock.model import Int64Array
-from penstock.testing import BackendContract
+from headrace.access import Backend
+from headrace.model import Int64Array
+from headrace.testing import BackendContract
 
 
 class FeatherShards(Backend):

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from bucket_batches_made import BATCH, BUCKETS, SAMPLES, make, ranks_of
 
-import penstock
-from penstock.access import ArrowBackend, BucketBatchSampler, RowDataset
-from penstock.archives.tar.buckets import AspectBuckets
-from penstock.errors import OptionError, SkippedDataWarning
+import headrace
+from headrace.access import ArrowBackend, BucketBatchSampler, RowDataset
+from headrace.archives.tar.buckets import AspectBuckets
+from headrace.errors import OptionError, SkippedDataWarning
 
 
 def shaped(key_twice: bool = False, unknown: int = 0) -> AspectBuckets:
@@ -46,7 +46,7 @@ def test_an_epoch_is_every_sample_once_in_batches_of_one_bucket() -> None:
     assert list(make(seed=1)) != epochs[0]
     assert list(make(epoch=2)) == epochs[2]
     assert type(epochs[0][0][0]) is int
-    assert penstock.BucketBatchSampler is BucketBatchSampler
+    assert headrace.BucketBatchSampler is BucketBatchSampler
 
 
 def test_batches_of_all_buckets_are_mixed() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rank_jobs import seen_by_ranks
 
-from penstock.access import BucketBatchSampler
+from headrace.access import BucketBatchSampler
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "bucket_batches_of_ranks.py"
 BUCKETS = [0] * 40 + [1] * 13 + [2] * 6 + [3]

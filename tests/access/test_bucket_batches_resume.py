@@ -16,8 +16,8 @@ from resumed_loaders import batches, check_another_goes_on
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from penstock.access import ArrowBackend, BucketBatchSampler, RowDataset
-from penstock.errors import StateMismatchError
+from headrace.access import ArrowBackend, BucketBatchSampler, RowDataset
+from headrace.errors import StateMismatchError
 
 
 def resumed(

@@ -12,17 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_pages import SMALL_PAGES, cheap_pages, numbered, wanted, write  # noqa: F401  # fixtures
 
-from penstock.access import Backend
-from penstock.access.parquet.backend import ParquetBackend
-from penstock.errors import (
+from headrace.access import Backend
+from headrace.access.parquet.backend import ParquetBackend
+from headrace.errors import (
     FileChangedError,
     NothingFoundError,
     OptionError,
     ReadError,
     SchemaError,
 )
-from penstock.formats.discovery import discover
-from penstock.testing import BackendContract
+from headrace.formats.discovery import discover
+from headrace.testing import BackendContract
 
 
 class TestParquetFiles(BackendContract):

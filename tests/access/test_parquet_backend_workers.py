@@ -12,9 +12,9 @@ import pytest
 from servers.http_files import HttpServer
 from torch.utils.data import DataLoader, Dataset
 
-from penstock.access.parquet.backend import ParquetBackend
-from penstock.loader.backend_dataset import BackendDataset
-from penstock.loader.settings import Settings
+from headrace.access.parquet.backend import ParquetBackend
+from headrace.loader.backend_dataset import BackendDataset
+from headrace.loader.settings import Settings
 
 ROWS = 3000
 

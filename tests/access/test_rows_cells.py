@@ -12,9 +12,9 @@ import pytest
 import torch
 from pyarrow import ipc
 
-from penstock.access import ArrowBackend, RowDataset
-from penstock.access.rows.cells import CellBatches
-from penstock.convert import Converter
+from headrace.access import ArrowBackend, RowDataset
+from headrace.access.rows.cells import CellBatches
+from headrace.convert import Converter
 
 ROWS = 40
 PICKS = np.array([31, 0, 7, 7, 39, 12])

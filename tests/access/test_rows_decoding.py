@@ -13,8 +13,8 @@ import torch
 from rows_made import picture, write_shards
 from torch.utils.data import DataLoader
 
-from penstock.access import ArrowBackend, RowDataset
-from penstock.errors import OptionError, ReadError, SchemaError, SkippedDataWarning
+from headrace.access import ArrowBackend, RowDataset
+from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning
 
 ROWS = 40
 BROKEN = (7, 21, 22)

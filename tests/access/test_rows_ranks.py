@@ -10,7 +10,7 @@ from rank_jobs import PATIENCE_S, run_ranks
 from rows_made import ROWS, made_table, write_shards
 from warm_interpreters import run_warm
 
-from penstock.access import GlobalShuffleSampler
+from headrace.access import GlobalShuffleSampler
 
 SCRIPTS = Path(__file__).parent / "rank_scripts"
 SOURCES = Path(__file__).parents[2] / "src"

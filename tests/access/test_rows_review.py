@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from penstock.access import ArrowBackend, RowDataset
-from penstock.errors import SchemaError
+from headrace.access import ArrowBackend, RowDataset
+from headrace.errors import SchemaError
 
 
 def rows_of(columns: dict[str, Any], **options: Any) -> RowDataset:

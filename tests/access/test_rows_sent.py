@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from penstock.access import ArrowBackend, RowDataset
+from headrace.access import ArrowBackend, RowDataset
 
 ROWS = 64
 

@@ -13,8 +13,8 @@ import torch
 from rows_made import ROWS, made_table, sharded
 from torch.utils.data import DataLoader, Subset, default_collate
 
-from penstock.access import ArrowBackend, RowDataset
-from penstock.errors import ConversionError, OptionError, SchemaError
+from headrace.access import ArrowBackend, RowDataset
+from headrace.errors import ConversionError, OptionError, SchemaError
 
 FORMATS = ["torch", "numpy", "arrow", "dict"]
 

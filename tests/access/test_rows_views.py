@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows_made import ROWS, made_table, sharded
 
-from penstock.access import ArrowBackend, RowDataset
-from penstock.access.rows.views import View
-from penstock.errors import OptionError, SchemaError
+from headrace.access import ArrowBackend, RowDataset
+from headrace.access.rows.views import View
+from headrace.errors import OptionError, SchemaError
 
 
 @pytest.fixture(scope="module")

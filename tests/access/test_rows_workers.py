@@ -12,8 +12,8 @@ import torch
 from rows_made import ROWS, made_table, sharded
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset
-from penstock.errors import ConversionError
+from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset
+from headrace.errors import ConversionError
 
 
 def texts(batch: Any) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from rank_jobs import seen_by_ranks
 from torch.utils.data import DistributedSampler
 
-from penstock.access import GlobalShuffleSampler, ShardShuffleSampler
+from headrace.access import GlobalShuffleSampler, ShardShuffleSampler
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "samplers_of_ranks.py"
 ROWS = 60

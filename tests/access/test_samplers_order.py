@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.access import ArrowBackend, GlobalShuffleSampler, ShardShuffleSampler
-from penstock.errors import OptionError
+from headrace.access import ArrowBackend, GlobalShuffleSampler, ShardShuffleSampler
+from headrace.errors import OptionError
 
 SHARDS = [40, 0, 25, 300, 7]
 ROWS = sum(SHARDS)

@@ -12,8 +12,8 @@ from resumed_loaders import batches, check_another_goes_on
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
-from penstock.errors import OptionError, StateMismatchError
+from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
+from headrace.errors import OptionError, StateMismatchError
 
 SHARDS = [300, 5, 420, 286]
 ROWS = sum(SHARDS)

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from torch.utils.data import DataLoader
 
-from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
-from penstock.errors import OptionError, StateMismatchError
+from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
+from headrace.errors import OptionError, StateMismatchError
 
 ROWS = 10_000
 SHARDS = [6_000, 4_000]

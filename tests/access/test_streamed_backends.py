@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
 
-import penstock
-from penstock import ArrayRecordDataset, ArrowDataset, OptionError, StructuredDataset
-from penstock.loader import TabularDataset
-from penstock.testing import ids_of
-from penstock.write import write_array_record
+import headrace
+from headrace import ArrayRecordDataset, ArrowDataset, OptionError, StructuredDataset
+from headrace.loader import TabularDataset
+from headrace.testing import ids_of
+from headrace.write import write_array_record
 
 ROWS = 5_000
 
@@ -118,7 +118,7 @@ def test_the_same_rows_by_index(make: Callable[..., Any]) -> None:
 )
 def test_array_records_are_known_by_their_names(tmp_path: Path, name: str, kind: type) -> None:
     write_array_record(table().slice(0, 10), tmp_path / (name or "a.arrayrecord"))
-    dataset = penstock.open(tmp_path / name)
+    dataset = headrace.open(tmp_path / name)
     assert isinstance(dataset, kind)
     assert dataset.rows[3]["id"] == 3
 
@@ -126,8 +126,8 @@ def test_array_records_are_known_by_their_names(tmp_path: Path, name: str, kind:
 def test_tabular_files_are_known_by_their_extensions(tmp_path: Path) -> None:
     arrow_files(tmp_path)
     for dataset in (
-        penstock.open(tmp_path),
-        penstock.open([tmp_path / "0.arrow", tmp_path / "1.arrow"], batch_size=7),
+        headrace.open(tmp_path),
+        headrace.open([tmp_path / "0.arrow", tmp_path / "1.arrow"], batch_size=7),
     ):
         assert isinstance(dataset, StructuredDataset)
         assert len(dataset.rows) == ROWS
@@ -137,4 +137,4 @@ def test_tabular_files_are_known_by_their_extensions(tmp_path: Path) -> None:
 def test_text_has_no_rows_by_index(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n2\n")
     with pytest.raises(OptionError, match="csv has no rows by index"):
-        penstock.open(tmp_path / "a.csv").rows  # noqa: B018
+        headrace.open(tmp_path / "a.csv").rows  # noqa: B018

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from sample_tars import SIZES, sample, write_samples, write_tar
 
-from penstock.access import Backend, RowDataset, TarBackend
-from penstock.archives.tar.arrow_index import write_arrow_indexes
-from penstock.archives.tar.scanning import scan_tar
-from penstock.errors import (
+from headrace.access import Backend, RowDataset, TarBackend
+from headrace.archives.tar.arrow_index import write_arrow_indexes
+from headrace.archives.tar.scanning import scan_tar
+from headrace.errors import (
     ConversionError,
     FileChangedError,
     NothingFoundError,
@@ -25,9 +25,9 @@ from penstock.errors import (
     SchemaError,
     SkippedDataWarning,
 )
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
-from penstock.testing import BackendContract
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
+from headrace.testing import BackendContract
 
 COUNTS = (7, 0, 11, 5)
 

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from video_rows import HEIGHT, WIDTH, Sizes, encoded, frames, pixels, video_list
 
-from penstock.access import Backend
-from penstock.access.arrow.backend import ArrowBackend
-from penstock.access.video.decoding import FrameForm
-from penstock.access.video.pixels import WindowReader
-from penstock.access.video.sidecar import derived, from_sidecar
-from penstock.access.video.windows import WindowOptions, Windows
-from penstock.errors import ReadError
-from penstock.model import Int64Array
+from headrace.access import Backend
+from headrace.access.arrow.backend import ArrowBackend
+from headrace.access.video.decoding import FrameForm
+from headrace.access.video.pixels import WindowReader
+from headrace.access.video.sidecar import derived, from_sidecar
+from headrace.access.video.windows import WindowOptions, Windows
+from headrace.errors import ReadError
+from headrace.model import Int64Array
 
 COUNTS = [9, 2, 0, 7]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.access.video.sidecar import VIDEO_SCHEMA, check_frames, derived, from_sidecar
-from penstock.access.video.windows import Videos, WindowOptions, Windows
-from penstock.errors import OptionError, PenstockError, ReadError, SchemaError
+from headrace.access.video.sidecar import VIDEO_SCHEMA, check_frames, derived, from_sidecar
+from headrace.access.video.windows import Videos, WindowOptions, Windows
+from headrace.errors import HeadraceError, OptionError, ReadError, SchemaError
 
 
 def videos_of(counts: list[int]) -> Videos:
@@ -131,7 +131,7 @@ def test_a_list_need_not_know_where_videos_come_from() -> None:
     ids=["count", "first row", "negative", "id twice", "null", "column"],
 )
 def test_a_list_that_disagrees_with_the_rows_is_refused(table: pa.Table, told: str) -> None:
-    with pytest.raises(PenstockError, match=told) as caught:
+    with pytest.raises(HeadraceError, match=told) as caught:
         from_sidecar(table, 7, "frames.lance")
     assert isinstance(caught.value, ReadError | SchemaError)
     assert "frames.lance" in str(caught.value)

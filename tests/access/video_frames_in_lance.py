@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from video_rows import frames, pixels, video_list, write
 
-from penstock.access import StorageBackend
-from penstock.access.video.backend import VideoFramesBackend
-from penstock.errors import OptionError, ReadError, SchemaError, StateMismatchError
-from penstock.loader.epoch import SkippedDataWarning
-from penstock.loader.video_frames import VideoFramesDataset
+from headrace.access import StorageBackend
+from headrace.access.video.backend import VideoFramesBackend
+from headrace.errors import OptionError, ReadError, SchemaError, StateMismatchError
+from headrace.loader.epoch import SkippedDataWarning
+from headrace.loader.video_frames import VideoFramesDataset
 
 COUNTS = [40, 7, 0, 25, 3]
 WINDOWS = {"window_length": 4, "frame_skip": 1, "hop_size": 3}
@@ -70,7 +70,7 @@ def test_workers_are_forked_off_a_process_that_made_a_backend(tmp_path: Path) ->
     writing.join(120)
     backend = VideoFramesBackend(tmp_path / "frames.lance", **WINDOWS)
     assert len(backend) == len(EXPECTED)
-    from penstock.tables.lance import forks
+    from headrace.tables.lance import forks
 
     assert not forks.runs_here()
     loader = DataLoader(Clips(backend), 4, num_workers=2, multiprocessing_context="fork")

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from video_rows import frames, video_list, write
 
-from penstock.access.video.backend import VideoFramesBackend
-from penstock.access.video.sidecar import VIDEOS_KEY
-from penstock.errors import ReadError
+from headrace.access.video.backend import VideoFramesBackend
+from headrace.access.video.sidecar import VIDEOS_KEY
+from headrace.errors import ReadError
 
 COUNTS = [40, 7, 0, 25, 3]
 

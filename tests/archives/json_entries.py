@@ -2,8 +2,8 @@
 
 import json
 
-from penstock.archives.tar.index import TarIndex
-from penstock.archives.tar.json_index import json_index, read_json_index
+from headrace.archives.tar.index import TarIndex
+from headrace.archives.tar.json_index import json_index, read_json_index
 
 
 def read(document: object) -> TarIndex:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tars_made import Member, members, write_shards, write_tar
 
-from penstock import TarShards
-from penstock.archives import index_tars
+from headrace import TarShards
+from headrace.archives import index_tars
 
 SHARDS = [members(20, 0), members(7, 1, folder="deep/er/")]
 

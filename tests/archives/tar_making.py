@@ -7,10 +7,10 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.archives.tar.index import TarIndex
-from penstock.archives.tar.scanning import scan_tar
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
+from headrace.archives.tar.index import TarIndex
+from headrace.archives.tar.scanning import scan_tar
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
 
 END = bytes(1024)
 

@@ -9,9 +9,9 @@ from servers.answering import Seen
 from servers.http_files import HttpServer
 from tars_made import members, tar_bytes, write_shards
 
-from penstock import TarShards
-from penstock.archives import index_tars
-from penstock.storage import Access, DiskCache, RetryPolicy
+from headrace import TarShards
+from headrace.archives import index_tars
+from headrace.storage import Access, DiskCache, RetryPolicy
 
 SHARDS = [members(40, seed, size=40_000) for seed in range(3)]
 TARS = list(map(tar_bytes, SHARDS))

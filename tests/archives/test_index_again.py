@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tar_making import write_tar
 
-import penstock
-from penstock.archives import index_tars, write_captions
-from penstock.archives.tar.arrow_index import ArrowIndexes
-from penstock.archives.tar.index_files import convert_indexes
-from penstock.errors import OptionError, PenstockError, WriteError
+import headrace
+from headrace.archives import index_tars, write_captions
+from headrace.archives.tar.arrow_index import ArrowIndexes
+from headrace.archives.tar.index_files import convert_indexes
+from headrace.errors import HeadraceError, OptionError, WriteError
 
 JSON = b'{"v": 1}'
 
@@ -69,7 +69,7 @@ def test_a_tar_with_the_same_names_and_other_texts(tmp_path: Path, one_file: boo
     with pytest.raises(OptionError, match=r"the index of another tar.*--force"):
         index_tars(tmp_path / "2", **place)
     index_tars(tmp_path / "2", **place, force=True)
-    shards = penstock.TarShards(tmp_path / "2", metadata=next(iter(place.values())))
+    shards = headrace.TarShards(tmp_path / "2", metadata=next(iter(place.values())))
     assert shards.load_sample(0, 0).captions == "a dog"
 
 
@@ -108,7 +108,7 @@ def test_captions_that_are_written_while_it_is_scanned(tar: Path, one_file: bool
     index_tars(tar, **how, hash=True, progress=progress)
     assert written == [1]
     source = {"metadata": place} if one_file else {}
-    assert penstock.TarShards(tar, **source).load_sample(0, 0).captions == "by hand"
+    assert headrace.TarShards(tar, **source).load_sample(0, 0).captions == "by hand"
 
 
 def test_hashes_and_words_of_others_stay(tar: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_range_leaves_the_other_tars_of_one_file(tmp_path: Path) -> None:
 
 
 def first_caption(tar: Path) -> object:
-    return penstock.TarShards(tar).load_sample(0, 0).captions
+    return headrace.TarShards(tar).load_sample(0, 0).captions
 
 
 @pytest.mark.parametrize("source", ["tar", "folder"])
@@ -185,7 +185,7 @@ def test_an_index_in_the_other_form_does_not_go_stale(tar: Path) -> None:
     write_tar(tar, [("c.jpg", b"3" * 20_000)])
     index_tars(tar)
     for left in (".json", ".idx.arrow"):
-        shards = penstock.TarShards(tar)
+        shards = headrace.TarShards(tar)
         assert shards.list_files_in_shard(0) == ["c.jpg"]
         tar.with_suffix(left).unlink()
 
@@ -269,5 +269,5 @@ def test_captions_of_what_is_no_name(tar: Path, captions: dict) -> None:
     index_tars(tar)
     with pytest.raises(OptionError, match="names of members or keys"):
         write_captions(tar.with_suffix(".json"), captions)
-    with pytest.raises(PenstockError, match="is a folder"):
+    with pytest.raises(HeadraceError, match="is a folder"):
         write_captions(tar.parent, {"a": "x"})

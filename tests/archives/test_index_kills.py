@@ -1,4 +1,4 @@
-"""Runs of ``penstock index`` at the same time, interrupted and killed."""
+"""Runs of ``headrace index`` at the same time, interrupted and killed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from tar_making import write_tar
 from warm_interpreters import PATIENCE_S, ColdProcess, WarmProcess
 
-from penstock.archives import index_tars
-from penstock.archives.tar.arrow_index import ArrowIndexes
+from headrace.archives import index_tars
+from headrace.archives.tar.arrow_index import ArrowIndexes
 
-INDEX = ["-m", "penstock", "index"]
+INDEX = ["-m", "headrace", "index"]
 
 
 def many(folder: Path, tars: int = 40) -> Path:
@@ -60,7 +60,7 @@ def test_ctrl_c_is_told_in_one_line(tmp_path: Path, start: type[WarmProcess], wo
         run.send_signal(signal.SIGINT)
         ended = run.finish()
     assert ended.returncode == 130, ended.stderr
-    assert ended.stderr.splitlines()[-1] == "penstock index: interrupted"
+    assert ended.stderr.splitlines()[-1] == "headrace index: interrupted"
     assert "Traceback" not in ended.stderr
 
 
@@ -72,7 +72,7 @@ def test_a_worker_that_is_killed(tmp_path: Path) -> None:
         os.kill(int(children[-1]), signal.SIGKILL)
         ended = run.finish()
     assert ended.returncode == 2, ended.stderr
-    assert "penstock index: a process that indexes tars was killed, at " in ended.stderr
+    assert "headrace index: a process that indexes tars was killed, at " in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

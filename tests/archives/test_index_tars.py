@@ -12,12 +12,12 @@ from servers.hub import HubServer
 from servers.s3 import S3Server
 from tar_making import member, scanned, write_tar
 
-from penstock.archives import index_tars
-from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from penstock.archives.tar.index_files import convert_indexes, verify_tars
-from penstock.archives.tar.json_index import json_index
-from penstock.archives.tar.own_files import place_below, read_index, write_index
-from penstock.errors import NothingFoundError, OptionError, ReadError
+from headrace.archives import index_tars
+from headrace.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
+from headrace.archives.tar.index_files import convert_indexes, verify_tars
+from headrace.archives.tar.json_index import json_index
+from headrace.archives.tar.own_files import place_below, read_index, write_index
+from headrace.errors import NothingFoundError, OptionError, ReadError
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (7).to_bytes(4, "big") + (5).to_bytes(4, "big")
 
@@ -337,5 +337,5 @@ def test_verification(folder: Path, tmp_path: Path) -> None:
     found = verify_tars(folder, tmp_path / "out")
     assert any("SHA-256" in problem for problem in found["a.tar"])
     assert found["x/a.tar"]
-    assert "has no index; make one with: penstock index" in found["x/y/b.tar"][0]
+    assert "has no index; make one with: headrace index" in found["x/y/b.tar"][0]
     assert not verify_tars(folder / "a.tar", tmp_path / "out", hash=False)["a.tar"]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.archives.packed_rows import MARK, PackedRows
-from penstock.errors import ReadError, SchemaError
+from headrace.archives.packed_rows import MARK, PackedRows
+from headrace.errors import ReadError, SchemaError
 
 
 def where(place: int) -> str:
@@ -202,7 +202,7 @@ def test_columns_that_cannot_be_packed() -> None:
 
 
 def test_cells_of_more_than_an_array_holds_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.archives.pieces._ROOM_BYTES", 1000)
+    monkeypatch.setattr("headrace.archives.pieces._ROOM_BYTES", 1000)
     table = pa.table({"n": range(50), "b": [bytes([i]) * 100 for i in range(50)]})
     packed = PackedRows(table.schema)
     records = list(packed.records(table))

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from warm_interpreters import WarmProcess
 
-from penstock import ReadError
-from penstock.archives import reading_process
-from penstock.archives.reading_process import RecordServer
-from penstock.tables.lance.native import Failed
-from penstock.tables.lance.process import LanceProcess
+from headrace import ReadError
+from headrace.archives import reading_process
+from headrace.archives.reading_process import RecordServer
+from headrace.tables.lance.native import Failed
+from headrace.tables.lance.process import LanceProcess
 
 
 def interrupted(process: int, ask: Callable[[], Any]) -> None:
@@ -65,7 +65,7 @@ def test_an_answer_of_lance_is_not_that_to_the_next_question(tmp_path: Path) -> 
 
 FORKED_MEANWHILE = """
 import os, signal, time
-from penstock.tables.lance.process import LanceProcess
+from headrace.tables.lance.process import LanceProcess
 
 began = time.monotonic()
 with LanceProcess():

@@ -5,10 +5,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from penstock.archives.tar.index import TarFacts, TarIndex
-from penstock.archives.tar.json_index import read_json_index
-from penstock.errors import StaleIndexError, WriteError
+from headrace.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
+from headrace.archives.tar.index import TarFacts, TarIndex
+from headrace.archives.tar.json_index import read_json_index
+from headrace.errors import StaleIndexError, WriteError
 
 COUNT = 1000
 
@@ -164,11 +164,11 @@ def test_what_is_said_of_a_tar_and_cannot_be(tmp_path, change):
     write_arrow_indexes(path, [("s.tar", index_of())])
     with pa.ipc.open_file(str(path)) as file:
         batch, schema = file.get_batch(0), file.schema
-    about = json.loads(schema.metadata[b"penstock.tar_index"])
+    about = json.loads(schema.metadata[b"headrace.tar_index"])
     about["tars"][0] |= change
     if change == {"members": None}:
         del about["tars"][0]["members"]
-    schema = schema.with_metadata({"penstock.tar_index": json.dumps(about)})
+    schema = schema.with_metadata({"headrace.tar_index": json.dumps(about)})
     with pa.ipc.new_file(str(path), schema) as file:
         file.write_batch(batch)
     with pytest.raises(StaleIndexError, match="the place"):
@@ -179,7 +179,7 @@ def test_what_is_said_of_a_tar_and_cannot_be(tmp_path, change):
 def test_another_arrow_file_is_refused(tmp_path, metadata):
     schema = pa.schema([("name", pa.string())])
     if metadata is not None:
-        schema = schema.with_metadata({"penstock.tar_index": json.dumps(metadata)})
+        schema = schema.with_metadata({"headrace.tar_index": json.dumps(metadata)})
     with pa.ipc.new_file(str(tmp_path / "s.idx.arrow"), schema):
         pass
     with pytest.raises(StaleIndexError, match=r"s\.idx"):

@@ -8,8 +8,8 @@ import pytest
 from sample_tars import write_tar
 from servers.http_files import HttpServer
 
-from penstock import NothingFoundError, OptionError, TarShards
-from penstock.archives.tar.braces import without_braces
+from headrace import NothingFoundError, OptionError, TarShards
+from headrace.archives.tar.braces import without_braces
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.archives.tar.bucket_lists import list_file_buckets, list_sample_buckets
-from penstock.archives.tar.buckets import AspectBuckets, BucketRule, aspect_buckets
-from penstock.archives.tar.index import TarIndex
-from penstock.errors import OptionError
+from headrace.archives.tar.bucket_lists import list_file_buckets, list_sample_buckets
+from headrace.archives.tar.buckets import AspectBuckets, BucketRule, aspect_buckets
+from headrace.archives.tar.index import TarIndex
+from headrace.errors import OptionError
 
 Member = tuple[str, int, int]
 

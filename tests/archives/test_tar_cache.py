@@ -29,10 +29,10 @@ from tars_served import (  # noqa: F401  # fixtures
 )
 from warm_interpreters import WarmProcess
 
-from penstock import TarShards
-from penstock.archives.opening import access_of
-from penstock.errors import ReadError
-from penstock.storage import DiskCache
+from headrace import TarShards
+from headrace.archives.opening import access_of
+from headrace.errors import ReadError
+from headrace.storage import DiskCache
 
 
 def test_nothing_is_fetched_twice(http_server: HttpServer, indices: Path, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_nothing_is_fetched_twice(http_server: HttpServer, indices: Path, tmp_pa
 READ_ALL = """
 import sys
 from hashlib import sha256
-from penstock import TarShards
+from headrace import TarShards
 cache, *urls = sys.argv[1:]
 digest = sha256()
 for sample in TarShards(urls, cache_dir=cache).samples():

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.archives import write_captions
-from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from penstock.archives.tar.captions import canonical_captions
-from penstock.archives.tar.index import TarIndex
-from penstock.archives.tar.json_index import json_index, read_json_index
-from penstock.errors import NothingFoundError, OptionError
+from headrace.archives import write_captions
+from headrace.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
+from headrace.archives.tar.captions import canonical_captions
+from headrace.archives.tar.index import TarIndex
+from headrace.archives.tar.json_index import json_index, read_json_index
+from headrace.errors import NothingFoundError, OptionError
 
 FILES = {
     "x.jpg": {"offset": 512, "size": 9, "caption": "old", "score": 1},

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.archives.tar.checks import check_index, verify_index
-from penstock.archives.tar.index import TarFacts, TarIndex
-from penstock.archives.tar.json_index import read_json_index
-from penstock.archives.tar.scanning import scan_tar
-from penstock.errors import StaleIndexError
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
+from headrace.archives.tar.checks import check_index, verify_index
+from headrace.archives.tar.index import TarFacts, TarIndex
+from headrace.archives.tar.json_index import read_json_index
+from headrace.archives.tar.scanning import scan_tar
+from headrace.errors import StaleIndexError
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
 
 SIZE = 10_240
 PAYLOADS = {"a.jpg": b"a" * 700, "a.json": b"{}", "b.jpg": b"b" * 1024, "b.txt": b""}
@@ -78,7 +78,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_an_index_that_cannot_be_right_is_refused(case):
     index, told = WRONG[case]
-    with pytest.raises(StaleIndexError, match=rf"s\.tar: .*{told}.*penstock index"):
+    with pytest.raises(StaleIndexError, match=rf"s\.tar: .*{told}.*headrace index"):
         check_index(index, SIZE, "s.tar")
 
 

@@ -18,19 +18,19 @@ import pyarrow as pa
 import pytest
 from tars_made import Member, members, write_shards, write_tar
 
-from penstock.archives import index_tars
-from penstock.archives.opening import access_of
-from penstock.archives.tar.arrow_index import write_arrow_indexes
-from penstock.archives.tar.collection import TarCollection
-from penstock.archives.tar.finding import find_tars
-from penstock.archives.tar.held_indexes import HeldIndexes
-from penstock.archives.tar.index import TarIndex
-from penstock.archives.tar.json_index import read_json_index
-from penstock.archives.tar.payloads import Payloads
-from penstock.archives.tar.scanning import scan_tar
-from penstock.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
+from headrace.archives import index_tars
+from headrace.archives.opening import access_of
+from headrace.archives.tar.arrow_index import write_arrow_indexes
+from headrace.archives.tar.collection import TarCollection
+from headrace.archives.tar.finding import find_tars
+from headrace.archives.tar.held_indexes import HeldIndexes
+from headrace.archives.tar.index import TarIndex
+from headrace.archives.tar.json_index import read_json_index
+from headrace.archives.tar.payloads import Payloads
+from headrace.archives.tar.scanning import scan_tar
+from headrace.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
 
 
 def find(source: Any, metadata: Any = None, **options: Any) -> TarCollection:
@@ -226,7 +226,7 @@ def test_the_index_of_another_tar_is_refused(tmp_path: Path, format: Any) -> Non
     ending = {"json": ".json", "arrow": ".idx.arrow"}[format]
     os.rename(tmp_path / f"shard_0000{ending}", tmp_path / f"shard_0001{ending}")
     collection = find(paths[1])
-    with pytest.raises(StaleIndexError, match=r"shard_0001\.tar.*penstock index"):
+    with pytest.raises(StaleIndexError, match=r"shard_0001\.tar.*headrace index"):
         collection.index(0)
     with pytest.raises(StaleIndexError):
         Payloads(collection).read(0, [0])

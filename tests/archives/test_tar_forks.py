@@ -14,10 +14,10 @@ from servers.http_files import HttpServer
 from tars_made import members, tar_bytes, write_shards
 from torch.utils.data import DataLoader, Dataset
 
-from penstock import TarShards
-from penstock.archives import index_tars
-from penstock.archives.tar.held_indexes import HeldIndexes
-from penstock.archives.tar.index import TarIndex
+from headrace import TarShards
+from headrace.archives import index_tars
+from headrace.archives.tar.held_indexes import HeldIndexes
+from headrace.archives.tar.index import TarIndex
 
 SHARDS = [members(25, seed) for seed in range(3)]
 EVERYTHING = [payload for shard in SHARDS for _, payload in shard[::2]]

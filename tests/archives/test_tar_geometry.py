@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tar_making import scanned, write_tar
 
-from penstock.archives.tar.geometry import image_size, jpeg_size
+from headrace.archives.tar.geometry import image_size, jpeg_size
 
 KINDS = {
     "jpeg": ("JPEG", {}),

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.archives.tar.grouping import WHOLE, grouped, sample_keys
-from penstock.archives.tar.index import TarIndex
+from headrace.archives.tar.grouping import WHOLE, grouped, sample_keys
+from headrace.archives.tar.index import TarIndex
 
 NAMES = st.lists(st.text("ab./é", min_size=1, max_size=6), max_size=12)
 

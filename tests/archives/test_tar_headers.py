@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tar_making import END, by_tarfile, header, listed, member, pax, scanned, write_tar
 
-from penstock.archives.tar.headers import HeaderError, first_broken, header_rows, pax_records
-from penstock.errors import ReadError
+from headrace.archives.tar.headers import HeaderError, first_broken, header_rows, pax_records
+from headrace.errors import ReadError
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 

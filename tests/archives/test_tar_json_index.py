@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from json_entries import PLACE, entry, read, said_again
 
-from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from penstock.archives.tar.index import TarFacts, TarIndex
-from penstock.archives.tar.json_index import json_index, read_json_index
+from headrace.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
+from headrace.archives.tar.index import TarFacts, TarIndex
+from headrace.archives.tar.json_index import json_index, read_json_index
 
 WEBSHART = {
     "path": "s.tar",

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.archives.tar.json_index import json_index, read_json_index
-from penstock.archives.tar.json_pieces import parsed_in_pieces
-from penstock.errors import StaleIndexError
+from headrace.archives.tar.json_index import json_index, read_json_index
+from headrace.archives.tar.json_pieces import parsed_in_pieces
+from headrace.errors import StaleIndexError
 
 MANY = 9_000  # entries, which are several pieces
 

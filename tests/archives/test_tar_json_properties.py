@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_entries import entry, read, said_again
 
-from penstock.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from penstock.archives.tar.index import TarIndex
-from penstock.archives.tar.json_index import json_index
+from headrace.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
+from headrace.archives.tar.index import TarIndex
+from headrace.archives.tar.json_index import json_index
 
 
 def by_offset(document: dict) -> dict:

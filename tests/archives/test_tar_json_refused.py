@@ -5,8 +5,8 @@ import json
 import pytest
 from json_entries import PLACE, entry, read
 
-from penstock.archives.tar.json_index import json_index, read_json_index
-from penstock.errors import StaleIndexError
+from headrace.archives.tar.json_index import json_index, read_json_index
+from headrace.errors import StaleIndexError
 
 BAD = {
     "not json": (b'{"files": {"x.jpg"', "not JSON"),

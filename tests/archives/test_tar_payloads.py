@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tars_made import members, tar_bytes, write_shards, write_tar
 
-from penstock.archives import index_tars
-from penstock.archives.opening import access_of
-from penstock.archives.tar import mapped_tars
-from penstock.archives.tar.collection import TarCollection
-from penstock.archives.tar.mapped_tars import MappedTar, MappedTars
-from penstock.archives.tar.payloads import Payloads
-from penstock.errors import FileChangedError, ReadError
-from penstock.model import DataFileInfo
+from headrace.archives import index_tars
+from headrace.archives.opening import access_of
+from headrace.archives.tar import mapped_tars
+from headrace.archives.tar.collection import TarCollection
+from headrace.archives.tar.mapped_tars import MappedTar, MappedTars
+from headrace.archives.tar.payloads import Payloads
+from headrace.errors import FileChangedError, ReadError
+from headrace.model import DataFileInfo
 
 SHARDS = [[*members(30 + seed, seed), ("empty.txt", b"")] for seed in range(3)]
 Pairs = list[tuple[int, int]]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tars_made import members, write_tar
 
-from penstock import TarShards
-from penstock.archives import index_tars
-from penstock.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
+from headrace import TarShards
+from headrace.archives import index_tars
+from headrace.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
 
 
 def huge_tar(path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_stale_index(tmp_path: Path) -> None:
         lambda: len(shards),
         lambda: shards.open_shard(0),
     ):
-        with pytest.raises(StaleIndexError, match=r"a\.tar.*penstock index"):
+        with pytest.raises(StaleIndexError, match=r"a\.tar.*headrace index"):
             ask()
 
 

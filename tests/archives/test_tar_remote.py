@@ -34,9 +34,9 @@ from tars_served import (  # noqa: F401  # fixtures
     served,
 )
 
-from penstock import TarShards
-from penstock.archives import index_tars
-from penstock.errors import AccessDeniedError, FileChangedError, ReadError, StaleIndexError
+from headrace import TarShards
+from headrace.archives import index_tars
+from headrace.errors import AccessDeniedError, FileChangedError, ReadError, StaleIndexError
 
 
 def test_samples_of_a_web_server(http_server: HttpServer, indices: Path) -> None:
@@ -98,7 +98,7 @@ def test_samples_that_lie_side_by_side_are_one_request(
 def test_all_samples_are_read_ahead_and_once(
     http_server: HttpServer, indices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.archives.tar.sequence._BLOCK_BYTES_ELSEWHERE", 100_000)
+    monkeypatch.setattr("headrace.archives.tar.sequence._BLOCK_BYTES_ELSEWHERE", 100_000)
     shards = TarShards(served(http_server), metadata=indices / "meta")
     assert len(shards) == 120
     seen_since(http_server)
@@ -126,7 +126,7 @@ def test_tars_without_an_index_are_scanned_once(
     urls = served(http_server)
     assert payloads_of(TarShards(urls)) == EVERYTHING
     assert caplog.text.count("has no index") == 3
-    kept = list((tmp_path / "home" / "penstock" / "indexes").iterdir())
+    kept = list((tmp_path / "home" / "headrace" / "indexes").iterdir())
     assert len(kept) == 3
     caplog.clear()
     seen_since(http_server)
@@ -142,7 +142,7 @@ def test_an_index_that_was_kept_and_is_damaged_is_made_again(
 ) -> None:
     urls = served(http_server)
     assert len(TarShards(urls)) == 120
-    for path in (tmp_path / "home" / "penstock" / "indexes").iterdir():
+    for path in (tmp_path / "home" / "headrace" / "indexes").iterdir():
         path.write_bytes(path.read_bytes()[:100])
     assert payloads_of(TarShards(urls)) == EVERYTHING
     assert payloads_of(TarShards(urls)) == EVERYTHING

@@ -10,9 +10,9 @@ import pytest
 from shards_opened import one_tar, png
 from tars_made import members, write_tar
 
-from penstock import TarShards
-from penstock.archives import index_tars
-from penstock.errors import ReadError
+from headrace import TarShards
+from headrace.archives import index_tars
+from headrace.errors import ReadError
 
 # --- what is said of samples
 

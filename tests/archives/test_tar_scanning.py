@@ -14,11 +14,11 @@ import pytest
 from servers.http_files import HttpServer
 from tar_making import END, by_tarfile, header, listed, member, pax, scanned, write_tar
 
-from penstock.archives.tar.index_places import file_of
-from penstock.archives.tar.scanning import scan_tar
-from penstock.errors import FileChangedError, ReadError
-from penstock.model import DataFileInfo
-from penstock.storage import Access, LocalStore, Meter
+from headrace.archives.tar.index_places import file_of
+from headrace.archives.tar.scanning import scan_tar
+from headrace.errors import FileChangedError, ReadError
+from headrace.model import DataFileInfo
+from headrace.storage import Access, LocalStore, Meter
 
 
 def samples(count: int, size: int = 3000, first: int = 0) -> list[tuple[str, bytes]]:

@@ -16,14 +16,14 @@ import pytest
 from shards_opened import SHARDS, folder, one_tar, shards  # noqa: F401  # fixtures
 from tars_made import members, write_tar
 
-from penstock import TarShards
-from penstock.archives import index_tars
-from penstock.archives.tar.arrow_index import write_arrow_indexes
-from penstock.archives.tar.scanning import scan_tar
-from penstock.archives.tar.sequence import samples_of
-from penstock.errors import StaleIndexError
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
+from headrace import TarShards
+from headrace.archives import index_tars
+from headrace.archives.tar.arrow_index import write_arrow_indexes
+from headrace.archives.tar.scanning import scan_tar
+from headrace.archives.tar.sequence import samples_of
+from headrace.errors import StaleIndexError
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
 
 # --- files and samples
 
@@ -93,7 +93,7 @@ def test_blocks_of_any_size_hold_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     shards = one_tar(tmp_path, shard)
     expected = [sample.fields for sample in shards.samples()]
     for size in (1, 700, 5000, 1 << 30):
-        monkeypatch.setattr("penstock.archives.tar.sequence._BLOCK_BYTES_HERE", size)
+        monkeypatch.setattr("headrace.archives.tar.sequence._BLOCK_BYTES_HERE", size)
         assert [sample.fields for sample in shards.samples()] == expected
     assert len(expected) == 32
 
@@ -156,7 +156,7 @@ def test_what_an_index_embeds_and_is_damaged(tmp_path: Path, column: str) -> Non
     sample = TarShards(path).load_sample(0, 0)
     with pytest.raises(StaleIndexError, match=rf"(?i)s\.tar: the {column}.*'a\.jpg'") as caught:
         getattr(sample, column)
-    assert "penstock index" in str(caught.value)
+    assert "headrace index" in str(caught.value)
 
 
 def test_names_that_lead_elsewhere_are_only_names(tmp_path: Path) -> None:

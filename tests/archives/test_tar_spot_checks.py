@@ -13,13 +13,13 @@ import pytest
 from servers.http_files import HttpServer
 from tar_making import END, header, member, pax, scanned, write_tar
 
-from penstock import TarShards
-from penstock.archives import index_tars
-from penstock.archives.opening import access_of
-from penstock.archives.tar.collection import TarCollection
-from penstock.archives.tar.index import TarFacts
-from penstock.archives.tar.json_index import json_index, read_json_index
-from penstock.errors import StaleIndexError
+from headrace import TarShards
+from headrace.archives import index_tars
+from headrace.archives.opening import access_of
+from headrace.archives.tar.collection import TarCollection
+from headrace.archives.tar.index import TarFacts
+from headrace.archives.tar.json_index import json_index, read_json_index
+from headrace.errors import StaleIndexError
 
 PAYLOAD = b"hello"
 LEGAL = {

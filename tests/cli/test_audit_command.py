@@ -1,4 +1,4 @@
-"""``penstock audit``: factories by name, locations by URL, exit codes, the documented example."""
+"""``headrace audit``: factories by name, locations by URL, exit codes, the documented example."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from warm_interpreters import run_warm
 
-from penstock.cli import main
-from penstock.cli.audit import ColumnIds, LocationLoaders
-from penstock.errors import OptionError
+from headrace.cli import main
+from headrace.cli.audit import ColumnIds, LocationLoaders
+from headrace.errors import OptionError
 
 ROOT = Path(__file__).parents[2]
 PATIENTLY = ("--timeout", "300")
@@ -56,7 +56,7 @@ def write_module(folder: Path, name: str, step: str) -> str:
 
 
 def audit_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return run_warm("-m", "penstock", "audit", *arguments, *PATIENTLY, cwd=cwd)
+    return run_warm("-m", "headrace", "audit", *arguments, *PATIENTLY, cwd=cwd)
 
 
 def test_a_factory_of_the_working_directory_is_found_and_acquitted(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_makes_no_sense_is_one_line_and_exit_code_2(
 ) -> None:
     assert main(["audit", *arguments]) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"penstock audit: {says}")
+    assert told.startswith(f"headrace audit: {says}")
     assert told.count("\n") == 1
 
 
@@ -129,7 +129,7 @@ def test_the_documented_example_prints_what_the_documentation_shows(tmp_path: Pa
     (module,) = re.findall(r"`forgetful.py`:\n\n```py\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "forgetful.py").write_text(module)
     command, shown = re.findall(
-        r"```console\n\$ penstock audit (forgetful.*?)\n(.*?)```", PAGE, re.DOTALL
+        r"```console\n\$ headrace audit (forgetful.*?)\n(.*?)```", PAGE, re.DOTALL
     )[0]
     done = audit_command(*command.split(), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, shown), done.stderr

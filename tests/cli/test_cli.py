@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import penstock
-from penstock.cli import COMMANDS, main
+import headrace
+from headrace.cli import COMMANDS, main
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_error_is_one_line_and_exit_code_2(
     assert main(["inspect", str(missing)]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith("penstock inspect: ")
+    assert told.err.startswith("headrace inspect: ")
     assert str(missing) in told.err
     assert told.err.count("\n") == 1
 
@@ -80,9 +80,9 @@ def test_unknown_format_is_one_line_and_exit_code_2(
 
 
 def test_version_of_module_and_command() -> None:
-    command = [sys.executable, "-m", "penstock", "--version"]
+    command = [sys.executable, "-m", "headrace", "--version"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told == f"penstock {penstock.__version__}\n"
+    assert told == f"headrace {headrace.__version__}\n"
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

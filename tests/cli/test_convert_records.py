@@ -1,4 +1,4 @@
-"""``penstock convert --to array-record``: what it prints, and the exit codes."""
+"""``headrace convert --to array-record``: what it prints, and the exit codes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from warm_interpreters import run_warm
 
-from penstock.access.array_record.backend import ArrayRecordBackend
-from penstock.cli import main
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.cli import main
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_records_of_records(source: Path, tmp_path: Path, kind: str) -> None:
 
 LANCE = """
 import sys, lance, pyarrow
-from penstock.cli import main
+from headrace.cli import main
 lance.write_dataset(pyarrow.table({"id": range(300)}), sys.argv[1], max_rows_per_file=100)
 sys.exit(main(["convert", sys.argv[1], sys.argv[2], "--to", "array-record"]))
 """

@@ -1,4 +1,4 @@
-"""``penstock convert`` into tars and out of them, and never into its own source."""
+"""``headrace convert`` into tars and out of them, and never into its own source."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from warm_interpreters import run_warm
 
-import penstock
-from penstock.access.array_record.backend import ArrayRecordBackend
-from penstock.cli import main
+import headrace
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.cli import main
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_columns_as_fields(tmp_path: Path) -> None:
     tar = tmp_path / "out" / "train-000.tar"
     assert names(tar) == ["a.jpg", "a.cls", "b.jpg", "b.cls"]
     assert (tmp_path / "out" / "train-000.idx.arrow").exists()
-    row = penstock.open(str(tar)).backend.get_row(1)
+    row = headrace.open(str(tar)).backend.get_row(1)
     assert (row["jpg"], row["cls"]) == (b"2", b"4")
 
 
@@ -79,7 +79,7 @@ def test_less_in_the_index(folder: Path, tmp_path: Path) -> None:
     assert "hash_lfs" not in said
     assert not {"sha256", "json_metadata"} & said["files"]["000000003.jpg"].keys()
     assert convert(folder, tmp_path / "bare", "--to", "tar", "--index", "none") == 0
-    assert sorted(os.listdir(tmp_path / "bare")) == ["_penstock_tars.json", "shard_00000.tar"]
+    assert sorted(os.listdir(tmp_path / "bare")) == ["_headrace_tars.json", "shard_00000.tar"]
 
 
 def test_tables_of_json_as_files(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_records_into_their_own_directory(
 
 LANCE = """
 import sys, lance, pyarrow
-from penstock.cli import main
+from headrace.cli import main
 table = sys.argv[1]
 lance.write_dataset(pyarrow.table({"id": range(30), "bin": [b"x"] * 30}), table)
 print([

@@ -1,4 +1,4 @@
-"""``penstock convert --to video-frames``, in processes of its own."""
+"""``headrace convert --to video-frames``, in processes of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warm_interpreters import run_warm
 
 READ = """
 import sys
-from penstock.access.video.backend import VideoFramesBackend
+from headrace.access.video.backend import VideoFramesBackend
 windows = VideoFramesBackend(sys.argv[1], window_length=2, hop_size=2)
 print(len(windows), windows.get_row(0)["video"].shape, windows.segment_filename(1))
 """
@@ -34,7 +34,7 @@ def videos(tmp_path: Path) -> Path:
 def test_videos_are_converted(videos: Path, tmp_path: Path) -> None:
     target = tmp_path / "frames.lance"
     options = ["--to", "video-frames", "--size", "12", "--fps", "5", "--codec", "jpeg"]
-    done = run_warm("-m", "penstock", "convert", videos, target, *options)
+    done = run_warm("-m", "headrace", "convert", videos, target, *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"10 frames of 1 video: {target}\n"
     assert "converting 100%" in done.stderr
@@ -44,10 +44,10 @@ def test_videos_are_converted(videos: Path, tmp_path: Path) -> None:
 
 def test_a_damaged_video_is_one_line_or_left_out(videos: Path, tmp_path: Path) -> None:
     (videos / "broken.mkv").write_text("no video")
-    command = ["-m", "penstock", "convert", videos, tmp_path / "frames.lance"]
+    command = ["-m", "headrace", "convert", videos, tmp_path / "frames.lance"]
     done = run_warm(*command, "--to", "video-frames")
     assert done.returncode == 2
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("penstock convert:")]
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("headrace convert:")]
     assert "broken.mkv is no video that can be read" in said
     done = run_warm(*command, "--to", "video-frames", "--on-error", "skip")
     assert done.returncode == 0, done.stderr

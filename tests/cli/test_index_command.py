@@ -1,4 +1,4 @@
-"""``penstock index``: what it prints, and the exit codes."""
+"""``headrace index``: what it prints, and the exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
+from headrace.cli import main
 
 
 def write_tar(path: Path, names: list[str]) -> Path:
@@ -59,7 +59,7 @@ def test_a_broken_tar(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "none.tar").write_bytes(b"x" * 600)
     assert main(["index", str(tar)]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith(f"penstock index: {tar}: it breaks off in member 'a.json'")
+    assert told.startswith(f"headrace index: {tar}: it breaks off in member 'a.json'")
     assert "the last good member is 'a.jpg'" in told
     assert main(["index", str(folder), "--keep-going"]) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""``penstock shuffle-into``: what it prints, and the exit codes."""
+"""``headrace shuffle-into``: what it prints, and the exit codes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from warm_interpreters import run_warm
 
-from penstock.cli import main
-from penstock.cli.shuffle_into import Bar
+from headrace.cli import main
+from headrace.cli.shuffle_into import Bar
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_target_that_is_there(
     assert main(arguments) == 0
     assert main(arguments) == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("penstock shuffle-into: ")
+    assert told.startswith("headrace shuffle-into: ")
     assert "is not empty" in told
     assert main([*arguments, "--overwrite"]) == 0
 
@@ -64,14 +64,14 @@ def test_what_makes_no_sense(
 ) -> None:
     assert main(["shuffle-into", str(source), str(tmp_path / "out"), *arguments]) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"penstock shuffle-into: {says}")
+    assert told.startswith(f"headrace shuffle-into: {says}")
     assert told.count("\n") == 1
 
 
 def test_the_module_as_a_command(source: Path, tmp_path: Path) -> None:
-    done = run_warm("-m", "penstock", "shuffle-into", source, tmp_path / "out")
+    done = run_warm("-m", "headrace", "shuffle-into", source, tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, f"5,000 rows in 1 parquet part: {tmp_path}/out\n")
-    assert json.loads((tmp_path / "out" / "_penstock_shuffled.json").read_text())["rows"] == 5_000
+    assert json.loads((tmp_path / "out" / "_headrace_shuffled.json").read_text())["rows"] == 5_000
 
 
 class Terminal(io.StringIO):

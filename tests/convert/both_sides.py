@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.convert import arrivals
-from penstock.convert import outgoing as sending
-from penstock.convert.outgoing import outgoing
+from headrace.convert import arrivals
+from headrace.convert import outgoing as sending
+from headrace.convert.outgoing import outgoing
 
 __all__ = ["SIZE", "WORKER", "both_sides", "received", "sent"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.convert import Block, Converter
-from penstock.errors import OptionError, SchemaError
+from headrace.convert import Block, Converter
+from headrace.errors import OptionError, SchemaError
 
 FORMATS = ["torch", "numpy", "arrow", "dict"]
 TABLE = pa.table(

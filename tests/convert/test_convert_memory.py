@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from penstock.convert import Converter
+from headrace.convert import Converter
 
 SHARED = [
     pa.array(np.arange(10, dtype="f4")),

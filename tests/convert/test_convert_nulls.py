@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from arrow_versions import HAS_VIEWS
 
-from penstock.convert import Converter
-from penstock.errors import ConversionError, OptionError, SchemaError
+from headrace.convert import Converter
+from headrace.errors import ConversionError, OptionError, SchemaError
 
 FLOATS = [pa.float16(), pa.float32(), pa.float64(), pa.decimal128(5, 2), pa.decimal256(40, 1)]
 WHOLE = [

@@ -10,8 +10,8 @@ import pytest
 import torch
 from arrow_versions import HAS_VIEWS
 
-from penstock.convert import Block, Converter
-from penstock.errors import ConversionError, OptionError, SchemaError
+from headrace.convert import Block, Converter
+from headrace.errors import ConversionError, OptionError, SchemaError
 
 ROWS = [[1, 2**53 + 1], [], [4, 5, 6], [7]]
 LIST_TYPES = [

@@ -10,8 +10,8 @@ import pyarrow.types as pt
 from hypothesis import Phase, given, reject, settings
 from hypothesis import strategies as st
 
-from penstock.convert import Block, Converter
-from penstock.errors import ConversionError
+from headrace.convert import Block, Converter
+from headrace.errors import ConversionError
 
 INTEGERS = [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 NUMBERS = [*INTEGERS, pa.bool_(), pa.float32(), pa.float64(), pa.dictionary(pa.int8(), pa.int64())]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from arrow_versions import HAS_VIEWS
 
-from penstock.convert import Block, Converter
-from penstock.errors import ConversionError, SchemaError
+from headrace.convert import Block, Converter
+from headrace.errors import ConversionError, SchemaError
 
 
 @dataclass(frozen=True)

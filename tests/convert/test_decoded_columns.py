@@ -12,10 +12,10 @@ import pytest
 import torch
 from sample_tars import npy
 
-from penstock.convert import Block, Converter
-from penstock.convert.decoded import JSON, NPY, PICKLE, decoded_field, npy_array, npy_header
-from penstock.convert.packing import pack, unpack
-from penstock.errors import ConversionError, OptionError
+from headrace.convert import Block, Converter
+from headrace.convert.decoded import JSON, NPY, PICKLE, decoded_field, npy_array, npy_header
+from headrace.convert.packing import pack, unpack
+from headrace.errors import ConversionError, OptionError
 
 SAME = [np.full((2, 3), i, np.float32) for i in range(5)]
 SHAPES = [np.arange(3 * (i + 1), dtype=np.uint8).reshape(3, -1) for i in range(5)]

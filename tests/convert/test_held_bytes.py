@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.convert import Block, Converter
-from penstock.convert.decoded import HELD, decoded_field
-from penstock.convert.lent import held_array
-from penstock.convert.packing import EndToEnd, pack, unpack
-from penstock.errors import ConversionError
+from headrace.convert import Block, Converter
+from headrace.convert.decoded import HELD, decoded_field
+from headrace.convert.lent import held_array
+from headrace.convert.packing import EndToEnd, pack, unpack
+from headrace.errors import ConversionError
 
 SCHEMA = pa.schema([decoded_field("data", HELD)])
 

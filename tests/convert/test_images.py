@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from warm_interpreters import WarmProcess
 
-from penstock.convert.images import _jpeg_pixels, decode_image
-from penstock.errors import MissingExtraError, ReadError
+from headrace.convert.images import _jpeg_pixels, decode_image
+from headrace.errors import MissingExtraError, ReadError
 
 RAMP = np.add.outer(np.arange(20) * 4, np.arange(30) * 4).astype(np.uint8)
 PIXELS = np.stack([RAMP, 255 - RAMP, np.full_like(RAMP, 77)], axis=2)
@@ -114,7 +114,7 @@ def test_a_header_that_promises_too_much() -> None:
 
 def test_without_pillow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "penstock\[images\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "headrace\[images\]"'):
         decode_image(b"")
 
 
@@ -155,7 +155,7 @@ FORKED_DURING_AN_IMPORT = """
 import os, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from penstock.convert.images import decode_image
+from headrace.convert.images import decode_image
 
 data = Path(sys.argv[1], "a.jpg").read_bytes()
 reader = threading.Thread(target=decode_image, args=(data,))

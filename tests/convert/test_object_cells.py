@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.convert import Converter
-from penstock.convert.blocks import Block
-from penstock.convert.objects import object_array
-from penstock.convert.packing import pack, unpack
+from headrace.convert import Converter
+from headrace.convert.blocks import Block
+from headrace.convert.objects import object_array
+from headrace.convert.packing import pack, unpack
 
 VALUES = [b"", b"a" * 7, bytes(range(256)), b"\x00\x00"]
 

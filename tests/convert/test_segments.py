@@ -16,12 +16,12 @@ import pytest
 import torch
 from both_sides import SIZE, WORKER, both_sides, received, sent
 
-from penstock import WorkerError
-from penstock.convert import arrivals
-from penstock.convert import outgoing as sending
-from penstock.convert.arrivals import forget_dead_senders, mapped_segments
-from penstock.convert.outgoing import contents, outgoing
-from penstock.convert.packing import Batch, pack, unpack
+from headrace import WorkerError
+from headrace.convert import arrivals
+from headrace.convert import outgoing as sending
+from headrace.convert.arrivals import forget_dead_senders, mapped_segments
+from headrace.convert.outgoing import contents, outgoing
+from headrace.convert.packing import Batch, pack, unpack
 
 KEPT_AT_MOST = 16
 

@@ -10,9 +10,9 @@ from multiprocessing.reduction import ForkingPickler
 import pytest
 from both_sides import SIZE, both_sides, received
 
-from penstock.convert import arrivals
-from penstock.convert.arrivals import mapped_segments
-from penstock.convert.outgoing import outgoing
+from headrace.convert import arrivals
+from headrace.convert.arrivals import mapped_segments
+from headrace.convert.outgoing import outgoing
 
 __all__ = ["both_sides"]
 pytestmark = pytest.mark.usefixtures("both_sides")

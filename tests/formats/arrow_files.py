@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from penstock.formats.arrow_ipc import ArrowFormat
-from penstock.model import DataFileInfo, FileSplit, RowRange
-from penstock.storage import LocalStore
+from headrace.formats.arrow_ipc import ArrowFormat
+from headrace.model import DataFileInfo, FileSplit, RowRange
+from headrace.storage import LocalStore
 
 STORE = LocalStore()
 

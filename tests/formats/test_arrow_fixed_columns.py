@@ -12,13 +12,13 @@ from arrow_files import COLUMNS, is_divisible, look, rows_of, tables, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import StructuredDataset
-from penstock.convert import Converter
-from penstock.errors import ReadError
-from penstock.formats import ipc_layout
-from penstock.formats.ipc_footer import file_batches
-from penstock.formats.ipc_rows import FixedColumns
-from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from headrace import StructuredDataset
+from headrace.convert import Converter
+from headrace.errors import ReadError
+from headrace.formats import ipc_layout
+from headrace.formats.ipc_footer import file_batches
+from headrace.formats.ipc_rows import FixedColumns
+from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
 
 
 @settings(deadline=None)

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import feather, ipc
 
-from penstock.errors import ReadError
-from penstock.formats.arrow_ipc import ArrowFormat
-from penstock.formats.ipc_footer import MALFORMED, file_batches, stream_batches
-from penstock.model import DataFileInfo, FileSplit, RowGroups, RowRange
-from penstock.storage import LocalStore
-from penstock.testing import FormatContract, assert_same_rows
+from headrace.errors import ReadError
+from headrace.formats.arrow_ipc import ArrowFormat
+from headrace.formats.ipc_footer import MALFORMED, file_batches, stream_batches
+from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from headrace.storage import LocalStore
+from headrace.testing import FormatContract, assert_same_rows
 
 STORE = LocalStore()
 

@@ -12,10 +12,10 @@ import pytest
 from arrow_files import look, rows_of, tables, write
 from pyarrow import ipc
 
-from penstock import StructuredDataset
-from penstock.errors import ReadError, SchemaError
-from penstock.formats import ipc_footer
-from penstock.model import RowRange
+from headrace import StructuredDataset
+from headrace.errors import ReadError, SchemaError
+from headrace.formats import ipc_footer
+from headrace.model import RowRange
 
 
 def change(path: Path, batch: int, edit: Callable[[bytearray, int], None]) -> None:

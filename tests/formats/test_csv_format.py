@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import OptionError, ReadError, SchemaError
-from penstock.formats.csv import CsvFormat
-from penstock.formats.protocol import FileFacts, Format
-from penstock.model import ByteRange, DataFileInfo, FileSplit
-from penstock.storage import store_for
-from penstock.testing import FormatContract
-from penstock.testing.chunks import with_facts
+from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.formats.csv import CsvFormat
+from headrace.formats.protocol import FileFacts, Format
+from headrace.model import ByteRange, DataFileInfo, FileSplit
+from headrace.storage import store_for
+from headrace.testing import FormatContract
+from headrace.testing.chunks import with_facts
 
 BLOCK_BYTES = 1 << 20
 

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from penstock import (
+from headrace import (
     NothingFoundError,
     OptionError,
     ReadError,
@@ -20,7 +20,7 @@ from penstock import (
     SkippedDataWarning,
     StructuredDataset,
 )
-from penstock.formats import discover
+from headrace.formats import discover
 
 
 def write(path: Path, rows: int = 10, start: int = 0, group: int = 5, **more: pa.Array) -> Path:
@@ -160,7 +160,7 @@ class Degrees(pa.ExtensionType):
     """A type made in Python, as a user may: it has no hash."""
 
     def __init__(self, storage: pa.DataType | None = None) -> None:
-        super().__init__(storage or pa.int64(), "penstock.tests.degrees")
+        super().__init__(storage or pa.int64(), "headrace.tests.degrees")
 
     def __arrow_ext_serialize__(self) -> bytes:
         return b""

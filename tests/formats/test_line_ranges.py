@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.formats.lines import (
+from headrace.formats.lines import (
     TextBlock,
     compression_of,
     first_lines,
@@ -19,7 +19,7 @@ from penstock.formats.lines import (
     shortest_failing_lines,
     without_compression,
 )
-from penstock.model import ByteRange
+from headrace.model import ByteRange
 
 LINES = st.lists(
     st.tuples(st.text("aé数,\r", max_size=6), st.sampled_from(["\n", "\r\n"])), max_size=12

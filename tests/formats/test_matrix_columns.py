@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import ipc
 
-from penstock import StructuredDataset, shuffle_into
-from penstock.convert.blocks import ArrowBlock
-from penstock.convert.objects import ObjectColumn
-from penstock.formats.blocks import cut_rows
-from penstock.formats.filters import rows_where
-from penstock.formats.parquet_excerpt import pick
-from penstock.matrices import rows_at, rows_kept, values_at
+from headrace import StructuredDataset, shuffle_into
+from headrace.convert.blocks import ArrowBlock
+from headrace.convert.objects import ObjectColumn
+from headrace.formats.blocks import cut_rows
+from headrace.formats.filters import rows_where
+from headrace.formats.parquet_excerpt import pick
+from headrace.matrices import rows_at, rows_kept, values_at
 
 ROWS = 1_003
 INT = pa.int32()

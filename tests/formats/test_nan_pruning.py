@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import StructuredDataset
-from penstock.formats.nan_pruning import bounds_tell_all
+from headrace import StructuredDataset
+from headrace.formats.nan_pruning import bounds_tell_all
 
 X, ID, S = pc.field("x"), pc.field("id"), pc.field("s", "y")
 NAN = float("nan")

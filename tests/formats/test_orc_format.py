@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import orc
 
-from penstock.errors import ReadError
-from penstock.formats.orc import OrcFormat
-from penstock.formats.orc_footer import MALFORMED, read_stripe_statistics, read_tail
-from penstock.formats.orc_wire import decompress
-from penstock.model import DataFileInfo, FileSplit, RowRange
-from penstock.storage import LocalStore
-from penstock.testing import FormatContract, assert_same_rows
+from headrace.errors import ReadError
+from headrace.formats.orc import OrcFormat
+from headrace.formats.orc_footer import MALFORMED, read_stripe_statistics, read_tail
+from headrace.formats.orc_wire import decompress
+from headrace.model import DataFileInfo, FileSplit, RowRange
+from headrace.storage import LocalStore
+from headrace.testing import FormatContract, assert_same_rows
 
 STORE = LocalStore()
 COMPRESSIONS = ["uncompressed", "zlib", "snappy", "lz4", "zstd"]

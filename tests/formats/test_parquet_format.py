@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
-from penstock.errors import OptionError, ReadError
-from penstock.formats.parquet import ParquetFormat
-from penstock.model import DataFileInfo, FileSplit
-from penstock.storage import LocalStore, Store, store_for
-from penstock.testing import FormatContract
+from headrace.errors import OptionError, ReadError
+from headrace.formats.parquet import ParquetFormat
+from headrace.model import DataFileInfo, FileSplit
+from headrace.storage import LocalStore, Store, store_for
+from headrace.testing import FormatContract
 
 
 class TestParquetContract(FormatContract):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import StateMismatchError, StructuredDataset
+from headrace import StateMismatchError, StructuredDataset
 
 NUMBERS = pc.field("n")
 

@@ -12,10 +12,10 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from penstock import StructuredDataset
-from penstock.formats.cache import BoundedCache
-from penstock.model import DataFileInfo, FileList, RowGroups
-from penstock.plan import cut_chunks, decode_factor
+from headrace import StructuredDataset
+from headrace.formats.cache import BoundedCache
+from headrace.model import DataFileInfo, FileList, RowGroups
+from headrace.plan import cut_chunks, decode_factor
 
 
 def ids(dataset: StructuredDataset) -> list[int]:

@@ -13,7 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pytest
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 ROWS = 40_000
 

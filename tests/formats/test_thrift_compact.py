@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.formats.thrift import (
+from headrace.formats.thrift import (
     BINARY,
     I32,
     I64,

@@ -90,7 +90,7 @@ def test_a_loader_is_active_while_it_is_iterated(ran: list[dict[str, Any]]) -> N
 def test_engines_are_not_imported_unless_they_are_used(tmp_path: Path) -> None:
     write_rows(tmp_path)
     code = (
-        "import sys; from penstock import StructuredDataset; "
+        "import sys; from headrace import StructuredDataset; "
         f"loader, _ = StructuredDataset.create_dataloader({str(tmp_path)!r}); "
         "list(loader); loader.state_dict(); "
         "print({'accelerate', 'lightning', 'torchdata'} & set(sys.modules))"

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from warm_interpreters import run_warm
 
-from penstock import StructuredDataset, WorkerError
+from headrace import StructuredDataset, WorkerError
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
 

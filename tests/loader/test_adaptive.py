@@ -14,15 +14,15 @@ import pytest
 from small_files import ROWS, all_ids, eventually, write_csv, write_parquet
 from torch.utils.data import DataLoader, get_worker_info
 
-from penstock import (
+from headrace import (
     OptionError,
     StatefulLoader,
     StateMismatchError,
     StructuredDataset,
     merge_states,
 )
-from penstock.loader.workers import out_of_order_option
-from penstock.testing import saved
+from headrace.loader.workers import out_of_order_option
+from headrace.testing import saved
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 

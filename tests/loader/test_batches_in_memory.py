@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from small_files import ROWS, all_ids, write_parquet
 
-from penstock import StatefulLoader, StructuredDataset
-from penstock.testing import frozen
+from headrace import StatefulLoader, StructuredDataset
+from headrace.testing import frozen
 
 KINDS = [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
 MIB = 1 << 20

@@ -17,8 +17,8 @@ import pytest
 from small_files import eventually, write_parquet
 from warm_interpreters import WarmProcess
 
-from penstock import StatefulLoader, StructuredDataset
-from penstock.loader.forking import starting_workers
+from headrace import StatefulLoader, StructuredDataset
+from headrace.loader.forking import starting_workers
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def leave_in_a_cycle(loader: StatefulLoader) -> None:
 
 
 def readers() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name.startswith("penstock-read")]
+    return [one for one in threading.enumerate() if one.name.startswith("headrace-read")]
 
 
 def finishes(work: Any) -> bool:
@@ -115,8 +115,8 @@ def test_workers_that_are_left_in_a_cycle_end_at_once(data: Path, persistent: bo
 COLLECTED_AT_EXIT = """
 import gc, os, sys, threading
 gc.disable()
-from penstock import StructuredDataset
-from penstock.loader import leaving
+from headrace import StructuredDataset
+from headrace.loader import leaving
 
 batches = iter(StructuredDataset.create_dataloader(sys.argv[1], batch_size=10)[0])
 next(batches)

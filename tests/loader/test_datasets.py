@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from small_files import ROWS, all_ids, write_csv, write_parquet
 
-from penstock import StructuredDataset
-from penstock.testing import frozen
+from headrace import StructuredDataset
+from headrace.testing import frozen
 
 OPTIONS: dict[str, Any] = {"batch_size": 100, "shuffle": True, "split_rows": 70, "mix": 2}
 

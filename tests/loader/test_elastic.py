@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from small_files import all_ids, write_csv, write_parquet
 
-from penstock import (
+from headrace import (
     FileChangedError,
     OptionError,
     RoundRobinSplitStrategy,
@@ -23,7 +23,7 @@ from penstock import (
     TargetSizeSplitStrategy,
     merge_states,
 )
-from penstock.testing import saved
+from headrace.testing import saved
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -168,7 +168,7 @@ def test_the_state_of_one_rank_is_enough_if_all_took_the_same_steps(
     job.take(5)
     rank_0 = job.states()[0]
     rest = job.take(None)
-    with caplog.at_level(logging.WARNING, logger="penstock"):
+    with caplog.at_level(logging.WARNING, logger="headrace"):
         again = Job(folders, way, 2, rank_0, lanes=4)
     assert ("reading 5 batches again" in caplog.text) == (way in UNCOUNTED)
     assert again.take(None) == rest
@@ -277,11 +277,11 @@ def test_ranks_stay_in_step_when_their_number_changes(
 def test_what_is_dropped_is_told(
     folders: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="penstock"):
+    with caplog.at_level(logging.INFO, logger="headrace"):
         Job(folders, "in order", 2, even="drop", batch_size=100)
     # 1154 rows are 12 batches: even. With 5 ranks two of 12 are too many.
     assert "left out" not in caplog.text
-    with caplog.at_level(logging.INFO, logger="penstock"):
+    with caplog.at_level(logging.INFO, logger="headrace"):
         Job(folders, "in order", 5, even="drop", batch_size=100)
     assert "154 rows are left out" in caplog.text
 

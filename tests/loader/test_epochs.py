@@ -10,7 +10,7 @@ import pytest
 from small_files import ROWS, all_ids, write_csv, write_parquet
 from torch.utils.data import DataLoader
 
-from penstock import OptionError, StatefulLoader, StructuredDataset
+from headrace import OptionError, StatefulLoader, StructuredDataset
 
 SHUFFLED: dict[str, Any] = {"shuffle": True, "split_rows": 70, "mix": 2, "batch_size": 100}
 KINDS = [

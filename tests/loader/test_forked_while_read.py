@@ -9,7 +9,7 @@ import pytest
 from small_files import ROWS, all_ids, write_parquet
 from torch.utils.data import DataLoader
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")

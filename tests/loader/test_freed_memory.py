@@ -11,7 +11,7 @@ from warm_interpreters import run_warm
 
 SCRIPT = """
 import resource
-from penstock.loader.freed_memory import keep_freed_memory
+from headrace.loader.freed_memory import keep_freed_memory
 
 def faults_of_buffers():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

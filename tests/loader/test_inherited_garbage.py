@@ -29,8 +29,8 @@ print("exit status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=T
 """
 GROUP = """
 from torch import distributed as dist
-from penstock.loader.agreement import Agreement
-from penstock.loader.ranks import find_ranks
+from headrace.loader.agreement import Agreement
+from headrace.loader.ranks import find_ranks
 
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -39,7 +39,7 @@ assert agreement.agree(3) == (3, 3)
 """
 LEFT_PASS = """
 import threading
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 loader, _ = StructuredDataset.create_dataloader(sys.argv[1], batch_size=10)
 batches = iter(loader)
@@ -56,7 +56,7 @@ threading.Thread(target=hold, daemon=True).start()
 held.wait()
 """
 WORKERS = """
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 class Told(Cycle):
     def __del__(self):

@@ -18,7 +18,7 @@ from small_files import all_ids, descriptors, eventually, is_running, write_parq
 from warm_interpreters import ColdProcess, WarmProcess
 from worker_code import with_process
 
-from penstock import StatefulLoader, StructuredDataset
+from headrace import StatefulLoader, StructuredDataset
 
 KINDS = [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
 
@@ -34,7 +34,7 @@ def make(data: Path, **options: Any) -> StatefulLoader:
 
 
 def reading_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("penstock")]
+    return [t.name for t in threading.enumerate() if t.name.startswith("headrace")]
 
 
 def shared_files() -> set[str]:
@@ -131,7 +131,7 @@ def test_two_iterators_dropped_at_once(data: Path) -> None:
 
 EXIT = """
 import sys
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 def main():
     global kept, loader
@@ -165,7 +165,7 @@ def test_the_interpreter_exits_in_mid_epoch(data: Path, tmp_path: Path, workers:
 INTERRUPT = """
 import os, sys, time
 from itertools import chain, repeat
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 def transform(batch):
     return {**batch, "pid": os.getpid()}

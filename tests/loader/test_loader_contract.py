@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from small_files import ROWS, write_parquet
 
-from penstock import StatefulLoader, StructuredDataset
-from penstock.testing import LoaderContract
-from penstock.testing.loader_contract import dealt_batches
+from headrace import StatefulLoader, StructuredDataset
+from headrace.testing import LoaderContract
+from headrace.testing.loader_contract import dealt_batches
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 

@@ -10,7 +10,7 @@ import pytest
 from small_files import write_csv, write_parquet
 from worker_code import doubled
 
-from penstock import OptionError, PenstockError, RoundRobinSplitStrategy, StructuredDataset
+from headrace import HeadraceError, OptionError, RoundRobinSplitStrategy, StructuredDataset
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wrong_value_is_refused_by_name(data: Path, options: dict[str, Any]) -> None:
     (name,) = options
     settings = {"num_workers": 0, **options}
-    with pytest.raises(PenstockError, match=name):
+    with pytest.raises(HeadraceError, match=name):
         StructuredDataset.create_dataloader(data, **settings)
 
 
@@ -122,7 +122,7 @@ def test_an_unknown_option_is_a_type_error(data: Path) -> None:
 def test_no_workers_are_chosen_without_code_of_the_user(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="penstock"):
+    with caplog.at_level(logging.INFO, logger="headrace"):
         loader, _ = StructuredDataset.create_dataloader(data)
     assert loader.num_workers == 0
     assert "num_workers=0" in caplog.text
@@ -132,7 +132,7 @@ def test_no_workers_are_chosen_without_code_of_the_user(
 def test_workers_are_chosen_for_code_of_the_user(
     data: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="penstock"):
+    with caplog.at_level(logging.INFO, logger="headrace"):
         loader, _ = StructuredDataset.create_dataloader(data, **{name: doubled})
     assert loader.num_workers >= 1
     assert f"num_workers={loader.num_workers}" in caplog.text
@@ -141,7 +141,7 @@ def test_workers_are_chosen_for_code_of_the_user(
 def test_a_number_that_is_given_is_not_logged_as_a_choice(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="penstock"):
+    with caplog.at_level(logging.INFO, logger="headrace"):
         StructuredDataset.create_dataloader(data, num_workers=0)
     assert "num_workers" not in caplog.text
 

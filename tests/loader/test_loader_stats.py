@@ -13,8 +13,8 @@ import pytest
 from small_files import ROWS, all_ids, write_parquet
 from worker_code import doubled
 
-from penstock import SkippedDataWarning, StatefulLoader, StructuredDataset
-from penstock.loader.stats import Stats
+from headrace import SkippedDataWarning, StatefulLoader, StructuredDataset
+from headrace.loader.stats import Stats
 
 
 def make(data: Path, **options: Any) -> StatefulLoader:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock import RoundRobinSplitStrategy, StatefulLoader, StructuredDataset, merge_states
+from headrace import RoundRobinSplitStrategy, StatefulLoader, StructuredDataset, merge_states
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from penstock.convert import Converter
-from penstock.convert.outgoing import Outgoing
-from penstock.convert.packing import Batch, pack, unpack
-from penstock.loader.parcels import pack_blocks, pack_dicts
+from headrace.convert import Converter
+from headrace.convert.outgoing import Outgoing
+from headrace.convert.packing import Batch, pack, unpack
+from headrace.loader.parcels import pack_blocks, pack_dicts
 
 
 def tensors(rows: int, start: int = 0) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import pytest
 import torch
 from worker_code import with_process
 
-from penstock import StructuredDataset
-from penstock.convert import Converter
-from penstock.convert.packing import pack
-from penstock.loader.parcels import Parcel, ParcelRun, pack_blocks, pack_dicts
+from headrace import StructuredDataset
+from headrace.convert import Converter
+from headrace.convert.packing import pack
+from headrace.loader.parcels import Parcel, ParcelRun, pack_blocks, pack_dicts
 
 ROWS, BATCH_ROWS = 100, 25
 

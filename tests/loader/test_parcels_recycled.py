@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader
 from warm_interpreters import run_warm
 from worker_code import with_process
 
-from penstock import StructuredDataset, WorkerError
-from penstock.access import ArrowBackend, RowDataset
-from penstock.convert.arrivals import forget_dead_senders, mapped_segments
+from headrace import StructuredDataset, WorkerError
+from headrace.access import ArrowBackend, RowDataset
+from headrace.convert.arrivals import forget_dead_senders, mapped_segments
 
 ROWS, BATCH_ROWS, EPOCHS = 6_000, 50, 3
 
@@ -51,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Segments of workers that have ended are let go. Parcels are small, so that there are many."""
-    monkeypatch.setattr("penstock.loader.pool._PARCEL_BATCHES", 3)
+    monkeypatch.setattr("headrace.loader.pool._PARCEL_BATCHES", 3)
     names = shared_memory_files()
     yield
     gc.collect()
@@ -257,7 +257,7 @@ FEW_DESCRIPTORS = """
 import resource, sys
 import torch
 from torch.utils.data import DataLoader
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 kept = None
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from penstock import StructuredDataset
-from penstock.convert.packing import pack, unpack
-from penstock.loader.parcels import pack_dicts
+from headrace import StructuredDataset
+from headrace.convert.packing import pack, unpack
+from headrace.loader.parcels import pack_dicts
 
 NARROW = torch.float8_e4m3fn
 

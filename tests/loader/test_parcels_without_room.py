@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from penstock import StructuredDataset
-from penstock.convert.packing import pack, unpack
+from headrace import StructuredDataset
+from headrace.convert.packing import pack, unpack
 
 ROWS, BATCH_ROWS = 100_000, 10_000
 ROOM = 200_000

@@ -17,9 +17,9 @@ import pytest
 from rank_scripts import agreeing_ranks, four_ranks
 from rank_scripts.rank_processes import PATIENCE_S, run_ranks
 
-from penstock.errors import OptionError, WorkerError
-from penstock.loader.agreement import Agreement
-from penstock.loader.ranks import Ranks, find_ranks
+from headrace.errors import OptionError, WorkerError
+from headrace.loader.agreement import Agreement
+from headrace.loader.ranks import Ranks, find_ranks
 
 LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE"),
@@ -197,7 +197,7 @@ def test_ranks_are_told_once(
 ) -> None:
     environment.setenv("RANK", "77")
     environment.setenv("WORLD_SIZE", "99")
-    with caplog.at_level(logging.INFO, logger="penstock"):
+    with caplog.at_level(logging.INFO, logger="headrace"):
         find_ranks()
         find_ranks()
         find_ranks(0, 1)
@@ -233,7 +233,7 @@ def test_a_step_smaller_than_its_job_counts(environment: pytest.MonkeyPatch) -> 
 
 LOOKING_TWICE = """
 import os, sys
-from penstock.loader.ranks import _log_once, find_ranks
+from headrace.loader.ranks import _log_once, find_ranks
 for mpi in (False, True):
     if mpi:
         print("with MPI", file=sys.stderr)

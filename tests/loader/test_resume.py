@@ -9,8 +9,8 @@ import pyarrow.dataset as ds
 from small_files import write_csv, write_parquet
 from worker_code import doubled
 
-from penstock import RoundRobinSplitStrategy, StatefulLoader, StructuredDataset
-from penstock.testing import ResumeContract
+from headrace import RoundRobinSplitStrategy, StatefulLoader, StructuredDataset
+from headrace.testing import ResumeContract
 
 
 class ParquetResume(ResumeContract):

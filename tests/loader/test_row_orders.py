@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_files import all_ids, write_csv, write_parquet
 
-from penstock import OptionError, StructuredDataset, TargetSizeSplitStrategy
+from headrace import OptionError, StructuredDataset, TargetSizeSplitStrategy
 
 ROWS = 60
 FILES = ((20, 5), (20, 5), (20, 5))

@@ -16,7 +16,7 @@ FILES, ROWS = 12, 60_000
 
 READING = """
 import os, signal, sys, threading
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 folder, rows_wanted = sys.argv[1], int(sys.argv[2])
 main, real, here = threading.main_thread(), os.preadv, []
@@ -41,7 +41,7 @@ def rows_of(batches):
     return sum(len(batch["a"]) for batch in batches)
 
 def readers():
-    return [t for t in threading.enumerate() if t.name.startswith("penstock-read")]
+    return [t for t in threading.enumerate() if t.name.startswith("headrace-read")]
 """
 
 

@@ -11,8 +11,8 @@ import pytest
 from small_files import all_ids, write_csv, write_parquet
 from warm_interpreters import run_warm
 
-from penstock import StatefulLoader, StateMismatchError, StructuredDataset
-from penstock.testing import saved
+from headrace import StatefulLoader, StateMismatchError, StructuredDataset
+from headrace.testing import saved
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -195,7 +195,7 @@ def test_the_lanes_of_the_state_win(data: Path) -> None:
 
 RESUME = """
 import json, sys
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 if __name__ == "__main__":
     directory, state, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_files import ROWS, all_ids, write_parquet
 
-from penstock import (
+from headrace import (
     DataFileInfo,
     FileSplit,
     PlanError,

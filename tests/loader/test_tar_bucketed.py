@@ -13,18 +13,18 @@ import torch
 from sample_tars import picture, write_samples, write_tar
 from torch.utils.data import DataLoader
 
-from penstock import (
+from headrace import (
     OptionError,
     SkippedDataWarning,
     StateMismatchError,
     TarDataset,
     WorkerError,
 )
-from penstock.archives.tar.arrow_index import write_arrow_indexes
-from penstock.archives.tar.scanning import scan_tar
-from penstock.loader.bucketed import BucketedLoader
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
+from headrace.archives.tar.arrow_index import write_arrow_indexes
+from headrace.archives.tar.scanning import scan_tar
+from headrace.loader.bucketed import BucketedLoader
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
 
 COUNTS = (37, 26)
 ROWS = sum(COUNTS)
@@ -183,7 +183,7 @@ def test_shapes_have_to_be_known(tmp_path: Path, folder: Path) -> None:
     assert sorted(flat(keys_of(loader))) == list(range(8))
 
 
-@pytest.mark.filterwarnings("ignore:skipped:penstock.SkippedDataWarning")
+@pytest.mark.filterwarnings("ignore:skipped:headrace.SkippedDataWarning")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_batch_of_which_all_is_skipped_counts(tmp_path: Path, workers: int) -> None:
     members = [(f"{i:06d}.png", picture(i, (8, 8))) for i in range(6)]
@@ -204,7 +204,7 @@ def test_a_batch_of_which_all_is_skipped_counts(tmp_path: Path, workers: int) ->
         assert keys_of(again) == keys_of(first)[taken:]
 
 
-@pytest.mark.filterwarnings("ignore::penstock.SkippedDataWarning")
+@pytest.mark.filterwarnings("ignore::headrace.SkippedDataWarning")
 def test_ranks_stay_in_step_where_a_batch_is_skipped(tmp_path: Path) -> None:
     members = [(f"{i:06d}.png", picture(i, (8, 8))) for i in range(6)]
     write_tar(tmp_path / "a.tar", [*members, ("000006.png", picture(6, (16, 8))[:40])])

@@ -14,14 +14,14 @@ import torch
 from sample_tars import sample, write_samples, write_tar
 from torch.utils.data import DataLoader
 
-import penstock
-from penstock import OptionError, StaleIndexError, StructuredDataset, TarDataset
-from penstock.archives.tar.arrow_index import write_arrow_indexes
-from penstock.archives.tar.json_index import json_index
-from penstock.archives.tar.scanning import scan_tar
-from penstock.cli import main
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
+import headrace
+from headrace import OptionError, StaleIndexError, StructuredDataset, TarDataset
+from headrace.archives.tar.arrow_index import write_arrow_indexes
+from headrace.archives.tar.json_index import json_index
+from headrace.archives.tar.scanning import scan_tar
+from headrace.cli import main
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
 
 COUNTS = (6, 5)
 
@@ -53,7 +53,7 @@ def test_open_finds_tars(folder: Path, where: str) -> None:
         "list": sorted(folder.iterdir()),
         "url": f"file://{folder}/shard_0001.tar",
     }[where]
-    dataset = penstock.open(location, batch_size=4)
+    dataset = headrace.open(location, batch_size=4)
     assert isinstance(dataset, TarDataset)
     wanted = {"tar": ALL[:6], "url": ALL[6:]}.get(where, ALL)
     assert keys(dataset) == wanted
@@ -64,13 +64,13 @@ def test_open_says_what_is_to_be_opened_otherwise(folder: Path, tmp_path: Path) 
     for name in ("a.tar.gz", "a.TGZ"):
         (tmp_path / name).write_bytes(b"no matter")
         with pytest.raises(OptionError, match="compressed as a whole"):
-            penstock.open(tmp_path / name)
+            headrace.open(tmp_path / name)
     with pytest.raises(OptionError, match="compressed as a whole"):
-        penstock.open(tmp_path)
+        headrace.open(tmp_path)
     pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
     shutil.copytree(folder, tmp_path / "below")
-    assert penstock.open(tmp_path).schema.names == ["x"]
-    with pytest.raises(OptionError, match=r"penstock\.TarDataset"):
+    assert headrace.open(tmp_path).schema.names == ["x"]
+    with pytest.raises(OptionError, match=r"headrace\.TarDataset"):
         StructuredDataset(folder, format=None)
 
 

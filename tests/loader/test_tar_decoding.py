@@ -12,7 +12,7 @@ import torch
 from sample_tars import SIZES, npy, picture, sample, write_samples, write_tar
 from torch.utils.data import DataLoader
 
-from penstock import (
+from headrace import (
     ConversionError,
     OptionError,
     ReadError,
@@ -20,7 +20,7 @@ from penstock import (
     TarDataset,
     WorkerError,
 )
-from penstock.testing.loader_contract import frozen
+from headrace.testing.loader_contract import frozen
 
 
 def first_batch(source: Path, **options: Any) -> Any:

@@ -12,17 +12,17 @@ import pytest
 import torch
 from sample_tars import sample, write_samples, write_tar
 
-from penstock import (
+from headrace import (
     FileChangedError,
     ReadError,
     SkippedDataWarning,
     StatefulLoader,
     TarDataset,
 )
-from penstock.loader.parcels import pack_blocks
-from penstock.loader.pool import WorkerPool
-from penstock.loader.workers import WorkerOptions
-from penstock.testing import ResumeContract
+from headrace.loader.parcels import pack_blocks
+from headrace.loader.pool import WorkerPool
+from headrace.loader.workers import WorkerOptions
+from headrace.testing import ResumeContract
 
 COUNTS = (40, 3, 0, 57)
 ROWS = sum(COUNTS)

@@ -13,7 +13,7 @@ import atexit, sys, threading, time
 atexit.register(lambda: at_the_end())
 at_the_end = lambda: None
 import torch
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 inside = threading.Event()
 

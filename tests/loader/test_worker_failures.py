@@ -24,11 +24,11 @@ from worker_code import (
     with_process,
 )
 
-from penstock import (
+from headrace import (
     ConversionError,
     FileChangedError,
+    HeadraceError,
     OptionError,
-    PenstockError,
     StatefulLoader,
     StructuredDataset,
     WorkerError,
@@ -170,7 +170,7 @@ def test_an_unknown_start_method_is_refused_at_once(data: Path, context: Any) ->
 UNGUARDED = """
 import sys
 from functools import partial
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 def transform(ballast, batch):
     return batch
@@ -200,9 +200,9 @@ def test_a_script_without_a_guard_is_told_to_have_one(
 
 
 def test_every_error_of_ours_crosses_as_itself() -> None:
-    from penstock.loader.feed import failure
+    from headrace.loader.feed import failure
 
-    for kind in PenstockError.__subclasses__():
+    for kind in HeadraceError.__subclasses__():
         sent = failure(kind("what, where, what to do"))
         assert type(sent.error) is kind
         assert "what, where" in sent.trace

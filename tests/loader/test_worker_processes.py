@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 from warm_interpreters import run_warm
 from worker_code import as_pair, doubled, with_process
 
-from penstock import StructuredDataset
-from penstock.testing import frozen
+from headrace import StructuredDataset
+from headrace.testing import frozen
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -153,7 +153,7 @@ WIDE = """
 import json, resource, sys
 import torch
 from torch.utils.data import DataLoader
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 if __name__ == "__main__":
     directory, own, output_format = sys.argv[1], sys.argv[2] == "own", sys.argv[3]

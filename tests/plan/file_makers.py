@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.model import DataFileInfo, FileSplit, RowGroups
+from headrace.model import DataFileInfo, FileSplit, RowGroups
 
 Row = tuple[str, int]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from file_makers import Row, rows_of
 
-from penstock.plan import ROW_ORDER, Grouping, Lane, LanePlan, permutation, taking_turns
-from penstock.stream import Cursor
+from headrace.plan import ROW_ORDER, Grouping, Lane, LanePlan, permutation, taking_turns
+from headrace.stream import Cursor
 
 
 def window_rows(plan: LanePlan, lane: Lane, window: int, grouping: Grouping) -> list[Row]:

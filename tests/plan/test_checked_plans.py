@@ -12,8 +12,8 @@ from file_makers import counted_files, grouped, rows_of, surviving, text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import PlanError
-from penstock.model import (
+from headrace.errors import PlanError
+from headrace.model import (
     ByteRange,
     DataFileInfo,
     FileList,
@@ -22,7 +22,7 @@ from penstock.model import (
     RowRange,
     Split,
 )
-from penstock.plan import LanePlan, TargetSizeSplitStrategy, plan_lanes
+from headrace.plan import LanePlan, TargetSizeSplitStrategy, plan_lanes
 
 
 @dataclass

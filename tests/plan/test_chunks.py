@@ -8,9 +8,9 @@ from file_makers import counted_files, grouped, mixed_files, rows_of, surviving,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import OptionError
-from penstock.model import DataFileInfo, FileList, RowGroups
-from penstock.plan import Chunks, cut_chunks
+from headrace.errors import OptionError
+from headrace.model import DataFileInfo, FileList, RowGroups
+from headrace.plan import Chunks, cut_chunks
 
 MANY = 1 << 40
 

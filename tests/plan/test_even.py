@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reading import in_batches, in_turn, lane_rows
 
-from penstock.model import DataFileInfo, FileList
-from penstock.plan import (
+from headrace.model import DataFileInfo, FileList
+from headrace.plan import (
     EvenBatchesSplitStrategy,
     EvenPlan,
     Grouping,

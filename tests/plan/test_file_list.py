@@ -9,7 +9,7 @@ import pytest
 from file_makers import grouped, mixed_files
 from hypothesis import given
 
-from penstock.model import DataFileInfo, FileList, IcebergDataFileInfo, RowGroups
+from headrace.model import DataFileInfo, FileList, IcebergDataFileInfo, RowGroups
 
 FILES = [
     DataFileInfo("plain"),

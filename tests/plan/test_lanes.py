@@ -11,9 +11,9 @@ from file_makers import Row, counted_files, grouped, mixed_files, rows_of, survi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import OptionError
-from penstock.model import DataFileInfo, FileList
-from penstock.plan import (
+from headrace.errors import OptionError
+from headrace.model import DataFileInfo, FileList
+from headrace.plan import (
     EvenBatchesSplitStrategy,
     LanePlan,
     RoundRobinSplitStrategy,
@@ -21,7 +21,7 @@ from penstock.plan import (
     cut_chunks,
     plan_lanes,
 )
-from penstock.plan.order import CHUNK_ORDER, permutation
+from headrace.plan.order import CHUNK_ORDER, permutation
 
 FILES = [
     grouped("a", [4, 3], [40, 30]),

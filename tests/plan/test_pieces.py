@@ -7,8 +7,8 @@ from file_makers import counted_files, grouped, rows_of, text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model import DataFileInfo, FileList
-from penstock.plan import (
+from headrace.model import DataFileInfo, FileList
+from headrace.plan import (
     Chunks,
     EvenBatchesSplitStrategy,
     Grouping,

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reading import in_batches, in_turn, lane_rows, located_rows, window_rows
 
-from penstock.model import DataFileInfo, FileList
-from penstock.plan import EvenBatchesSplitStrategy, Grouping, LanePlan, plan_the_rest
-from penstock.stream import Cursor
+from headrace.model import DataFileInfo, FileList
+from headrace.plan import EvenBatchesSplitStrategy, Grouping, LanePlan, plan_the_rest
+from headrace.stream import Cursor
 
 groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(mix=3), Grouping(interleave=2)])
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import OptionError
-from penstock.plan import parse_bytes
+from headrace.errors import OptionError
+from headrace.plan import parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def read_in_forked_workers(dataset: Any) -> None:
 KEPT: list[Any] = []
 
 if __name__ == "__main__":
-    from penstock import StructuredDataset
+    from headrace import StructuredDataset
 
     way, url, options = sys.argv[1:]
     loader, dataset = StructuredDataset.create_dataloader(url, **json.loads(options))

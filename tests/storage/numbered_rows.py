@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from servers.proxy import FaultProxy
 
-from penstock import StatefulLoader, StructuredDataset
+from headrace import StatefulLoader, StructuredDataset
 
 FILES, ROWS, GROUP_ROWS = 4, 600, 150
 ALL_IDS = list(range(FILES * ROWS))

@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from store_contract import ROWS, chain
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 MARK = "c4n4ry"
 KEY = f"AKIA{MARK}key"

@@ -17,7 +17,7 @@ from servers.fast_s3 import FastS3Process
 from servers.faults import Request
 from servers.proxy import FaultProxy
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 
 @dataclass(frozen=True, slots=True)

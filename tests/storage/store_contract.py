@@ -17,8 +17,8 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
-from penstock import StructuredDataset
-from penstock.errors import NothingFoundError, ReadError
+from headrace import StructuredDataset
+from headrace.errors import NothingFoundError, ReadError
 
 FORMATS = ("parquet", "orc", "csv", "jsonl", "arrow")
 ROWS = 40

@@ -17,7 +17,7 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from store_contract import ROWS, file_of, ids
 
-from penstock.errors import AccessDeniedError
+from headrace.errors import AccessDeniedError
 
 WHO = "reader@project.iam.gserviceaccount.com"
 

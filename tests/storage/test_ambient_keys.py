@@ -17,9 +17,9 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from store_contract import ROWS, file_of, ids
 
-from penstock.errors import OptionError, ReadError
-from penstock.storage import store_for
-from penstock.storage.options.s3 import bucket_region, s3_options
+from headrace.errors import OptionError, ReadError
+from headrace.storage import store_for
+from headrace.storage.options.s3 import bucket_region, s3_options
 
 EVERYTHING = list(range(ROWS))
 

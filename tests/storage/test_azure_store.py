@@ -9,7 +9,7 @@ import pytest
 from servers.azure import AzureServer
 from store_contract import ROWS, Place, StoreContract, file_of, ids
 
-from penstock.errors import NothingFoundError, OptionError, ReadError
+from headrace.errors import NothingFoundError, OptionError, ReadError
 
 
 def container_of(server: AzureServer) -> str:

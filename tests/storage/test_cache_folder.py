@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from segments_held import segments_in, size_on_disk
 from warm_interpreters import WarmProcess, run_warm
 
-from penstock.storage import DiskCache, Meter, disk_cache
+from headrace.storage import DiskCache, Meter, disk_cache
 
 SOURCE = np.random.default_rng(0).bytes(1 << 20)
 
@@ -108,8 +108,8 @@ def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
 
 USE = """
 import random, sys, threading
-from penstock.storage.disk_cache import DiskCache
-from penstock.storage.meter import Meter
+from headrace.storage.disk_cache import DiskCache
+from headrace.storage.meter import Meter
 folder, limit, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 cache = DiskCache.at(folder, limit)
 def work(number):
@@ -159,8 +159,8 @@ def test_threads_may_ask_for_the_same(tmp_path: Path) -> None:
 
 DIE = """
 import os, signal, sys
-from penstock.storage import disk_cache
-from penstock.storage.meter import Meter
+from headrace.storage import disk_cache
+from headrace.storage.meter import Meter
 folder, limit, where = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 cache = disk_cache.DiskCache.at(folder, limit)
 source = bytes(range(256)) * 4000
@@ -209,8 +209,8 @@ def test_a_writer_that_is_killed_leaves_it_usable(tmp_path: Path, where: str) ->
 
 FILL = """
 import resource, signal, sys, logging
-from penstock.storage.disk_cache import DiskCache
-from penstock.storage.meter import Meter
+from headrace.storage.disk_cache import DiskCache
+from headrace.storage.meter import Meter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # a disk with so much room
 logging.disable()

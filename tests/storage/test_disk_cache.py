@@ -12,7 +12,7 @@ from segments_held import segments_in, size_on_disk
 from served_folders import Served, numbers, parquet, put, rows_of, served
 from warm_interpreters import run_warm
 
-from penstock.errors import FileChangedError, OptionError
+from headrace.errors import FileChangedError, OptionError
 
 ROWS = 4000
 
@@ -60,7 +60,7 @@ def test_worker_processes_share_it(bucket: Served, tmp_path: Path) -> None:
 
 READ_ALL = """
 import sys
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 place, endpoint, cache = sys.argv[1:]
 loader, _ = StructuredDataset.create_dataloader(
     place,

@@ -18,7 +18,7 @@ from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from penstock import OptionError, ReadError, StatefulLoader, WorkerError
+from headrace import OptionError, ReadError, StatefulLoader, WorkerError
 
 BUCKET = "expiring"
 

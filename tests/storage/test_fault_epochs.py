@@ -29,7 +29,7 @@ from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from penstock import StatefulLoader
+from headrace import StatefulLoader
 
 BUCKET = "fault-epochs"
 MIXED = (

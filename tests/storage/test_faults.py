@@ -30,7 +30,7 @@ from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from penstock import ReadError, SkippedDataWarning, StatefulLoader
+from headrace import ReadError, SkippedDataWarning, StatefulLoader
 
 BUCKET = "faults"
 SILENCE_S = 2.0

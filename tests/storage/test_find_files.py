@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import NothingFoundError, OptionError
-from penstock.storage import LocalStore, find_files
+from headrace.errors import NothingFoundError, OptionError
+from headrace.storage import LocalStore, find_files
 
 
 def plant(root: Path, *names: str) -> Path:
@@ -248,12 +248,12 @@ def test_duplicates_are_read_once_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plant(tmp_path, "a.parquet", "b.parquet")
-    with caplog.at_level(logging.WARNING, logger="penstock"):
+    with caplog.at_level(logging.WARNING, logger="headrace"):
         assert found([tmp_path, tmp_path / "b.parquet"], tmp_path) == ["a.parquet", "b.parquet"]
     assert "named twice" in caplog.text
     assert "b.parquet" in caplog.text
     caplog.clear()
-    with caplog.at_level(logging.WARNING, logger="penstock"):
+    with caplog.at_level(logging.WARNING, logger="headrace"):
         found([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path)
     assert caplog.text == ""
 

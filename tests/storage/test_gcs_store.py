@@ -12,7 +12,7 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from store_contract import NAMES_OF_THE_EMULATOR, ROWS, Place, StoreContract, file_of, ids
 
-from penstock.errors import NothingFoundError, OptionError, ReadError
+from headrace.errors import NothingFoundError, OptionError, ReadError
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from servers.gcs import GcsServer
 from servers.s3 import S3Server
 from store_contract import NAMES_OF_THE_EMULATOR, ROWS, Place, StoreContract, file_of, ids
 
-from penstock import StructuredDataset
-from penstock.errors import (
+from headrace import StructuredDataset
+from headrace.errors import (
     AccessDeniedError,
     FileChangedError,
     NothingFoundError,

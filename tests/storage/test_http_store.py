@@ -14,8 +14,8 @@ from servers.http_files import HttpServer, respond_with
 from servers.proxy import FaultProxy
 from store_contract import ROWS, Place, StoreContract, file_of, ids
 
-from penstock import StructuredDataset
-from penstock.errors import NothingFoundError, OptionError, ReadError
+from headrace import StructuredDataset
+from headrace.errors import NothingFoundError, OptionError, ReadError
 
 EVERYTHING = list(range(ROWS))
 

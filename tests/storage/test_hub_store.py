@@ -10,11 +10,11 @@ from servers.answering import Asked, Reply
 from servers.hub import HubServer
 from store_contract import FORMATS, ROWS, Place, StoreContract, file_of, ids, read, table_of
 
-from penstock import StructuredDataset
-from penstock.errors import NothingFoundError, OptionError, ReadError
-from penstock.storage.engines.http_client import Answer, HttpClient
-from penstock.storage.engines.hub import HubEngine
-from penstock.storage.engines.protocol import RequestError
+from headrace import StructuredDataset
+from headrace.errors import NothingFoundError, OptionError, ReadError
+from headrace.storage.engines.http_client import Answer, HttpClient
+from headrace.storage.engines.hub import HubEngine
+from headrace.storage.engines.protocol import RequestError
 
 REPO = "owner/name"
 

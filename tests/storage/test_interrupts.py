@@ -23,14 +23,14 @@ BUCKET = "interrupted"
 FOR_EVER = SlowFirstByte(3600)
 READING = """
 import json, sys
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 paths, options = map(json.loads, sys.argv[1:])
 loader, _ = StructuredDataset.create_dataloader(paths, **options)
 list(loader)
 """
 COPYING = """
 import json, sys
-from penstock import shuffle_into
+from headrace import shuffle_into
 path, target, options = sys.argv[1:]
 shuffle_into(path, target, storage_options=json.loads(options))
 """

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.archives.tar.replacing import turn_in_folder
-from penstock.model import DataFileInfo
-from penstock.storage import DiskCache, Patience, RetryPolicy
-from penstock.storage.connection import Connection
-from penstock.storage.fetching import in_background
-from penstock.storage.meter import Meter
-from penstock.storage.parts import Parts
+from headrace.archives.tar.replacing import turn_in_folder
+from headrace.model import DataFileInfo
+from headrace.storage import DiskCache, Patience, RetryPolicy
+from headrace.storage.connection import Connection
+from headrace.storage.fetching import in_background
+from headrace.storage.meter import Meter
+from headrace.storage.parts import Parts
 
 Holding = AbstractContextManager[object]
 

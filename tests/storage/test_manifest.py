@@ -12,8 +12,8 @@ import pytest
 from pyarrow import ipc
 from served_folders import WRITERS, Served, numbers, parquet, put, rows_of, served
 
-from penstock import StructuredDataset
-from penstock.errors import FileChangedError, NothingFoundError, OptionError, ReadError
+from headrace import StructuredDataset
+from headrace.errors import FileChangedError, NothingFoundError, OptionError, ReadError
 
 ROWS = 600
 
@@ -156,9 +156,9 @@ def test_what_is_no_manifest_is_refused(bucket: Served, tmp_path: Path, kind: st
     elif kind == "arrow":
         arrow_file(manifest)
     elif kind == "columns":
-        arrow_file(manifest, {"penstock.manifest": f'{{"version": 1, {location}}}'})
+        arrow_file(manifest, {"headrace.manifest": f'{{"version": 1, {location}}}'})
     else:
-        arrow_file(manifest, {"penstock.manifest": f'{{"version": 99, {location}}}'})
+        arrow_file(manifest, {"headrace.manifest": f'{{"version": 99, {location}}}'})
     expected = OptionError if kind == "version" else ReadError
     with pytest.raises(expected, match=r"found\.manifest"):
         bucket.loader("parquet/", manifest=manifest)

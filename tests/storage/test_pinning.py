@@ -13,7 +13,7 @@ from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from penstock import FileChangedError, StatefulLoader
+from headrace import FileChangedError, StatefulLoader
 
 FOLDER = "pinning"
 LAST = NAMES[-1]

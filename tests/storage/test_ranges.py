@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.errors import OptionError
-from penstock.storage import Requests
-from penstock.storage.ranges import shares, without
+from headrace.errors import OptionError
+from headrace.storage import Requests
+from headrace.storage.ranges import shares, without
 
 Span = tuple[int, int]
 

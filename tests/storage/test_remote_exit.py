@@ -19,7 +19,7 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from warm_interpreters import ColdProcess, WarmProcess
 
-from penstock import OptionError
+from headrace import OptionError
 
 BUCKET = "leaving"
 SCRIPT = Path(__file__).with_name("leaving_script.py")

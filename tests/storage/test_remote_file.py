@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.storage import Requests, will_read
-from penstock.storage import remote_file as remote_file_module
-from penstock.storage.fetching import GivenUp, Patience
-from penstock.storage.remote_file import RangeReader, RemoteFile
+from headrace.storage import Requests, will_read
+from headrace.storage import remote_file as remote_file_module
+from headrace.storage.fetching import GivenUp, Patience
+from headrace.storage.remote_file import RangeReader, RemoteFile
 
 MIB = 1 << 20
 

@@ -18,9 +18,9 @@ from servers.faults import INTERNAL_ERROR, SLOW_DOWN, CutShort, Request
 from servers.listening import Listener
 from servers.proxy import FaultProxy
 
-from penstock import StructuredDataset
-from penstock.errors import NothingFoundError, ReadError
-from penstock.storage import Access, Meter, RetryPolicy, find_files
+from headrace import StructuredDataset
+from headrace.errors import NothingFoundError, ReadError
+from headrace.storage import Access, Meter, RetryPolicy, find_files
 
 MANY = 100_000
 PLANNED = 2000

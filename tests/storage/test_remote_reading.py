@@ -13,7 +13,7 @@ import pytest
 from served_folders import WRITERS, Asked, Served, arrow, numbers, parquet, put, rows_of, served
 from served_folders import wide as wide_table
 
-from penstock.storage import Requests
+from headrace.storage import Requests
 
 FORMATS = tuple(WRITERS)
 ROWS, GROUP_ROWS = 40_000, 10_000

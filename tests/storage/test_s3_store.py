@@ -12,7 +12,7 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from store_contract import ROWS, Place, StoreContract, file_of, ids
 
-from penstock.errors import NothingFoundError, ReadError
+from headrace.errors import NothingFoundError, ReadError
 
 
 class TestS3(StoreContract):

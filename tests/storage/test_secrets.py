@@ -34,9 +34,9 @@ from servers.hub import HubServer
 from servers.s3 import S3Server
 from store_contract import file_of
 
-from penstock import StructuredDataset
-from penstock.cli import main
-from penstock.storage import Access
+from headrace import StructuredDataset
+from headrace.cli import main
+from headrace.storage import Access
 
 
 def test_s3(

@@ -20,8 +20,8 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from store_contract import ROWS, file_of
 
-from penstock import StructuredDataset
-from penstock.errors import PenstockError
+from headrace import StructuredDataset
+from headrace.errors import HeadraceError
 
 
 class Echo(AnsweringServer):
@@ -84,7 +84,7 @@ def fails(
     for name, value in case.environment.items():
         monkeypatch.setenv(name, value)
     options = {"retries": 1, "timeout_s": 60, **more}
-    with pytest.raises(PenstockError) as caught:
+    with pytest.raises(HeadraceError) as caught:
         StructuredDataset(case.path, storage_options=case.options, **options)
     output.add_error(caught.value)
     return caught.value
@@ -258,7 +258,7 @@ def test_failures_while_reading(
     )
     body = f"<Error><Token-0>{TOKEN}</Token-0>{KEY} {SECRET}</Error>".encode()
     proxy.inject(Answer(500 if fault == "cut" else int(fault), {}, body), method="GET")
-    with pytest.raises(PenstockError) as caught:
+    with pytest.raises(HeadraceError) as caught:
         list(loader)
     output.add_error(caught.value)
     output.add("stats", loader.stats())

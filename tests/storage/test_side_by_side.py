@@ -12,8 +12,8 @@ from servers.faults import Answer, Request, SlowFirstByte
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from penstock import ReadError
-from penstock.storage import side_by_side
+from headrace import ReadError
+from headrace.storage import side_by_side
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -81,4 +81,4 @@ def test_a_window_that_fails_waits_for_no_server_and_leaves_no_thread(
     source.proxy.intercept = wait_for_the_silent_one
     with pytest.raises(ReadError, match=NAMES[0]):
         list(loader)
-    wait_until(lambda: "penstock-side" not in {thread.name for thread in threading.enumerate()})
+    wait_until(lambda: "headrace-side" not in {thread.name for thread in threading.enumerate()})

@@ -12,7 +12,7 @@ from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from penstock import AccessDeniedError, FileChangedError, ReadError, StructuredDataset
+from headrace import AccessDeniedError, FileChangedError, ReadError, StructuredDataset
 
 BUCKET = "skipping"
 DENIALS: dict[str, Fault] = {

@@ -13,8 +13,8 @@ import pytest
 from obstore.store import MemoryStore
 from servers.http_files import HttpServer
 
-from penstock import FileChangedError, StructuredDataset
-from penstock.storage.identity import store_identity
+from headrace import FileChangedError, StructuredDataset
+from headrace.storage.identity import store_identity
 
 
 def parquet(start: int, rows: int = 1_000) -> bytes:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import (
+from headrace.errors import (
     FileChangedError,
     MissingExtraError,
     NothingFoundError,
     OptionError,
     ReadError,
 )
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore, find_files, store_for
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore, find_files, store_for
 
 
 def found(path: Any) -> list[str]:
@@ -92,8 +92,8 @@ BLOCKED = """
 import sys
 for name in ("obstore", "dropboxdrivefs"):
     sys.modules[name] = None
-from penstock.errors import MissingExtraError
-from penstock.storage import find_files
+from headrace.errors import MissingExtraError
+from headrace.storage import find_files
 for protocol in ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "dropbox"):
     try:
         find_files(f"{protocol}://bucket/a.parquet")
@@ -113,7 +113,7 @@ def test_a_missing_extra_says_the_command() -> None:
     extras |= {"az": "azure", "abfs": "azure", "abfss": "azure"}
     for protocol, extra in extras.items():
         assert said[protocol] == (
-            f'the client for {protocol}:// is not installed; run: pip install "penstock[{extra}]"'
+            f'the client for {protocol}:// is not installed; run: pip install "headrace[{extra}]"'
         )
 
 

@@ -9,10 +9,10 @@ import certifi
 import pytest
 from nothing_around import KEYS, _nothing_around  # noqa: F401  # fixtures
 
-from penstock.errors import OptionError, ReadError
-from penstock.storage import Access, RetryPolicy, store_for
-from penstock.storage.options.azure import azure_options
-from penstock.storage.options.gcs import gcs_options, gcsfs_options
+from headrace.errors import OptionError, ReadError
+from headrace.storage import Access, RetryPolicy, store_for
+from headrace.storage.options.azure import azure_options
+from headrace.storage.options.gcs import gcs_options, gcsfs_options
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from penstock.stream import Job, ReadAhead
+from headrace.stream import Job, ReadAhead
 
 Spec = tuple[int, int, int]  # lane, number of the job in its lane, blocks it makes
 Block = tuple[int, int, int]  # lane, number of the job, number of the block
@@ -75,4 +75,4 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 
 def readers() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name.startswith("penstock-read")]
+    return [t for t in threading.enumerate() if t.name.startswith("headrace-read")]

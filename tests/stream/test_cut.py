@@ -9,7 +9,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.stream import Cursor, Located, Run, cut
+from headrace.stream import Cursor, Located, Run, cut
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from jobs_ahead import (
     wait_until,
 )
 
-from penstock.stream import Job, ReadAhead
+from headrace.stream import Job, ReadAhead
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from penstock.stream import readahead
+from headrace.stream import readahead
 
 PROGRAM = """
 import importlib.util, sys, time

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import ReadError
-from penstock.formats.blocks import rows_only
-from penstock.tables.columns import Column, match_columns
+from headrace.errors import ReadError
+from headrace.formats.blocks import rows_only
+from headrace.tables.columns import Column, match_columns
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
 DAY, NOON = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12)

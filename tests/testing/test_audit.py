@@ -9,11 +9,11 @@ from typing import Any
 import audited_loaders as loaders
 import pytest
 
-from penstock.errors import OptionError
-from penstock.testing import AuditReport, audit
-from penstock.testing.auditing import Leg, Outcome, Schedule, Size
-from penstock.testing.auditing.judge import compare
-from penstock.testing.auditing.schedule import draw_schedule
+from headrace.errors import OptionError
+from headrace.testing import AuditReport, audit
+from headrace.testing.auditing import Leg, Outcome, Schedule, Size
+from headrace.testing.auditing.judge import compare
+from headrace.testing.auditing.schedule import draw_schedule
 
 ONE, TWO, ONE_AHEAD, TWO_AHEAD = Size(1, 0), Size(2, 0), Size(1, 2), Size(2, 2)
 AHEAD = 4

@@ -23,7 +23,7 @@ import time
 import traceback
 from pathlib import Path
 
-from penstock import shuffle_into
+from headrace import shuffle_into
 
 OPTIONS = {"memory_bytes": "1MiB", "file_rows": 5_000, "row_group_rows": 1_000, "seed": 4}
 FIRST_LATE = 27
@@ -112,13 +112,13 @@ def kill_at_event(number: int, folder: str) -> None:
 
 
 def journal_of(target: Path) -> Path:
-    return target.with_name(f".{target.name}.penstock-work") / "journal.jsonl"
+    return target.with_name(f".{target.name}.headrace-work") / "journal.jsonl"
 
 
 def stage_of(target: Path) -> str:
     journal = journal_of(target)
     lines = journal.read_text() if journal.exists() else ""
-    if (target / "_penstock_shuffled.json").exists():
+    if (target / "_headrace_shuffled.json").exists():
         return "done"
     if '"part"' in lines:
         return "writing"
@@ -131,7 +131,7 @@ def digest(folder: Path) -> dict[str, str]:
     """The content of all files; of the marker what does not differ from run to run."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.name.startswith("_penstock"):
+        if path.name.startswith("_headrace"):
             told = json.loads(path.read_text())
             found[path.name] = str({k: v for k, v in told.items() if k != "run"})
         elif path.is_file():

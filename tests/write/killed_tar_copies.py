@@ -17,8 +17,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import OptionError
-from penstock.write import write_tar
+from headrace.errors import OptionError
+from headrace.write import write_tar
 
 OPTIONS = {"shard_bytes": "20KiB"}
 REFUSED = 3
@@ -41,8 +41,8 @@ def main(source: str, folder: Path, step: int) -> None:
         seen = target.exists()
         if seen and contents(target) != expected:
             wrong.append(f"{target.name} was seen before it was whole")
-        forgotten = seen and not (folder / f".{target.name}.penstock-work/journal.jsonl").exists()
-        resumed += (folder / f".{target.name}.penstock-parts/shard_00000.tar").exists()
+        forgotten = seen and not (folder / f".{target.name}.headrace-work/journal.jsonl").exists()
+        resumed += (folder / f".{target.name}.headrace-parts/shard_00000.tar").exists()
         status = attempt(source, target, None)
         if status != (REFUSED if forgotten else 0):
             wrong.append(f"{target.name} ended with {status}")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from penstock import TarWriter
+from headrace import TarWriter
 
 
 def members(path: Path) -> dict[str, bytes]:

@@ -12,10 +12,10 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 from warm_interpreters import run_warm
 
-from penstock.access.array_record.backend import ArrayRecordBackend
-from penstock.errors import OptionError, SchemaError, WriteError
-from penstock.loader import StructuredDataset
-from penstock.write.array_record import write_array_record
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.errors import OptionError, SchemaError, WriteError
+from headrace.loader import StructuredDataset
+from headrace.write.array_record import write_array_record
 
 TABLE = pa.table({"id": range(1000), "text": [f"row {i}" for i in range(1000)]})
 
@@ -214,7 +214,7 @@ def test_runs_to_one_target_publish_only_what_is_theirs(tmp_path: Path) -> None:
 
 KILLED = """
 import os, pyarrow, sys
-from penstock.write.array_record import write_array_record
+from headrace.write.array_record import write_array_record
 def tables():
     yield pyarrow.table({"id": range(1000)})
     os._exit(9)

@@ -12,7 +12,7 @@ import pytest
 from shuffled_rows import beside, copied, ids_of, write_numbered
 from warm_interpreters import run_warm
 
-from penstock import FileChangedError, StateMismatchError, WriteError, shuffle_into
+from headrace import FileChangedError, StateMismatchError, WriteError, shuffle_into
 
 SCRIPT = Path(__file__).with_name("killed_shuffles.py")
 ROWS = 30_000
@@ -98,7 +98,7 @@ def test_parts_that_were_lost_are_written_again(source: Path, tmp_path: Path) ->
     go_on(source, tmp_path / "whole")
     with pytest.raises(Stop):
         go_on(source, tmp_path / "out", progress=stop_at("writing", 0.8))
-    parts = sorted((tmp_path / ".out.penstock-parts").glob("part-*.parquet"))
+    parts = sorted((tmp_path / ".out.headrace-parts").glob("part-*.parquet"))
     assert len(parts) >= 3
     parts[1].unlink()
     go_on(source, tmp_path / "out")
@@ -107,7 +107,7 @@ def test_parts_that_were_lost_are_written_again(source: Path, tmp_path: Path) ->
 
 def test_parts_of_work_that_was_given_up_do_not_come_back(source: Path, tmp_path: Path) -> None:
     stopped(source, tmp_path / "out", "writing", file_rows=1_000)
-    shutil.rmtree(tmp_path / ".out.penstock-work")
+    shutil.rmtree(tmp_path / ".out.headrace-work")
     assert not go_on(source, tmp_path / "out").resumed
     assert len(list((tmp_path / "out").glob("part-*"))) == 5
     assert sorted(ids_of(tmp_path / "out")) == list(range(ROWS))
@@ -130,7 +130,7 @@ def test_other_options_are_refused(
     with pytest.raises(StateMismatchError) as refused:
         go_on(source, tmp_path / "out", **options)
     assert named in str(refused.value)
-    assert str(tmp_path / ".out.penstock-work") in str(refused.value)
+    assert str(tmp_path / ".out.headrace-work") in str(refused.value)
     assert go_on(source, tmp_path / "out").rows == ROWS
 
 
@@ -138,7 +138,7 @@ def test_a_source_that_changed_between_runs(source: Path, tmp_path: Path) -> Non
     stopped(source, tmp_path / "out")
     pq.write_table(pa.table({"id": [1], "text": ["a"], "x": [1.0]}), source / "001.parquet")
     with pytest.raises(
-        StateMismatchError, match=r"source files.*penstock-work|penstock-work.*files"
+        StateMismatchError, match=r"source files.*headrace-work|headrace-work.*files"
     ):
         go_on(source, tmp_path / "out")
 
@@ -155,7 +155,7 @@ def test_a_source_that_changes_meanwhile(source: Path, tmp_path: Path) -> None:
 
 def test_a_line_of_the_journal_that_was_cut_short(source: Path, tmp_path: Path) -> None:
     stopped(source, tmp_path / "out", "writing")
-    journal = tmp_path / ".out.penstock-work" / "journal.jsonl"
+    journal = tmp_path / ".out.headrace-work" / "journal.jsonl"
     lines = journal.read_bytes()
     journal.write_bytes(lines[:-20])
     go_on(source, tmp_path / "out")
@@ -173,7 +173,7 @@ def test_one_at_a_time(source: Path, tmp_path: Path) -> None:
 
 SMALL_DISK = """
 import resource, signal, sys
-from penstock import WriteError, shuffle_into
+from headrace import WriteError, shuffle_into
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), -1))
 try:

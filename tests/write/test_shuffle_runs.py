@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import IcebergDataFileInfo, StateMismatchError
-from penstock.formats import discover
-from penstock.model import FileList
-from penstock.write.gather import Place, ShuffledRows
-from penstock.write.journal import Journal
-from penstock.write.keys import row_keys
-from penstock.write.parts import PartSizes
-from penstock.write.ranges import LAST_KEY, fitting_ranges, parts_of_a_run
-from penstock.write.runs import open_run, write_run
-from penstock.write.source import FileRows
+from headrace import IcebergDataFileInfo, StateMismatchError
+from headrace.formats import discover
+from headrace.model import FileList
+from headrace.write.gather import Place, ShuffledRows
+from headrace.write.journal import Journal
+from headrace.write.keys import row_keys
+from headrace.write.parts import PartSizes
+from headrace.write.ranges import LAST_KEY, fitting_ranges, parts_of_a_run
+from headrace.write.runs import open_run, write_run
+from headrace.write.source import FileRows
 
 POWERS = st.sampled_from([1, 2, 4, 16, 64])
 SIZES = st.lists(

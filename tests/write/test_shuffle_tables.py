@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.utils.concurrent import ExecutorFactory
 from shuffled_rows import copied, ids_of
 
-from penstock import IcebergDataset, StateMismatchError, shuffle_into
+from headrace import IcebergDataset, StateMismatchError, shuffle_into
 
 
 @pytest.fixture(scope="module", autouse=True)

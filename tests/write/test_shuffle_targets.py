@@ -19,14 +19,14 @@ from servers.azure import AzureServer
 from servers.s3 import S3Server
 from shuffled_rows import beside, ids_of, write_numbered
 
-from penstock import OptionError, StructuredDataset, WriteError, shuffle_into
-from penstock.cli import main
-from penstock.write import Receipt, TargetOptions, register_target
-from penstock.write.keys import row_keys
-from penstock.write.target import target_kind
+from headrace import OptionError, StructuredDataset, WriteError, shuffle_into
+from headrace.cli import main
+from headrace.write import Receipt, TargetOptions, register_target
+from headrace.write.keys import row_keys
+from headrace.write.target import target_kind
 
 ROWS = 3_000
-MARKER = "_penstock_shuffled.json"
+MARKER = "_headrace_shuffled.json"
 
 
 def in_order(rows: int = ROWS, seed: int = 0) -> list[int]:

@@ -19,8 +19,8 @@ from pyarrow import ipc
 from shuffled_rows import beside, copied, ids_of, write_numbered
 from warm_interpreters import run_warm
 
-from penstock import OptionError, SchemaError, StructuredDataset, shuffle_into
-from penstock.write.keys import row_keys
+from headrace import OptionError, SchemaError, StructuredDataset, shuffle_into
+from headrace.write.keys import row_keys
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_files_and_row_groups(source: Path, tmp_path: Path) -> None:
     assert groups == [[300, 300, 200], [300, 300, 200], [300, 300, 200], [300, 300]]
     assert [part["name"] for part in report.parts] == [path.name for path in files]
     assert ids_of(tmp_path / "out") == in_order(0, 3_000)
-    marker = json.loads((tmp_path / "out" / "_penstock_shuffled.json").read_text())
+    marker = json.loads((tmp_path / "out" / "_headrace_shuffled.json").read_text())
     assert (marker["rows"], marker["seed"], len(marker["files"])) == (3_000, 0, 4)
 
 
@@ -345,7 +345,7 @@ def test_repeating_values_are_written_once(tmp_path: Path) -> None:
 LIMITED = """
 import resource, sys, threading, time
 import pyarrow as pa
-from penstock import shuffle_into
+from headrace import shuffle_into
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()

@@ -15,14 +15,14 @@ from servers.s3 import S3Server
 from tars_written import hidden, samples
 from warm_interpreters import run_warm
 
-import penstock
-from penstock import (
+import headrace
+from headrace import (
     FileChangedError,
     OptionError,
     StateMismatchError,
     WriteError,
 )
-from penstock.write import write_array_record, write_tar
+from headrace.write import write_array_record, write_tar
 
 SCRIPT = Path(__file__).with_name("killed_tar_copies.py")
 
@@ -77,7 +77,7 @@ def test_a_folder(folder: Path, tmp_path: Path) -> None:
     assert told == sorted(told)
     assert told[-1] == 1
     assert not hidden(tmp_path)
-    rows = penstock.open(str(tmp_path / "out")).backend
+    rows = headrace.open(str(tmp_path / "out")).backend
     assert rows.num_rows == 41
     assert rows.get_row(0)["__key__"] == "train/001"
 
@@ -109,8 +109,8 @@ def test_tars_of_tars(folder: Path, tmp_path: Path) -> None:
 def test_records_and_back(folder: Path, tmp_path: Path) -> None:
     write_tar(folder, tmp_path / "tars")
     records = tmp_path / "a.array_record"
-    write_array_record(penstock.open(str(tmp_path / "tars")).backend, records)
-    write_tar(penstock.open(str(records)).backend, tmp_path / "again")
+    write_array_record(headrace.open(str(tmp_path / "tars")).backend, records)
+    write_tar(headrace.open(str(records)).backend, tmp_path / "again")
     lowered = {
         key: {field.lower() or "__data__": data for field, data in fields.items()}
         for key, fields in samples(tmp_path / "tars").items()
@@ -149,7 +149,7 @@ def test_a_copy_that_is_stopped(tmp_path: Path) -> None:
         with pytest.raises(Stop):
             write_tar(source, out, shard_samples=50, progress=stopping(calls))
         assert not out.exists()
-    staged = sorted((tmp_path / ".out.penstock-parts").glob("*.tar"))
+    staged = sorted((tmp_path / ".out.headrace-parts").glob("*.tar"))
     assert len(staged) > 2
     written = {path.name: path.stat().st_mtime_ns for path in staged}
     report = write_tar(source, out, shard_samples=50)
@@ -183,7 +183,7 @@ def test_parts_that_are_gone(tmp_path: Path) -> None:
     source, out = tmp_path / "rows.parquet", tmp_path / "out"
     with pytest.raises(Stop):
         write_tar(source, out, shard_samples=50, progress=stopping(4))
-    (tmp_path / ".out.penstock-parts" / "shard_00001.tar").unlink()
+    (tmp_path / ".out.headrace-parts" / "shard_00001.tar").unlink()
     with pytest.raises(WriteError, match=r"shard_00001\.tar.*is gone or another"):
         write_tar(source, out, shard_samples=50)
 
@@ -208,9 +208,9 @@ def test_into_its_own_source(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="is inside the"):
             write_tar(tars, target, overwrite=True)
         with pytest.raises(OptionError, match="is inside the"):
-            write_array_record(penstock.open(str(tars)).backend, target / "x.array_record")
+            write_array_record(headrace.open(str(tars)).backend, target / "x.array_record")
     assert sorted(path.name for path in tars.iterdir()) == [
-        *("_penstock_tars.json", "shard_00000.json", "shard_00000.tar")
+        *("_headrace_tars.json", "shard_00000.json", "shard_00000.tar")
     ]
 
 
@@ -241,7 +241,7 @@ def test_into_a_store(
     assert before[:2] == ["rows/shard_00000.json", "rows/shard_00000.tar"]
     assert write_tar(rows, f"s3://{bucket}/rows", **target).resumed
     names = [f"shard_{n:05d}{ending}" for n in range(8) for ending in (".json", ".tar")]
-    assert s3_server.keys(bucket) == [f"rows/{name}" for name in ["_penstock_tars.json", *names]]
+    assert s3_server.keys(bucket) == [f"rows/{name}" for name in ["_headrace_tars.json", *names]]
     again = write_tar(f"s3://{bucket}/rows", tmp_path / "back", shard_samples=25, **access)
     write_tar(rows, tmp_path / "here", shard_samples=25)
     assert again.samples == 200

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from tars_written import hidden, samples
 
-import penstock
-from penstock import ConversionError, OptionError
-from penstock.write import write_tar
+import headrace
+from headrace import ConversionError, OptionError
+from headrace.write import write_tar
 
 
 def test_rows(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_rows_that_are_no_samples(
 def test_no_rows(tmp_path: Path) -> None:
     report = write_tar(pa.table({"bin": pa.array([], pa.binary())}), tmp_path / "out")
     assert report.shards == ("shard_00000.tar",)
-    assert len(penstock.open(str(tmp_path / "out")).backend) == 0
+    assert len(headrace.open(str(tmp_path / "out")).backend) == 0

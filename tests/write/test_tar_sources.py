@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from tars_written import samples, write
 
-import penstock
-from penstock import OptionError, TarShards, TarWriter
-from penstock.archives import write_captions
-from penstock.archives.tar.collection import TarCollection
-from penstock.storage import Access
-from penstock.write import write_tar
+import headrace
+from headrace import OptionError, TarShards, TarWriter
+from headrace.archives import write_captions
+from headrace.archives.tar.collection import TarCollection
+from headrace.storage import Access
+from headrace.write import write_tar
 
 
 def test_tars_whose_keys_repeat(tmp_path: Path) -> None:
@@ -60,14 +60,14 @@ def test_what_is_opened_otherwise(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"")
-    with pytest.raises(OptionError, match=r"penstock\.open"):
+    with pytest.raises(OptionError, match=r"headrace\.open"):
         write_tar(tmp_path / name.partition("/")[0], tmp_path / "out")
 
 
 def test_compressed_tars_are_told_of(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("a.txt"))
-    with pytest.raises(penstock.PenstockError, match="gz"):
+    with pytest.raises(headrace.HeadraceError, match="gz"):
         write_tar(tmp_path / "x.tar.gz", tmp_path / "out")
 
 

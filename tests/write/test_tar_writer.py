@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from tars_written import members, numbered, write
 
-from penstock import ConversionError, OptionError, TarWriter
-from penstock.archives.tar.arrow_index import ArrowIndexes
-from penstock.archives.tar.index import TarIndex
-from penstock.archives.tar.json_index import json_index, read_json_index
-from penstock.archives.tar.scanning import scan_tar
-from penstock.model import DataFileInfo
-from penstock.storage import LocalStore
-from penstock.write.tar_members import header
+from headrace import ConversionError, OptionError, TarWriter
+from headrace.archives.tar.arrow_index import ArrowIndexes
+from headrace.archives.tar.index import TarIndex
+from headrace.archives.tar.json_index import json_index, read_json_index
+from headrace.archives.tar.scanning import scan_tar
+from headrace.model import DataFileInfo
+from headrace.storage import LocalStore
+from headrace.write.tar_members import header
 
 
 def scanned(path: Path, **options: Any) -> TarIndex:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tars_written import members, numbered, write
 
-from penstock import OptionError, StaleIndexError, TarShards, TarWriter, WriteError
+from headrace import OptionError, StaleIndexError, TarShards, TarWriter, WriteError
 
 
 def test_what_is_not_whole_is_not_there(tmp_path: Path) -> None:

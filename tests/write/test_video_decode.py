@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 from video_files import STEP, TELLS_ROTATION, cut_off, damage, make_video, picture, turn
 
-from penstock.errors import NothingFoundError, OptionError, ReadError
-from penstock.storage import Access
-from penstock.write.video_decode import Encoding, Sampling, VideoFile, encoded_frames
-from penstock.write.video_sources import find_videos
+from headrace.errors import NothingFoundError, OptionError, ReadError
+from headrace.storage import Access
+from headrace.write.video_decode import Encoding, Sampling, VideoFile, encoded_frames
+from headrace.write.video_sources import find_videos
 
 
 def greens(path: Path, sampling: Sampling) -> list[int]:

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 from video_files import HEIGHT, TELLS_ROTATION, WIDTH, cut_off, damage, make_video, picture, turn
 
-from penstock.access.video.backend import VideoFramesBackend
-from penstock.access.video.sidecar import VIDEO_SCHEMA, VIDEOS_KEY
-from penstock.errors import OptionError, ReadError, StateMismatchError, WriteError
-from penstock.write.video_frames import VideoFramesReport, write_video_frames
+from headrace.access.video.backend import VideoFramesBackend
+from headrace.access.video.sidecar import VIDEO_SCHEMA, VIDEOS_KEY
+from headrace.errors import OptionError, ReadError, StateMismatchError, WriteError
+from headrace.write.video_frames import VideoFramesReport, write_video_frames
 
 SMALL = 4000
 """bytes of a fragment, into which some ten frames fit"""
@@ -79,7 +79,7 @@ def test_frames_and_the_list_of_videos(videos: Path, tmp_path: Path) -> None:
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     assert len(lance.dataset(target).get_fragments()) > 4
-    assert not (tmp_path / ".frames.lance.penstock-work").exists()
+    assert not (tmp_path / ".frames.lance.headrace-work").exists()
 
 
 def test_windows_of_what_was_written(videos: Path, tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def killed(videos: Path, target: Path, lines: int) -> int:
     code = f"""
 import os, signal, sys
 from pathlib import Path
-from penstock.write.video_frames import write_video_frames
-journal = Path({str(target.parent / f".{target.name}.penstock-work/journal.jsonl")!r})
+from headrace.write.video_frames import write_video_frames
+journal = Path({str(target.parent / f".{target.name}.headrace-work/journal.jsonl")!r})
 def watch(stage, share):
     if journal.read_text().count("\\n") >= {lines}:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -159,7 +159,7 @@ def test_a_kill_in_the_middle_of_a_video_costs_no_row(videos: Path, tmp_path: Pa
     write(videos, tmp_path / "whole.lance")
     target = tmp_path / "frames.lance"
     assert killed(videos, target, 5) == -signal.SIGKILL
-    journal = (tmp_path / ".frames.lance.penstock-work/journal.jsonl").read_text().splitlines()
+    journal = (tmp_path / ".frames.lance.headrace-work/journal.jsonl").read_text().splitlines()
     parts = [line for line in map(json.loads, journal) if "part" in line]
     assert [part["part_of"] for part in parts] == [None, 1, 1]
     with pytest.raises(ValueError, match="not found"):
@@ -180,7 +180,7 @@ def test_unfinished_work_is_gone_on_with_as_it_was_or_not_at_all(
     with pytest.raises(StateMismatchError, match="quality"):
         write(videos, target, quality=50)
     shutil.rmtree(target)
-    with pytest.raises(WriteError, match=r"no longer holds.*penstock-work to start anew"):
+    with pytest.raises(WriteError, match=r"no longer holds.*headrace-work to start anew"):
         write(videos, target)
     make_video(videos / "a.mp4", 4)
     with pytest.raises(StateMismatchError, match="sources"):

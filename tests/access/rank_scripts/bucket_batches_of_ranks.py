@@ -17,8 +17,8 @@ from accelerate.utils import DataLoaderConfiguration
 from torch import distributed
 from torch.utils.data import DataLoader
 
-from penstock.access import ArrowBackend, BucketBatchSampler, RowDataset
-from penstock.errors import OptionError
+from headrace.access import ArrowBackend, BucketBatchSampler, RowDataset
+from headrace.errors import OptionError
 
 BUCKETS = [0] * 40 + [1] * 13 + [2] * 6 + [3]
 EPOCHS = 2

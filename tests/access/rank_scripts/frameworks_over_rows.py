@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from seeing_model import SeeingModel
 from torch.utils.data import DataLoader
 
-from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset
+from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset
 
 ROWS, SEED, EPOCHS, SKIPPED = 100, 3, 3, 32
 

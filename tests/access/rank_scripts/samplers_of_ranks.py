@@ -16,8 +16,8 @@ from accelerate import Accelerator
 from seeing_model import SeeingModel
 from torch.utils.data import DataLoader
 
-from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
-from penstock.errors import OptionError
+from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
+from headrace.errors import OptionError
 
 ROWS, EPOCHS = 60, 2
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from penstock.access import ArrowBackend, GlobalShuffleSampler, RowDataset
+from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset
 
 BATCH = 16
 STEPS_BEFORE_STOP = 5

@@ -12,7 +12,7 @@ from accelerate.utils import DataLoaderConfiguration
 from common_ground import KEPT, leave_together, write_results
 from torch.utils.data import DataLoader
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 STEPS_TO_ACCUMULATE = 5
 

@@ -16,7 +16,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parallel import DistributedDataParallel
 
-from penstock import StructuredDataset, merge_states
+from headrace import StructuredDataset, merge_states
 
 
 def make_loader(data: Path, **options: Any) -> Any:

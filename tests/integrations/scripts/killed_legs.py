@@ -13,7 +13,7 @@ import torch
 from common_ground import KEPT, leave_together
 from torch import distributed as dist
 
-from penstock import StructuredDataset, merge_states
+from headrace import StructuredDataset, merge_states
 
 KINDS: dict[str, dict[str, Any]] = {
     "counted": {"even": "drop"},

@@ -12,7 +12,7 @@ import torch
 from common_ground import KEPT, leave_together, write_results
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from penstock import StructuredDataset
+from headrace import StructuredDataset
 
 EPOCHS = 3
 

@@ -14,9 +14,9 @@ from rank_scripts.rank_processes import refusal
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from penstock.errors import OptionError, PenstockError
-from penstock.loader.agreement import Agreement
-from penstock.loader.ranks import Ranks, find_ranks
+from headrace.errors import HeadraceError, OptionError
+from headrace.loader.agreement import Agreement
+from headrace.loader.ranks import Ranks, find_ranks
 
 
 def agree_in_all_ways(rank: int) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def wait_for_lost(rank: int, loss: Callable[[Agreement], None], timeout_s: float
     try:
         agreement.agree(1)
         agreement.agree(2)
-    except PenstockError as error:
+    except HeadraceError as error:
         waited = time.monotonic() - began
         return type(error), str(error), waited, refusal(OptionError, agreement.agree, 3)
     return None

@@ -9,8 +9,8 @@ from typing import Any
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from penstock.errors import OptionError
-from penstock.loader.ranks import Ranks, find_ranks
+from headrace.errors import OptionError
+from headrace.loader.ranks import Ranks, find_ranks
 
 
 def look_around(rank: int) -> dict[str, Ranks | str]:

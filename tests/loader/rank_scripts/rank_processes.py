@@ -20,7 +20,7 @@ def run_ranks(
 ) -> list[Any]:
     """What ``work(rank)`` returns in each of ``size`` processes; None from those that die."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed.device_mesh", "penstock.loader.ranks"])
+    context.set_forkserver_preload(["torch.distributed.device_mesh", "headrace.loader.ranks"])
     jobs = [
         context.Process(target=be_rank, args=(work, rank, size, folder), daemon=True)
         for rank in range(size)

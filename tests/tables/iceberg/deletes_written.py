@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pyroaring
 from pyarrow import orc
 
-from penstock.model import DataFileInfo
-from penstock.storage.local import LocalStore
-from penstock.tables.iceberg.deletes import (
+from headrace.model import DataFileInfo
+from headrace.storage.local import LocalStore
+from headrace.tables.iceberg.deletes import (
     DeletesOf,
     DeletionVector,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from penstock.tables.iceberg.live_rows import LiveRows
+from headrace.tables.iceberg.live_rows import LiveRows
 
 STORE = LocalStore()
 LIVE = pickle.loads(pickle.dumps(LiveRows()))

@@ -11,10 +11,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from writers.data_files import append_rows
 
-from penstock import IcebergDataset, StatefulLoader
+from headrace import IcebergDataset, StatefulLoader
 
 # Else every worker of every test imports torch for itself.
-multiprocessing.get_context("forkserver").set_forkserver_preload(["penstock.loader"])
+multiprocessing.get_context("forkserver").set_forkserver_preload(["headrace.loader"])
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64())])
 SETTINGS: Mapping[str, Any] = {

@@ -32,7 +32,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from penstock.tables.iceberg.predicates import to_iceberg
+from headrace.tables.iceberg.predicates import to_iceberg
 
 INNER = StructType(
     NestedField(22, "a b", LongType()),

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from numbered_tables import ids_in, loader_of
 
-from penstock.errors import PenstockError
+from headrace.errors import HeadraceError
 
 
 def local(path: str) -> Path:
     return Path(path.removeprefix("file://"))
 
 
-def refused(kind: type[PenstockError], *said: str, **options: Any) -> str:
+def refused(kind: type[HeadraceError], *said: str, **options: Any) -> str:
     """The message of an error of that kind, while a loader is made or while it reads."""
     name, config = options.pop("name", "tests.db.t"), options.pop("config")
     with pytest.raises(kind) as caught:

@@ -69,7 +69,7 @@ class _Collecting(logging.Handler):
 def shown() -> Iterator[Shown]:
     """Fails a test that shows a canary; our logs are added by themselves."""
     collected = Shown()
-    ours = [logging.getLogger(name) for name in ("penstock", "pyiceberg")]
+    ours = [logging.getLogger(name) for name in ("headrace", "pyiceberg")]
     handler = _Collecting(collected)
     for logger in ours:
         logger.setLevel(logging.DEBUG)

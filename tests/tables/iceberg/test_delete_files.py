@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import orc
 
-from penstock.errors import FileChangedError, ReadError
-from penstock.model import DataFileInfo
-from penstock.storage.local import LocalStore
-from penstock.tables.iceberg import delete_files
-from penstock.tables.iceberg.delete_files import equality_values, positions
-from penstock.tables.iceberg.deletes import (
+from headrace.errors import FileChangedError, ReadError
+from headrace.model import DataFileInfo
+from headrace.storage.local import LocalStore
+from headrace.tables.iceberg import delete_files
+from headrace.tables.iceberg.delete_files import equality_values, positions
+from headrace.tables.iceberg.deletes import (
     DeletionVector,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from penstock.tables.iceberg.vectors import decoded_vector, vector_positions
+from headrace.tables.iceberg.vectors import decoded_vector, vector_positions
 
 STORE = LocalStore()
 PATH_ID, POSITION_ID = 2147483546, 2147483545

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestEntry
 
-from penstock.errors import ReadError
-from penstock.tables.iceberg.delete_index import DeleteIndex
-from penstock.tables.iceberg.deletes import DeletionVector
+from headrace.errors import ReadError
+from headrace.tables.iceberg.delete_index import DeleteIndex
+from headrace.tables.iceberg.deletes import DeletionVector
 
 
 @pytest.mark.parametrize(("data_age", "applies"), [(4, True), (5, True), (6, False)])

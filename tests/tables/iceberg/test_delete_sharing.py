@@ -21,8 +21,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StructType
 
-from penstock.tables.iceberg.delete_index import DeleteIndex, read_delete_entries
-from penstock.tables.iceberg.deletes import DeletionVector
+from headrace.tables.iceberg.delete_index import DeleteIndex, read_delete_entries
+from headrace.tables.iceberg.deletes import DeletionVector
 
 
 def test_data_files_that_share_deletes_share_the_object() -> None:

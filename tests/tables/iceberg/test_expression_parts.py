@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from penstock.formats.expressions import (
+from headrace.formats.expressions import (
     MAX_DEPTH,
     Call,
     Column,

@@ -19,7 +19,7 @@ from writers.delete_files import (
 )
 from writers.deletion_vectors import append_deletion_vectors
 
-from penstock.errors import FileChangedError, ReadError, SkippedDataWarning
+from headrace.errors import FileChangedError, ReadError, SkippedDataWarning
 
 # --- delete files
 

@@ -23,11 +23,11 @@ from writers.committing import commit_files, data_files, describe_file
 from writers.data_files import append_file, append_orc_data, append_rows, parquet_files
 from writers.delete_files import append_position_deletes
 
-from penstock.errors import (
+from headrace.errors import (
+    HeadraceError,
     MissingExtraError,
     NothingFoundError,
     OptionError,
-    PenstockError,
     ReadError,
     SchemaError,
 )
@@ -62,7 +62,7 @@ def test_a_table_or_namespace_that_is_not_there(catalog: WritingCatalog) -> None
     ids=str,
 )
 def test_what_is_no_catalog(config: Any, said: str) -> None:
-    refused(PenstockError, said, config=config)
+    refused(HeadraceError, said, config=config)
 
 
 @pytest.mark.parametrize("kind", ["rest", "sql", "glue"])
@@ -92,7 +92,7 @@ def test_metadata_that_is_gone_or_broken(catalog: WritingCatalog) -> None:
     metadata.unlink()
     refused(ReadError, "'tests.db.t'", metadata.name, config=config)
     metadata.write_bytes(b"{")
-    refused(PenstockError, "'tests.db.t'", config=config)
+    refused(HeadraceError, "'tests.db.t'", config=config)
     metadata.write_bytes(written)
     manifests = local(table.metadata.current_snapshot().manifest_list)
     written = manifests.read_bytes()
@@ -108,7 +108,7 @@ def test_types_that_are_not_known(catalog: WritingCatalog) -> None:
     table = make_table(catalog, files=1)
     path = local(table.metadata_location)
     path.write_text(path.read_text().replace('"double"', '"variant"'))
-    refused(PenstockError, "'tests.db.t'", "variant", config=catalog.properties_for_users)
+    refused(HeadraceError, "'tests.db.t'", "variant", config=catalog.properties_for_users)
 
 
 # --- what is wanted of a table
@@ -117,7 +117,7 @@ def test_types_that_are_not_known(catalog: WritingCatalog) -> None:
 def test_columns_and_filters_that_are_not_there(catalog: WritingCatalog) -> None:
     make_table(catalog, files=1)
     refused(SchemaError, "'y'", config=catalog, name="db.t", columns=["id", "y"])
-    refused(PenstockError, "y", config=catalog, name="db.t", filters=[("y", "==", 1)])
+    refused(HeadraceError, "y", config=catalog, name="db.t", filters=[("y", "==", 1)])
     refused(OptionError, "given as filters", config=catalog, name="db.t", scan_filter="id = 1")
     refused(
         OptionError, "scan_filter", "'y'", config=catalog, name="db.t", scan_filter=EqualTo("y", 1)
@@ -222,11 +222,11 @@ class Blocker(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
-import penstock
-for make in (penstock.IcebergDataset, penstock.IcebergDataset.create_dataloader):
+import headrace
+for make in (headrace.IcebergDataset, headrace.IcebergDataset.create_dataloader):
     try:
         make("a.b.c", catalog_config={"type": "sql"})
-    except penstock.errors.MissingExtraError as error:
+    except headrace.errors.MissingExtraError as error:
         print(error)
 """
     done = subprocess.run(
@@ -236,7 +236,7 @@ for make in (penstock.IcebergDataset, penstock.IcebergDataset.create_dataloader)
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
     assert done.returncode == 0, done.stderr
-    line = 'pyiceberg is not installed; run: pip install "penstock[iceberg]"\n'
+    line = 'pyiceberg is not installed; run: pip install "headrace[iceberg]"\n'
     assert done.stdout == line * 2
     assert issubclass(MissingExtraError, ImportError)
 

@@ -9,7 +9,7 @@ from writers.catalogs import WritingCatalog
 from writers.data_files import append_rows
 from writers.delete_files import append_position_deletes
 
-from penstock import IcebergDataset
+from headrace import IcebergDataset
 
 
 def test_the_second_job_reads_from_the_cache(s3_catalog: WritingCatalog, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from writers.data_files import append_rows
 from writers.delete_files import append_position_deletes
 from writers.second_readers import DuckDB
 
-from penstock import IcebergDataset
-from penstock.errors import NothingFoundError, OptionError
+from headrace import IcebergDataset
+from headrace.errors import NothingFoundError, OptionError
 
 ALL = list(range(120))
 Serve = Callable[..., RestCatalogServer]

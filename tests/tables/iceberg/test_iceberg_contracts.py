@@ -14,8 +14,8 @@ from writers.committing import data_files
 from writers.data_files import append_rows
 from writers.delete_files import append_position_deletes
 
-from penstock import IcebergDataset, StatefulLoader
-from penstock.testing import ResumeContract
+from headrace import IcebergDataset, StatefulLoader
+from headrace.testing import ResumeContract
 
 
 def write_partitioned(directory: Path, *, deletes: bool = False) -> None:

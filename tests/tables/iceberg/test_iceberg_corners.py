@@ -13,7 +13,7 @@ from numbered_tables import all_ids, ids_in, loader_of, make_table, numbers
 from writers.catalogs import WritingCatalog
 from writers.data_files import append_parquet_without_ids, append_rows
 
-from penstock import IcebergDataset
+from headrace import IcebergDataset
 
 
 def begun_and_moved_on(catalog: WritingCatalog) -> tuple[dict[str, Any], list[int]]:

@@ -25,8 +25,8 @@ from writers.catalogs import WritingCatalog
 from writers.data_files import append_rows
 from writers.delete_files import append_equality_deletes, append_position_deletes
 
-from penstock.errors import AccessDeniedError, OptionError
-from penstock.tables.iceberg.credentials import storage_options
+from headrace.errors import AccessDeniedError, OptionError
+from headrace.tables.iceberg.credentials import storage_options
 
 
 def with_deletes(catalog: WritingCatalog) -> list[int]:

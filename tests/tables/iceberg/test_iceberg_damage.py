@@ -19,7 +19,7 @@ from writers.data_files import append_file, append_rows, new_data_path
 from writers.delete_files import append_equality_deletes, append_position_deletes
 from writers.deletion_vectors import append_deletion_vectors, puffin_file, vector_blob
 
-from penstock import IcebergDataset, NothingFoundError, OptionError, ReadError
+from headrace import IcebergDataset, NothingFoundError, OptionError, ReadError
 
 NAME = "tests.db.t"
 ROWS = 40

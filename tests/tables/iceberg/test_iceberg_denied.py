@@ -29,7 +29,7 @@ from servers.s3 import S3Server
 from writers.catalogs import WritingCatalog
 from writers.delete_files import append_position_deletes
 
-from penstock.errors import AccessDeniedError, PenstockError, ReadError
+from headrace.errors import AccessDeniedError, HeadraceError, ReadError
 
 DENIED = xml_answer(403, "AccessDenied")
 
@@ -120,7 +120,7 @@ def test_a_catalog_that_repeats_secrets(
     echo.status = status
     config = {"type": "rest", "uri": echo.url, **secrets, "rest.retry.max-attempts": 1}
     config["oauth2-server-uri"] = f"{echo.url}/v1/oauth/tokens"
-    with pytest.raises(PenstockError) as caught:
+    with pytest.raises(HeadraceError) as caught:
         loader_of("db.t", config)
     assert echo.seen
     assert "db.t" in str(caught.value)
@@ -193,7 +193,7 @@ def test_data_files_that_cannot_be_read(
 
 
 def test_a_sql_catalog_with_a_password_in_its_address(shown: Shown) -> None:
-    with pytest.raises(PenstockError) as caught:
+    with pytest.raises(HeadraceError) as caught:
         loader_of("tests.db.t", {"type": "sql", "uri": f"postgresql://me:{TOKEN}@127.0.0.1:1/db"})
     shown.add_error(caught.value)
 

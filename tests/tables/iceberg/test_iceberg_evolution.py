@@ -49,7 +49,7 @@ from writers.data_files import (
 from writers.delete_files import append_equality_deletes
 from writers.second_readers import DuckDB, multiset, rows_by_pyiceberg
 
-from penstock import IcebergDataset
+from headrace import IcebergDataset
 
 UTC = dt.UTC
 TYPES: dict[str, tuple[Any, Any]] = {

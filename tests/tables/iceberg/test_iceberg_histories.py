@@ -26,7 +26,7 @@ from writers.second_readers import (
     rows_by_pyiceberg,
 )
 
-from penstock import IcebergDataset
+from headrace import IcebergDataset
 
 NUMBERS = itertools.count(1)
 # A failure tells its history; to find a shorter one would take minutes.

@@ -17,7 +17,7 @@ from writers.committing import data_files
 
 READING = """
 import json, sys
-from penstock import IcebergDataset
+from headrace import IcebergDataset
 IcebergDataset.create_dataloader(
     "tests.db.t", catalog_config=json.loads(sys.argv[1]), split_rows=15, num_workers=0
 )

@@ -25,7 +25,7 @@ from writers.data_files import append_rows
 from writers.delete_files import append_position_deletes
 from writers.second_readers import rows_by_pyiceberg
 
-from penstock import DataFileInfo, FileSplit, IcebergDataFileInfo, RowRange, Split
+from headrace import DataFileInfo, FileSplit, IcebergDataFileInfo, RowRange, Split
 
 # --- partitions
 

@@ -20,7 +20,7 @@ from writers.committing import commit_files, data_files, describe_file
 from writers.data_files import append_orc_data, append_rows, parquet_files
 from writers.delete_files import append_position_deletes
 
-from penstock import IcebergDataset, OptionError
+from headrace import IcebergDataset, OptionError
 
 ProxyTo = Callable[..., FaultProxy]
 
@@ -94,9 +94,9 @@ def test_files_of_which_the_manifest_says_little(catalog: WritingCatalog) -> Non
 
 def told(caplog: pytest.LogCaptureFixture, *args: Any, **options: Any) -> tuple[str, Any]:
     caplog.clear()
-    with caplog.at_level(logging.INFO, logger="penstock"):
+    with caplog.at_level(logging.INFO, logger="headrace"):
         _, dataset = loader_of(*args, **options)
-    ours = [one for one in caplog.records if one.name.startswith("penstock.tables")]
+    ours = [one for one in caplog.records if one.name.startswith("headrace.tables")]
     assert {one.levelno for one in ours} == {logging.INFO}
     return "\n".join(one.getMessage() for one in ours), dataset
 

@@ -18,8 +18,8 @@ from writers.committing import data_files
 from writers.data_files import append_rows
 from writers.delete_files import append_position_deletes
 
-from penstock import merge_states
-from penstock.errors import StateMismatchError
+from headrace import merge_states
+from headrace.errors import StateMismatchError
 
 
 @pytest.mark.parametrize("deletes", [False, True])

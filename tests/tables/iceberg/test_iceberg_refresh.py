@@ -13,7 +13,7 @@ from writers.committing import commit_files, data_files
 from writers.data_files import append_rows
 from writers.delete_files import append_position_deletes
 
-from penstock import IcebergDataset
+from headrace import IcebergDataset
 
 # --- pinned
 

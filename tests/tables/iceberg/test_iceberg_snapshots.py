@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from writers.catalogs import WritingCatalog
 from writers.data_files import append_rows
 
-from penstock.errors import NothingFoundError, OptionError
+from headrace.errors import NothingFoundError, OptionError
 
 
 @pytest.fixture

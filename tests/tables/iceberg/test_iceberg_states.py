@@ -15,7 +15,7 @@ from writers.committing import data_files
 from writers.data_files import append_rows
 from writers.delete_files import append_equality_deletes, append_position_deletes
 
-from penstock.errors import NothingFoundError, SchemaError, StateMismatchError
+from headrace.errors import NothingFoundError, SchemaError, StateMismatchError
 
 
 @pytest.mark.parametrize(

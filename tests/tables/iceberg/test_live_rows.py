@@ -20,16 +20,16 @@ from deletes_written import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import ReadError
-from penstock.model import DataFileInfo
-from penstock.tables.iceberg.deletes import (
+from headrace.errors import ReadError
+from headrace.model import DataFileInfo
+from headrace.tables.iceberg.deletes import (
     NO_DELETES,
     DeletesOf,
     DeletionVector,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from penstock.tables.iceberg.live_rows import LiveRows
+from headrace.tables.iceberg.live_rows import LiveRows
 
 
 def test_a_table_of_which_nothing_is_deleted_is_itself(tmp_path: Path) -> None:

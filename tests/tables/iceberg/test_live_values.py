@@ -17,9 +17,9 @@ from deletes_written import FILE, LIVE, STORE, equality_file, position_file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.tables.iceberg import equality_keys, row_hashes
-from penstock.tables.iceberg.deletes import DeletesOf
-from penstock.tables.iceberg.row_hashes import hashes_of_rows
+from headrace.tables.iceberg import equality_keys, row_hashes
+from headrace.tables.iceberg.deletes import DeletesOf
+from headrace.tables.iceberg.row_hashes import hashes_of_rows
 
 NAN = struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]
 """another one than that of Python"""

@@ -45,7 +45,7 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.literals import LongLiteral, TimestampLiteral, UUIDLiteral
 from pyiceberg.expressions.visitors import bind
 
-from penstock.tables.iceberg.predicates import to_iceberg
+from headrace.tables.iceberg.predicates import to_iceberg
 
 
 @pytest.mark.parametrize(

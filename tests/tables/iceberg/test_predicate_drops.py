@@ -11,7 +11,7 @@ import pytest
 from predicates_said import NEW_YEAR, SCHEMA, TABLE_SCHEMA, F, other_than, unsaid
 from pyiceberg.expressions import And, EqualTo, NotEqualTo, Or
 
-from penstock.tables.iceberg.predicates import to_iceberg
+from headrace.tables.iceberg.predicates import to_iceberg
 
 UNSAYABLE = [
     unsaid(),

@@ -36,8 +36,8 @@ from pyiceberg.types import (
 )
 from writers.catalogs import WritingCatalog
 
-from penstock.tables.iceberg.planning import plan_files
-from penstock.tables.iceberg.predicates import to_iceberg
+from headrace.tables.iceberg.planning import plan_files
+from headrace.tables.iceberg.predicates import to_iceberg
 
 TABLE_SCHEMA = Schema(
     NestedField(1, "number", IntegerType()),

@@ -57,7 +57,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from penstock.tables.iceberg.predicates import to_iceberg
+from headrace.tables.iceberg.predicates import to_iceberg
 
 INTS = [0, 1, -1, 2, 7, 2**24, 2**24 + 1, 2**31 - 1, -(2**31)]
 LONGS = [*INTS, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]

@@ -35,7 +35,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StructType
 
-from penstock.tables.iceberg.predicates import to_iceberg
+from headrace.tables.iceberg.predicates import to_iceberg
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
-from penstock.access.lance import LanceBackend
-from penstock.tables.lance import process
+from headrace.access.lance import LanceBackend
+from headrace.tables.lance import process
 
 
 class Taken(Dataset[Any]):

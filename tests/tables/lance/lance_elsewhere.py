@@ -98,7 +98,7 @@ _backends: dict[bytes, Any] = {}
 
 
 def _ask_backend(made: bytes, name: str, args: Any, options: Any) -> Any:
-    from penstock.access.lance import LanceBackend
+    from headrace.access.lance import LanceBackend
 
     if made not in _backends:
         uri, own, _ = pickle.loads(made)

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from lance_elsewhere import Elsewhere
 
-from penstock.access.lance import LanceBackend
-from penstock.errors import (
+from headrace.access.lance import LanceBackend
+from headrace.errors import (
     MissingExtraError,
     NothingFoundError,
     OptionError,
@@ -115,5 +115,5 @@ def test_a_version_that_was_cleaned_up_meanwhile(elsewhere: Elsewhere, numbers: 
 
 def test_without_pylance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(MissingExtraError, match=r"pylance is not installed.*penstock\[lance\]"):
+    with pytest.raises(MissingExtraError, match=r"pylance is not installed.*headrace\[lance\]"):
         LanceBackend(tmp_path / "rows.lance")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from lance_elsewhere import Elsewhere
 
-from penstock.access.lance import LanceBackend
+from headrace.access.lance import LanceBackend
 
 LIVE = [number for number in range(100) if number % 3 and not 30 <= number < 60]
 

@@ -14,10 +14,10 @@ from lance_elsewhere import Elsewhere
 from servers.azure import AzureServer
 from servers.s3 import S3Server
 
-from penstock.access.lance import LanceBackend
-from penstock.errors import NothingFoundError, OptionError, ReadError
-from penstock.loader.lance import LanceDataset
-from penstock.tables.lance.options import keys_expire_at, lance_options, located
+from headrace.access.lance import LanceBackend
+from headrace.errors import NothingFoundError, OptionError, ReadError
+from headrace.loader.lance import LanceDataset
+from headrace.tables.lance.options import keys_expire_at, lance_options, located
 
 ROWS = pa.table({"id": range(100)})
 

@@ -13,7 +13,7 @@ from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.write.table_delete import TableDeleteByRowId
 from servers.s3 import S3Server
 
-from penstock import PaimonDataset, StatefulLoader
+from headrace import PaimonDataset, StatefulLoader
 
 Positions = Mapping[str, Iterable[int]]
 """rows by the name of their data file"""

@@ -26,7 +26,7 @@ from paimon_tables import (
 from pypaimon.schema.schema_change import SchemaChange
 from servers.s3 import S3Server
 
-from penstock import (
+from headrace import (
     AccessDeniedError,
     FileChangedError,
     NothingFoundError,
@@ -35,9 +35,9 @@ from penstock import (
     ReadError,
     SchemaError,
 )
-from penstock.storage import Access, Redaction
-from penstock.tables.paimon.discovery import Scan
-from penstock.tables.paimon.foreign import ForeignRows
+from headrace.storage import Access, Redaction
+from headrace.tables.paimon.discovery import Scan
+from headrace.tables.paimon.foreign import ForeignRows
 
 
 @pytest.fixture
@@ -307,14 +307,14 @@ def test_types_that_are_not_read_can_be_left_out(warehouse: Warehouse) -> None:
 def test_the_package_needs_pypaimon_only_for_its_tables() -> None:
     program = (
         "import sys; sys.modules['pypaimon'] = None\n"
-        "from penstock import MissingExtraError, PaimonDataset\n"
+        "from headrace import MissingExtraError, PaimonDataset\n"
         "try: PaimonDataset('db.t', {})\n"
         "except MissingExtraError as error: print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ)
     )
-    assert 'pip install "penstock[paimon]"' in done.stdout, done.stderr
+    assert 'pip install "headrace[paimon]"' in done.stdout, done.stderr
 
 
 def test_options_of_tables_change_what_is_read_next(warehouse: Warehouse) -> None:

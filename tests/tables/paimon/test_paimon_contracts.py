@@ -11,8 +11,8 @@ import pytest
 from contract_cases import CrossedLoaderContract
 from paimon_tables import Warehouse, delete, files, numbered, write
 
-from penstock import PaimonDataset, StatefulLoader
-from penstock.testing import ResumeContract
+from headrace import PaimonDataset, StatefulLoader
+from headrace.testing import ResumeContract
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 

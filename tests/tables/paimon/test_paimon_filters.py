@@ -18,7 +18,7 @@ from paimon_tables import Warehouse, in_order, numbered, write
 from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
-from penstock import OptionError, SchemaError
+from headrace import OptionError, SchemaError
 
 SCHEMA = pa.schema(
     [
@@ -134,7 +134,7 @@ def test_filters_find_the_rows_that_pyarrow_finds(filtered: Warehouse, keep: ds.
 def test_files_without_such_rows_are_not_read(
     filtered: Warehouse, keep: ds.Expression, left: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "penstock"):
+    with caplog.at_level(logging.INFO, "headrace"):
         dataset = filtered.load("rows", filters=keep)[1]
     assert len(dataset.files) == left
     assert "prune" in caplog.text

@@ -9,7 +9,7 @@ from pypaimon.schema.schema_change import SchemaChange
 from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.table.row.blob import BlobDescriptor
 
-from penstock import OptionError, ReadError
+from headrace import OptionError, ReadError
 
 EVOLVING = {
     "row-tracking.enabled": "true",

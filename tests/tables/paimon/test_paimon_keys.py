@@ -11,8 +11,8 @@ import pytest
 from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, splits, write
 from pypaimon.schema.schema_change import SchemaChange
 
-from penstock import FileSplit, ReadError
-from penstock.errors import FileChangedError
+from headrace import FileSplit, ReadError
+from headrace.errors import FileChangedError
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("v", pa.string()), ("n", pa.int64())])
 

@@ -12,7 +12,7 @@ from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, number
 from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import Move, SchemaChange
 
-from penstock import FileSplit, RowRange
+from headrace import FileSplit, RowRange
 
 FORMATS = ["parquet", "orc", "avro", "row"]
 WIDE = pa.schema(

@@ -13,8 +13,8 @@ import pytest
 from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, numbered, write
 from pypaimon.schema.schema_change import SchemaChange
 
-from penstock import OptionError, PaimonDataset, StructuredDataset, shuffle_into
-from penstock.write.target import TargetOptions, make_target
+from headrace import OptionError, PaimonDataset, StructuredDataset, shuffle_into
+from headrace.write.target import TargetOptions, make_target
 
 
 class Stop(Exception):

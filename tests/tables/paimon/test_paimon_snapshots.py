@@ -13,7 +13,7 @@ from paimon_tables import Warehouse, in_order, numbered, write
 from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
-from penstock import NothingFoundError, OptionError, StateMismatchError
+from headrace import NothingFoundError, OptionError, StateMismatchError
 
 
 def ids(warehouse: Warehouse, **options: object) -> list[int]:

@@ -29,7 +29,7 @@ def test_rows_that_wait_to_be_compacted_are_told_of(
     options = {"postpone.batch-write-fixed-bucket": "false", **options}
     table = warehouse.make("waiting", SCHEMA, primary_keys=["id"], **options)
     write(table, ROWS)
-    with caplog.at_level(logging.WARNING, "penstock"):
+    with caplog.at_level(logging.WARNING, "headrace"):
         assert warehouse.read("waiting", **chosen) == []
     assert "1 of 1 data files are not read" in caplog.text
 
@@ -49,9 +49,9 @@ def test_nothing_is_told_of_rows_in_partitions_that_are_not_wanted(
     for name, level in (("done", 5), ("waiting", None)):
         column = pa.array([name] * 10)
         write(table, ROWS.append_column(schema.field("p"), column), level=level)
-    with caplog.at_level(logging.WARNING, "penstock"):
+    with caplog.at_level(logging.WARNING, "headrace"):
         assert len(warehouse.read("parted", partition_filter={"p": "done"})) == 10
     assert "not read" not in caplog.text
-    with caplog.at_level(logging.WARNING, "penstock"):
+    with caplog.at_level(logging.WARNING, "headrace"):
         assert warehouse.read("parted", partition_filter={"p": "waiting"}) == []
     assert "1 of 2 data files are not read" in caplog.text

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from penstock import ReadError
-from penstock.model import RowRange
-from penstock.storage import LocalStore
-from penstock.tables.paimon.vectors import DeletionVector, deleted_rows, stored_range
+from headrace import ReadError
+from headrace.model import RowRange
+from headrace.storage import LocalStore
+from headrace.tables.paimon.vectors import DeletionVector, deleted_rows, stored_range
 
 MAGIC = (1581511376).to_bytes(4, "big")
 

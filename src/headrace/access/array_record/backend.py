@@ -1,0 +1,269 @@
+"""``ArrayRecordBackend``: rows of ArrayRecord files by their number."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.access.array_record.lending import held_schema
+from headrace.access.array_record.scattered import ScatteredReads
+from headrace.access.array_record.stream import RecordStream
+from headrace.access.arrow.rows import Taken
+from headrace.access.backend import Backend
+from headrace.archives.array_record import (
+    ReaderOptions,
+    Readers,
+    read_records,
+    read_run,
+)
+from headrace.archives.opening import access_of
+from headrace.archives.reading_process import RecordServer
+from headrace.archives.record_codecs import Decode, RawRecords, codec_for
+from headrace.archives.record_files import Paths, Shard, find_shards
+from headrace.convert.objects import object_array
+from headrace.errors import ReadError
+from headrace.formats.blocks import rows_only
+from headrace.formats.failures import may_be_skipped
+from headrace.model import Int64Array, computed_once
+from headrace.storage import Access, Options
+from headrace.storage.access import protocol_of
+from headrace.storage.listing import named_locations
+
+__all__ = ["ArrayRecordBackend"]
+
+logger = logging.getLogger(__name__)
+
+_BATCH_ROWS = 1024
+_UNIT_BYTES = 1 << 18
+
+
+class ArrayRecordBackend(Backend):
+    """Records of ArrayRecord files, which are rows of columns.
+
+    ``paths`` are files, directories, globs or URLs; ``path[start:stop]`` is a part of a file.
+    Which columns there are is told by ``decode``, or by the records if this library packed them;
+    else there is one, ``record``. Files elsewhere are copied as a whole into ``cache_dir`` when
+    they are first read from.
+
+    Records are read one by one in the thread that asks, and where that is faster in one more; see
+    ``headrace.archives.reading_process`` for what happens after a fork.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        decode: Decode | None = None,
+        reader_options: ReaderOptions | None = None,
+        high_memory: bool = False,
+        storage_options: Options | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
+        access: Access | None = None,
+        on_error: str = "raise",
+    ) -> None:
+        """``high_memory``: streams read a range at once, and need as much memory as it has.
+
+        ``access``: all that is to be said of stores and the cache, in place of the three before.
+        With ``on_error="skip"`` files that cannot be looked into are left out, and named in
+        ``broken``; streams leave out records that cannot be read, and tell of them at their end.
+        """
+        if access is None:
+            access = access_of(storage_options, cache_dir, cache_bytes)
+        named = named_locations(paths, as_they_are=access.filesystem is not None)
+        self._named = [one for one in named if not protocol_of(one)]
+        self._high_memory = high_memory
+        self._warned: set[str] = set()
+        self._scattered = ScatteredReads()
+        self._skips_broken = on_error == "skip"
+        readers = Readers(reader_options)
+        with RecordServer() as server:
+            self._files, self._shards, self.broken = find_shards(
+                paths, access, readers, server, self._may_skip
+            )
+            first = partial(self._files.first_record, self._shards, server, self._may_skip)
+            self._codec = codec_for(decode, first)
+        self._schema = self._codec.schema
+
+    @property
+    def fork_safe(self) -> bool:  # type: ignore[override]
+        """Whether a forked child can read: not of a store that cannot."""
+        return self._files.fork_safe
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @computed_once
+    def shard_rows(self) -> Int64Array:
+        return np.array([shard.rows for shard in self._shards], np.int64)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return [shard.name for shard in self._shards]
+
+    @property
+    def locations(self) -> Sequence[str]:
+        return [*self._named, *(shard.file.path for shard in self._shards)]
+
+    @property
+    def shard_bytes(self) -> Sequence[int | None]:
+        return [shard.size_bytes for shard in self._shards]
+
+    @property
+    def shard_etags(self) -> Sequence[str | None]:
+        return [shard.file.etag for shard in self._shards]
+
+    def unit_rows(self, shard: int) -> int | None:
+        """Rows of which chunks are made: whole groups, for one is decoded as a whole."""
+        group = self._shards[shard].group_size
+        size = max(1, (self._shards[shard].size_bytes or 0) // max(1, self._shards[shard].rows))
+        return group * max(1, _UNIT_BYTES // (size * group))
+
+    def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """One row as Python values, read and decoded without a table."""
+        schema = self.projected(columns)
+        row, count = operator.index(idx), self._starts[-1]
+        if not -count <= row < count:
+            raise IndexError(f"there is no row {row}: there are {count}")
+        row %= count
+        place = bisect_right(self._starts, row) - 1
+        shard = self._shards[place]
+        number = row - self._starts[place] + shard.start
+        if shard.group_size > 1:
+            self._warn_of_groups(shard)
+        record = self._files.record(shard.file, number)
+        return self._codec.row(record, schema, lambda _: shard.named(number))
+
+    def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        if not len(schema):
+            return rows_only(len(rows))
+        return self._table_of(self._records(rows), rows, schema)
+
+    def take_columns(
+        self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
+    ) -> list[Taken]:
+        """What ``take`` gives, for one who checked rows and schema; of some columns as cells.
+
+        Rows are at least one, and so are columns.
+        """
+        records = self._records(rows)
+        if isinstance(self._codec, RawRecords) and 0 in as_cells:
+            return [object_array(records)]
+        columns: list[Taken] = self._table_of(records, rows, schema).columns
+        return columns
+
+    def _table_of(self, records: list[bytes], rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        return self._codec.table(records, schema, lambda place: self._name(int(rows[place])))
+
+    def _records(self, rows: Int64Array) -> list[bytes]:
+        if self.num_shards == 1:
+            return self._records_of(0, rows)
+        records = [b""] * len(rows)
+        for place, at, within in self.located(rows):
+            for index, record in zip(at.tolist(), self._records_of(place, within), strict=True):
+                records[index] = record
+        return records
+
+    def _records_of(self, place: int, rows: Int64Array) -> list[bytes]:
+        """Records of a shard, read in the order in which they lie, each once."""
+        shard = self._shards[place]
+        if shard.group_size > 1 and len(rows) < shard.rows:
+            self._warn_of_groups(shard)
+        numbers = (rows + shard.start).tolist()
+        if len(numbers) == 1:
+            return [self._files.record(shard.file, numbers[0])]
+        distinct = sorted(set(numbers))
+        # One after the other, records of a group are read from what is decoded once.
+        read = self._scattered.read if shard.group_size == 1 else read_records
+        with self._files.reader(shard.file) as reader:
+            found = read(reader, distinct, shard.file.path)
+        by_number = dict(zip(distinct, found, strict=True))
+        return [by_number[number] for number in numbers]
+
+    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
+        if not len(schema):
+            return rows_only(length)
+        records: list[bytes] = []
+        for shard, first, count in self._runs(start, length):
+            with self._files.reader(shard.file) as reader:
+                records += read_run(reader, first, count, shard.file.path)
+        return self._codec.table(records, schema, lambda place: self._name(start + place))
+
+    def _blocks(self, shard: int) -> list[tuple[int, int]]:
+        """Runs that end where groups do, as far as they are not too long."""
+        found = self._shards[shard]
+        first, group = int(self.shard_starts[shard]) - found.start, found.group_size
+        step = max(1, _BATCH_ROWS // group) * group if group <= _BATCH_ROWS else _BATCH_ROWS
+        cuts = [found.start, *range((found.start // step + 1) * step, found.stop, step), found.stop]
+        return [(first + begin, end - begin) for begin, end in pairwise(cuts) if end > begin]
+
+    def held(self, schema: pa.Schema) -> pa.Schema:
+        """Columns to ``stream`` for a loader that copies bytes when it cuts batches.
+
+        Tables then keep records alive, and have the places of bytes in them.
+        """
+        return held_schema(schema) if self._codec.holds_bytes else schema
+
+    def stream(
+        self, start: int, length: int, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Rows that follow each other, by one reader that decodes each group once."""
+        if not len(schema):
+            yield rows_only(length)
+            return
+        read = RecordStream(
+            self._files, self._codec, schema, block_bytes, self._high_memory, self._may_skip
+        )
+        for shard, first, count in self._runs(start, length):
+            yield from read.tables(shard, first, count)
+        read.broken.tell()
+
+    def _may_skip(self, error: ReadError) -> bool:
+        return self._skips_broken and may_be_skipped(error)
+
+    def _runs(self, start: int, length: int) -> Iterator[tuple[Shard, int, int]]:
+        """The parts of shards that rows lie in: of which, from which of its records, how many."""
+        stop = start + length
+        place = bisect_right(self._starts, start) - 1
+        while start < stop:
+            shard, begins = self._shards[place], self._starts[place]
+            count = min(stop, begins + shard.rows) - start
+            if count > 0:
+                yield shard, start - begins + shard.start, count
+                start += count
+            place += 1
+
+    @computed_once
+    def _starts(self) -> list[int]:
+        starts: list[int] = self.shard_starts.tolist()
+        return starts
+
+    def _name(self, row: int) -> str:
+        place = bisect_right(self._starts, row) - 1
+        shard = self._shards[place]
+        return shard.named(row - self._starts[place] + shard.start)
+
+    def _warn_of_groups(self, shard: Shard) -> None:
+        if shard.group_size == 1 or shard.file.path in self._warned:
+            return
+        self._warned.add(shard.file.path)
+        logger.warning(
+            "%s was written in groups of %d records: each row that is read at random decodes up to "
+            "%d of them. Stream it, or write it with group_size=1",
+            shard.file.path,
+            shard.group_size,
+            shard.group_size,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_warned": set()}

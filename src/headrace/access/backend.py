@@ -1,0 +1,291 @@
+"""Rows by their index: the protocol, and what all of its backends do alike."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import SchemaError
+from headrace.model import Int64Array, computed_once
+from headrace.plan import ROW_ORDER, permutation
+from headrace.storage import Store
+
+__all__ = ["Backend", "Indices", "StorageBackend", "checked_indices"]
+
+Indices = Sequence[int] | npt.NDArray[np.integer[Any]]
+
+_BATCH_ROWS = 1024
+"""of what is read one after the other, where the data has no batches of its own"""
+_FIRST_ROWS = 64
+"""that tell how large the rows of a stream are"""
+
+
+@runtime_checkable
+class StorageBackend(Protocol):
+    """Read-side access to rows by index, with Arrow types at its border.
+
+    ``columns`` limits what is read; None means all. Backends pickle small, and open what they read
+    lazily in the process that uses it.
+    """
+
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def num_shards(self) -> int: ...
+    @property
+    def table(self) -> pa.Table:
+        """All rows, in memory."""
+        ...
+
+    def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]: ...
+    def take(self, indices: Indices, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows in the order of their indices, as often as they are named."""
+        ...
+
+    def slice(
+        self, start: int, length: int, *, columns: Sequence[str] | None = None
+    ) -> pa.Table: ...
+    def iter_batches(
+        self,
+        shard_indices: Sequence[int] | None = None,
+        shuffle: bool = False,
+        seed: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]: ...
+
+
+class Backend(ABC):
+    """What every backend checks and derives, over the few things that each of them knows."""
+
+    fork_safe = True
+    """whether a forked child may read what its parent has read from"""
+
+    store: Store | None = None
+    """where streams wait for bytes, if they do"""
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """Functions of the user that reading calls, by how he named them."""
+        return {}
+
+    def through(self, store: Store) -> Backend:
+        """The same for a stream that counts its requests, and may give up waiting for them."""
+        return self
+
+    # --- what a backend knows
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """All columns."""
+
+    @property
+    @abstractmethod
+    def shard_rows(self) -> Int64Array:
+        """How many rows each shard has, in order."""
+
+    @property
+    @abstractmethod
+    def shard_names(self) -> Sequence[str]:
+        """What each shard is called, in messages and plans: paths, each of them once."""
+
+    @property
+    def shard_bytes(self) -> Sequence[int | None]:
+        """About how large each shard is, where it can be told without reading it."""
+        return [None] * self.num_shards
+
+    @property
+    def shard_etags(self) -> Sequence[str | None]:
+        """What tells a shard from another one that is there under its name later."""
+        return [None] * self.num_shards
+
+    @property
+    def locations(self) -> Sequence[str]:
+        """What the user named, where that are places: nothing may be written into these."""
+        return ()
+
+    def unit_rows(self, shard: int) -> int | None:
+        """How many rows of a shard are best read as one; None: any rows are as good."""
+        return None
+
+    @abstractmethod
+    def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        """These rows (at least one, all of them there) in exactly the columns of ``schema``."""
+
+    @abstractmethod
+    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
+        """So many rows (at least one, all of them there) in exactly the columns of ``schema``."""
+
+    def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """All rows of a shard, in order."""
+        for start, length in self._blocks(shard):
+            yield from self._slice(start, length, schema).to_batches()
+
+    def _streamed(
+        self, shard: int, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The same, as the loader would read them."""
+        start, rows = int(self.shard_starts[shard]), int(self.shard_rows[shard])
+        for table in self.stream(start, rows, schema, block_bytes):
+            yield from table.to_batches()
+
+    def _blocks(self, shard: int) -> list[tuple[int, int]]:
+        """Runs of rows (first of all rows, number) that are best read as one."""
+        first, rows = int(self.shard_starts[shard]), int(self.shard_rows[shard])
+        starts = range(0, rows, _BATCH_ROWS)
+        return [(first + start, min(_BATCH_ROWS, rows - start)) for start in starts]
+
+    def stream(
+        self, start: int, length: int, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Rows that follow each other, for the loader, in tables of about ``block_bytes``."""
+        stop, rows = start + length, _FIRST_ROWS
+        while start < stop:
+            table = self._slice(start, min(rows, stop - start), schema)
+            yield table
+            start += table.num_rows
+            rows = max(1, block_bytes * table.num_rows // max(table.nbytes, 1))
+
+    # --- what follows from it
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all shards."""
+        return int(self.shard_starts[-1])
+
+    @property
+    def num_shards(self) -> int:
+        """Files, fragments or whatever the rows lie in."""
+        return len(self.shard_rows)
+
+    @computed_once
+    def shard_starts(self) -> Int64Array:
+        """The index of the first row of each shard, and that behind the last row of all."""
+        starts: Int64Array = np.concatenate([[0], np.cumsum(self.shard_rows, dtype=np.int64)])
+        return starts
+
+    def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """One row as Python values."""
+        row: dict[str, Any] = self.take([idx], columns=columns).to_pylist()[0]
+        return row
+
+    def take(self, indices: Indices, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows in the order of their indices, as often as they are named."""
+        schema = self.projected(columns)
+        rows = checked_indices(indices, self.num_rows)
+        return self._take(rows, schema) if len(rows) else pa.Table.from_batches([], schema)
+
+    def slice(self, start: int, length: int, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """So many rows from ``start`` on, which may count from the end; all have to be there."""
+        schema = self.projected(columns)
+        start, length = operator.index(start), operator.index(length)
+        first = start + self.num_rows if start < 0 else start
+        if length < 0 or first < 0 or first + length > self.num_rows:
+            raise IndexError(f"rows {start} to {start + length} of {self.num_rows}")
+        return self._slice(first, length, schema) if length else pa.Table.from_batches([], schema)
+
+    def iter_batches(
+        self,
+        shard_indices: Sequence[int] | None = None,
+        shuffle: bool = False,
+        seed: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows of some shards once, batch by batch, in order.
+
+        ``shuffle``: shards, the batches in them and the rows in those are each in an order that
+        follows from ``seed``; without one it is another every time.
+        """
+        schema = self.projected(columns)
+        wanted = range(self.num_shards) if shard_indices is None else shard_indices
+        shards = checked_indices(wanted, self.num_shards, "shard").tolist()
+        if not shuffle:
+            return (batch for shard in shards for batch in self._batches(shard, schema))
+        chosen = int(np.random.SeedSequence().entropy) if seed is None else seed  # type: ignore[arg-type]
+        return self._shuffled(shards, schema, chosen)
+
+    @property
+    def table(self) -> pa.Table:
+        """All rows, in memory: for data that fits there. Anything else should ask for some."""
+        return pa.Table.from_batches(self.iter_batches(), self.schema)
+
+    def projected(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The schema of some columns, in the order in which they are named."""
+        if columns is None:
+            return self.schema
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a list of names, not {columns!r}")
+        columns = list(columns)
+        known = {field.name: field for field in self.schema}
+        unknown = [name for name in columns if name not in known]
+        if unknown:
+            raise SchemaError(
+                f"there is no column {unknown[0]!r}; the columns are {', '.join(known)}"
+            )
+        if len(set(columns)) < len(columns):
+            raise SchemaError(f"a column is named twice: {', '.join(columns)}")
+        return pa.schema([known[name] for name in columns], metadata=self.schema.metadata)
+
+    def located(self, rows: Int64Array) -> Iterator[tuple[int, Int64Array, Int64Array]]:
+        """The shards that hold these rows: which, the places among ``rows``, the rows within it."""
+        shards = np.searchsorted(self.shard_starts, rows, side="right") - 1
+        order = np.argsort(shards, kind="stable")
+        held, begins = np.unique(shards[order], return_index=True)
+        for shard, places in zip(held.tolist(), np.split(order, begins[1:]), strict=True):
+            yield shard, places, rows[places] - self.shard_starts[shard]
+
+    def _shuffled(
+        self, shards: Sequence[int], schema: pa.Schema, seed: int
+    ) -> Iterator[pa.RecordBatch]:
+        for turn in permutation(len(shards), seed=seed, epoch=0, purpose=ROW_ORDER).tolist():
+            shard = shards[turn]
+            blocks = self._blocks(shard)
+            order = permutation(
+                len(blocks), seed=seed, epoch=0, purpose=ROW_ORDER, lane=1 + shard
+            ).tolist()
+            for block in order:
+                start, length = blocks[block]
+                rows = permutation(
+                    length, seed=seed, epoch=0, purpose=ROW_ORDER, lane=1 + shard, window=1 + block
+                )
+                yield from self._take(start + rows, schema).to_batches()
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.num_rows:,} rows in {self.num_shards} shards>"
+
+
+def checked_indices(indices: Indices | range, count: int, what: str = "row") -> Int64Array:
+    """Indices of ``count`` things, those from the end made such from the beginning."""
+    given = np.asarray(indices)
+    if given.ndim != 1:
+        raise TypeError(f"indices must be a list or one-dimensional, not of shape {given.shape}")
+    if not len(given):
+        return np.empty(0, np.int64)
+    if given.dtype == np.int64 and int(np.maximum.reduce(given.view(np.uint64))) < count:
+        return given  # those from the end would be huge as unsigned numbers
+    if given.dtype.kind in "Of" and all(isinstance(one, int | np.integer) for one in indices):
+        far = [one for one in indices if not -count <= one < count]
+        if far:  # maybe beyond 64 bits
+            raise IndexError(f"there is no {what} {far[0]}: there are {count}")
+        given = given.astype(np.int64)
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"indices must be integers, not {given.dtype}")
+    rows = given.astype(np.int64, copy=False)
+    low, high = int(rows.min()), int(rows.max())
+    if high >= count or low < -count or (given.dtype.kind == "u" and int(given.max()) >= count):
+        wrong = int(given.max()) if high >= count or low >= -count else low
+        raise IndexError(f"there is no {what} {wrong}: there are {count}")
+    return np.where(rows < 0, rows + count, rows) if low < 0 else rows

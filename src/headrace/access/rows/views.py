@@ -1,0 +1,116 @@
+"""Views: which rows, in which order, as arithmetic over those of what lies below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.access.backend import checked_indices
+from headrace.errors import OptionError
+from headrace.model import Int64Array
+from headrace.plan.feistel import IndexPermutation
+
+__all__ = ["View"]
+
+
+class _Step(Protocol):
+    """From places in a view to places in the one below it."""
+
+    @property
+    def count(self) -> int: ...
+    def at(self, places: Int64Array) -> Int64Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Stride:
+    """Every ``step``-th from ``start`` on."""
+
+    start: int
+    step: int
+    count: int
+
+    def at(self, places: Int64Array) -> Int64Array:
+        return places * self.step + self.start
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chosen:
+    """Any, in any order, some maybe more than once."""
+
+    indices: Int64Array
+
+    @property
+    def count(self) -> int:
+        return len(self.indices)
+
+    def at(self, places: Int64Array) -> Int64Array:
+        return self.indices[places]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Some of ``total`` rows in some order: steps on steps, none of which is carried out.
+
+    Memory is taken by lists of indices that were given, and by nothing else.
+    """
+
+    total: int
+    steps: tuple[_Step, ...] = ()
+    """the last one that was made comes first"""
+
+    @property
+    def count(self) -> int:
+        """Rows of the view."""
+        return self.steps[0].count if self.steps else self.total
+
+    def at(self, places: Int64Array) -> Int64Array:
+        """Which rows are at these places, all of which there are."""
+        for step in self.steps:
+            places = step.at(places)
+        return places
+
+    def sliced(self, part: slice) -> View:
+        """The view of a slice of this one."""
+        return self._strided(range(*part.indices(self.count)))
+
+    def _strided(self, places: range) -> View:
+        start, step, below = places.start, places.step, self.steps
+        if below and isinstance(below[0], _Stride):
+            start, step = below[0].start + start * below[0].step, step * below[0].step
+            below = below[1:]
+        return View(self.total, (_Stride(start, step, len(places)), *below))
+
+    def selected(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]] | range) -> View:
+        """The view of these places of this one."""
+        if isinstance(indices, range):
+            checked_indices([*indices[:1], *indices[-1:]], self.count)
+            if not indices or min(indices[0], indices[-1]) >= 0:
+                return self._strided(indices)
+        given = np.asarray(indices)
+        chosen = checked_indices(given, self.count)
+        if np.may_share_memory(chosen, given):
+            chosen = np.array(chosen)  # or the view would change with it
+        return View(self.total, (_Chosen(chosen), *self.steps))
+
+    def shuffled(self, seed: int) -> View:
+        """The view of all places of this one in an order at random."""
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            raise OptionError(f"seed must be an int, not {seed!r}")
+        return View(self.total, (IndexPermutation(self.count, int(seed)), *self.steps))
+
+    @property
+    def is_run(self) -> bool:
+        """Whether these are rows that follow each other, or all."""
+        if not self.steps:
+            return True
+        only = self.steps[0]
+        return len(self.steps) == 1 and isinstance(only, _Stride) and only.step == 1
+
+    @property
+    def start(self) -> int:
+        """The first row."""
+        return int(self.at(np.zeros(1, np.int64))[0])

@@ -1,0 +1,189 @@
+"""``headrace audit``: kill, resume and resize a loader, and count its rows."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import distributed
+
+from headrace import StatefulLoader, StructuredDataset
+from headrace.cli.command import Command
+from headrace.errors import OptionError
+from headrace.testing import audit
+
+__all__ = ["AUDIT", "ColumnIds", "LocationLoaders"]
+
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_DEFAULT_SIZES = "1x0,1x2,2x0,2x2"
+_EVEN = {"drop": "drop", "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class LocationLoaders:
+    """Loaders of this library over a location: a factory that can be sent to other processes."""
+
+    location: str
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """further keywords of ``create_dataloader``"""
+
+    def __call__(self, rank: int, world_size: int, num_workers: int) -> StatefulLoader:
+        """The loader of one rank; ranks meet in a process group, as those of a training do."""
+        if world_size > 1:
+            distributed.init_process_group("gloo")
+        loader, _ = StructuredDataset.create_dataloader(
+            self.location,
+            self.format,
+            rank=rank,
+            world_size=world_size,
+            num_workers=num_workers,
+            **self.options,
+        )
+        return loader
+
+    def may_drop(self, ranks: int) -> int:
+        """Rows of an epoch that stay away so that all ranks take as many steps."""
+        if self.options.get("even") is False:
+            return 0
+        return (ranks - 1) * int(self.options.get("batch_size", 1024))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnIds:
+    """The ids of a batch: one of its columns."""
+
+    column: str
+
+    def __call__(self, batch: Mapping[str, Any]) -> Iterable[Hashable]:
+        if self.column not in batch:
+            raise OptionError(f"no column {self.column!r} among {', '.join(batch)}; see --id")
+        column = batch[self.column]
+        ids: Iterable[Hashable] = column.tolist() if hasattr(column, "tolist") else column
+        return ids
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="MODULE:FACTORY | URL",
+        help="a function of (rank, world_size, num_workers) that makes a loader, "
+        "or a file, directory, glob or URL that this library's own loader reads",
+    )
+    parser.add_argument("--schedules", type=int, default=20, help="how many (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
+    parser.add_argument(
+        "--sizes", default=_DEFAULT_SIZES, help=f"ranks x workers (default: {_DEFAULT_SIZES})"
+    )
+    parser.add_argument("--epochs", type=int, default=2, help="of each schedule (default: 2)")
+    parser.add_argument("--expected-rows", type=int, help="rows that an epoch must have")
+    parser.add_argument("--may-drop", type=int, help="rows that may be missing at an epoch's end")
+    parser.add_argument(
+        "--order",
+        choices=["rank", "global", "none"],
+        default="rank",
+        help="rank: where the size stays (default); global: step by step over ranks, always",
+    )
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds a leg may take")
+    parser.add_argument(
+        "--start-method", default="forkserver", help="of the ranks (default: forkserver)"
+    )
+    _add_arguments_of_factories(parser)
+    _add_arguments_of_locations(parser)
+
+
+def _add_arguments_of_factories(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("with MODULE:FACTORY")
+    group.add_argument("--row-id", metavar="MODULE:FUNCTION", help="from a batch to its ids")
+    group.add_argument("--merge", metavar="MODULE:FUNCTION", help="from all states to one")
+
+
+def _add_arguments_of_locations(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("with URL")
+    group.add_argument("--format", help="taken from the extension if left out")
+    group.add_argument("--id", default="id", help='column that names a row (default: "id")')
+    group.add_argument("--batch-size", type=int, default=1024)
+    group.add_argument("--shuffle", action="store_true")
+    group.add_argument("--split-rows", type=int, help="rows of a chunk")
+    group.add_argument("--mix", type=int, default=1)
+    group.add_argument("--interleave", type=int, default=1)
+    group.add_argument("--lanes", type=int)
+    group.add_argument(
+        "--even", choices=list(_EVEN), default="drop", help="what ranks do at an epoch's end"
+    )
+
+
+def _run(arguments: Namespace) -> int:
+    factory, row_id, merge, may_drop = _subject(arguments)
+    report = audit(
+        factory,
+        schedules=arguments.schedules,
+        seed=arguments.seed,
+        sizes=_sizes(arguments.sizes),
+        row_id=row_id,
+        epochs=arguments.epochs,
+        may_drop=may_drop if arguments.may_drop is None else arguments.may_drop,
+        order=None if arguments.order == "none" else arguments.order,
+        merge=merge,
+        start_method=arguments.start_method,
+        timeout_s=arguments.timeout,
+    )
+    print(report)
+    if arguments.expected_rows not in (None, report.rows):
+        print(f"an epoch has {report.rows:,} rows, and not {arguments.expected_rows:,}")
+        return 1
+    return 0 if report.ok else 1
+
+
+def _subject(arguments: Namespace) -> tuple[Any, Any, Any, Any]:
+    """The factory, what names its rows, what merges its states, and what it may drop."""
+    if _FUNCTION.fullmatch(arguments.target):
+        factory = _imported(arguments.target)
+        return factory, _imported(arguments.row_id), _imported(arguments.merge), 0
+    options = {
+        "batch_size": arguments.batch_size,
+        "shuffle": arguments.shuffle,
+        "split_rows": arguments.split_rows,
+        "mix": arguments.mix,
+        "interleave": arguments.interleave,
+        "lanes": arguments.lanes,
+        "even": _EVEN[arguments.even],
+    }
+    loaders = LocationLoaders(arguments.target, arguments.format, options)
+    return loaders, ColumnIds(arguments.id), None, loaders.may_drop
+
+
+def _imported(name: str | None) -> Callable[..., Any] | None:
+    """What ``module:function`` names; modules of the working directory are found too."""
+    if name is None:
+        return None
+    module, _, function = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise OptionError(f"{name} cannot be imported: {error}") from error
+    return found
+
+
+def _sizes(text: str) -> list[tuple[int, int]]:
+    """
+    >>> _sizes("1x0,2x2")
+    [(1, 0), (2, 2)]
+    """
+    sizes = [re.fullmatch(r"(\d+)x(\d+)", size) for size in text.split(",")]
+    if not all(sizes):
+        raise OptionError(f'--sizes are ranks x workers, such as "1x0,2x2", not {text!r}')
+    return [(int(size[1]), int(size[2])) for size in sizes if size]
+
+
+AUDIT = Command(
+    "audit", "Kill, resume and resize a loader, and count its rows.", _add_arguments, _run
+)

@@ -1,0 +1,171 @@
+"""``headrace index``: the indices of tars, made, converted and verified."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.archives import IndexReport, index_tars
+from headrace.archives.tar.index_files import convert_indexes, verify_tars
+from headrace.cli.command import Command
+from headrace.cli.shuffle_into import Bar
+from headrace.cli.sources import chosen_storage
+from headrace.errors import OptionError
+
+__all__ = ["INDEX"]
+
+_OF_SCANNING = (
+    "format",
+    "geometry",
+    "no_sidecars",
+    "hash",
+    "workers",
+    "checkpoint",
+    "range",
+    "keep_going",
+    "force",
+)
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        nargs="+",
+        help="tars, folders, globs, URLs, hf://datasets/owner/name/folder; with --from-json and "
+        "--to-json index files",
+    )
+    parser.add_argument("--out", metavar="DIR", help="for the indices (default: beside the tars)")
+    parser.add_argument("--one-file", metavar="PATH", help="one columnar index of all tars")
+    parser.add_argument(
+        "--format", choices=["json", "arrow"], help="of the indices (default: json)"
+    )
+    parser.add_argument("--geometry", action="store_true", help="with width and height of images")
+    parser.add_argument(
+        "--no-sidecars", action="store_true", help="read headers only, embed no JSON and captions"
+    )
+    parser.add_argument(
+        "--hash", action="store_true", help="with SHA-256 of tars and members; reads all bytes"
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="tars that are scanned at a time")
+    parser.add_argument("--checkpoint", metavar="DIR", help="remembers tars that were scanned")
+    parser.add_argument("--range", metavar="A,B", help="only tars A to B - 1 of the sorted ones")
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="index broken tars as far as they go, and leave out those that are none",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="index anew what has an index; written captions stay"
+    )
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--verify", action="store_true", help="compare indices with their tars")
+    instead.add_argument("--from-json", action="store_true", help="JSON indices into columnar ones")
+    instead.add_argument("--to-json", action="store_true", help="columnar indices into JSON ones")
+    parser.add_argument("--metadata", metavar="PLACE", help="where the indices are, to verify")
+    parser.add_argument("--storage-options", metavar="JSON", help="credentials and the like")
+
+
+def _run(arguments: Namespace) -> int:
+    if arguments.metadata is not None and not arguments.verify:
+        raise OptionError("--metadata has no effect without --verify; --out says where to write")
+    instead = [name for name in ("verify", "from_json", "to_json") if getattr(arguments, name)]
+    if not instead:
+        return _index(arguments)
+    for name in _OF_SCANNING:
+        if getattr(arguments, name) not in (None, False):
+            raise OptionError(f"{_flag(name)} has no effect with {_flag(instead[0])}")
+    return _verify(arguments) if arguments.verify else _convert(arguments)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def _bar() -> Iterator[Bar]:
+    bar = Bar(sys.stderr)
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+def _index(arguments: Namespace) -> int:
+    with _bar() as bar:
+        report = _indexed(arguments, bar)
+    for problem in report.failed:
+        print(f"not indexed: {problem}")
+    for tar in report.broken:
+        print(f"breaks off: {tar.name}, the last good member is {tar.last_good!r}")
+    there = sum(tar.was_there for tar in report.tars)
+    earlier = f" ({there:,} of them before)" if there else ""
+    print(f"{report.members:,} members of {_counted(len(report.tars), 'tar')} indexed{earlier}")
+    return 1 if report.failed or report.broken else 0
+
+
+def _indexed(arguments: Namespace, bar: Bar) -> IndexReport:
+    return index_tars(
+        arguments.source,
+        arguments.out,
+        geometry=arguments.geometry,
+        sidecars=not arguments.no_sidecars,
+        hash=arguments.hash,
+        format=arguments.format or "json",
+        one_file=arguments.one_file,
+        workers=arguments.workers,
+        checkpoint=arguments.checkpoint,
+        range=_range(arguments.range),
+        keep_going=arguments.keep_going,
+        force=arguments.force,
+        storage_options=chosen_storage(arguments),
+        progress=bar,
+    )
+
+
+def _range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    start, comma, stop = text.partition(",")
+    if not (comma and start.strip().isdigit() and stop.strip().isdigit()):
+        raise OptionError(f"--range must be two numbers such as 0,1000, not {text!r}")
+    return int(start), int(stop)
+
+
+def _convert(arguments: Namespace) -> int:
+    written = convert_indexes(
+        arguments.source,
+        "json" if arguments.to_json else "arrow",
+        out=arguments.out,
+        one_file=arguments.one_file,
+        storage_options=chosen_storage(arguments),
+    )
+    more = f" and {len(written) - 1:,} more" if len(written) > 1 else ""
+    print(f"written: {written[0]}{more}")
+    return 0
+
+
+def _verify(arguments: Namespace) -> int:
+    with _bar() as bar:
+        problems = verify_tars(
+            arguments.source,
+            arguments.metadata,
+            storage_options=chosen_storage(arguments),
+            progress=bar,
+        )
+    for name, found in problems.items():
+        for problem in found:
+            print(f"{name}: {problem}")
+    wrong = sum(bool(found) for found in problems.values())
+    good = _counted(len(problems) - wrong, "index", "indices")
+    print(f"{good} right, {wrong:,} not")
+    return 1 if wrong else 0
+
+
+def _counted(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+INDEX = Command("index", "Index tars, so that any member is read at once.", _add_arguments, _run)

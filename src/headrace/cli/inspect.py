@@ -1,0 +1,133 @@
+"""``headrace inspect``: what a location holds, from metadata alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace import StructuredDataset, TarDataset
+from headrace.cli.command import Command
+from headrace.convert.dense import dense_type
+from headrace.loader.opening import kind_of
+from headrace.storage.redaction import has_secret, public_url
+
+__all__ = ["INSPECT", "Column", "Report", "examine"]
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the data set."""
+
+    name: str
+    type: str
+    """the Arrow type"""
+    torch: str
+    """what it is in a batch: a dtype with the shape of a row, ``list`` or ``dict``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ``inspect`` tells; None where only reading the data would tell."""
+
+    location: str
+    format: str
+    files: int
+    size_bytes: int | None
+    rows: int | None
+    row_groups: int | None
+    batch_size: int
+    batches: int | None
+    columns: tuple[Column, ...]
+
+
+def examine(location: str, *, format: str | None = None, batch_size: int = 1024) -> Report:
+    """Look at the metadata of every file of ``location``; no data is read."""
+    is_tar = format == "tar" or (format is None and kind_of(location) == "tar")
+    dataset = TarDataset(location) if is_tar else StructuredDataset(location, format=format)
+    sizes = [file.file_size for file in dataset.files]
+    groups = [file.row_groups for file in dataset.files]
+    rows = dataset.num_rows
+    return Report(
+        location=public_url(location) if has_secret(location) else location,
+        format=dataset.format,
+        files=len(dataset.files),
+        size_bytes=None if None in sizes else sum(size or 0 for size in sizes),
+        rows=rows,
+        row_groups=None if None in groups else sum(len(group or ()) for group in groups),
+        batch_size=batch_size,
+        batches=None if rows is None else -(-rows // batch_size),
+        columns=tuple(
+            Column(field.name, str(field.type), _torch_form(field.type)) for field in dataset.schema
+        ),
+    )
+
+
+def _torch_form(type_: pa.DataType) -> str:
+    """
+    >>> _torch_form(pa.uint16()), _torch_form(pa.list_(pa.float32(), 16)), _torch_form(pa.string())
+    ('torch.int32', 'torch.float32[16]', 'list')
+    """
+    dense = dense_type(type_, for_torch=True)
+    if dense is None:
+        return "dict" if pa.types.is_struct(type_) else "list"
+    shape = [dense.shape[axis] for axis in dense.axes or range(len(dense.shape))]
+    return f"torch.{dense.dtype}{shape or ''}"
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("location", metavar="URL", help="a file, a directory, a glob or a URL")
+    parser.add_argument(
+        "--format",
+        help="parquet, orc, csv, json, jsonl, arrow or tar; taken from the extension if left out",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _run(arguments: Namespace) -> int:
+    report = examine(arguments.location, format=arguments.format)
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(report), indent=2))
+    else:
+        print("\n".join(_lines(report)))
+    return 0
+
+
+def _lines(report: Report) -> Iterator[str]:
+    size = "unknown" if report.size_bytes is None else _human_size(report.size_bytes)
+    yield f"location    {report.location}"
+    yield f"format      {report.format}"
+    yield f"files       {report.files:,}"
+    yield f"size        {size}"
+    yield f"rows        {_count(report.rows)}"
+    yield f"row groups  {_count(report.row_groups)}"
+    yield f"batches     {_count(report.batches)} of {report.batch_size:,} rows"
+    yield f"columns     {len(report.columns):,}"
+    names = max((len(column.name) for column in report.columns), default=0)
+    types = max((len(column.type) for column in report.columns), default=0)
+    for column in report.columns:
+        yield f"  {column.name:<{names}}  {column.type:<{types}}  {column.torch}"
+
+
+def _count(number: int | None) -> str:
+    return "unknown until read" if number is None else f"{number:,}"
+
+
+def _human_size(size_bytes: int) -> str:
+    """
+    >>> _human_size(512), _human_size(3 * 2**20)
+    ('512 bytes', '3.0 MiB')
+    """
+    size, unit = float(size_bytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.0f} {_UNITS[0]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+INSPECT = Command("inspect", "Show what a location holds.", _add_arguments, _run)

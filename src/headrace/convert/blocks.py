@@ -1,0 +1,239 @@
+"""Blocks: many rows in their output form, from which batches are cut."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.convert.columns import Column, Rows, StructColumn
+from headrace.convert.decoded import decoded_kind, python_values
+from headrace.errors import ConversionError
+from headrace.matrices import rows_at
+
+__all__ = ["ArrowBlock", "Block", "ColumnBlock"]
+
+_VIEWS_AT_ONCE = 500
+
+
+class Block(ABC):
+    """Rows that were converted together. Blocks are not changed; their batches may be views."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """Rows in the block."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of the values of these rows."""
+
+    @abstractmethod
+    def slice(self, start: int, length: int) -> Self:
+        """Some consecutive rows, as views."""
+
+    @abstractmethod
+    def take(self, rows: npt.NDArray[np.int64]) -> Self:
+        """These rows, in this order."""
+
+    @abstractmethod
+    def batches(self, batch_size: int) -> Iterator[Any]:
+        """Consecutive batches of ``batch_size`` rows, the last one maybe shorter, none empty."""
+
+    @abstractmethod
+    def arrays(self) -> list[npt.NDArray[Any]] | None:
+        """All columns as arrays with a row in the first dimension; None if some are not such.
+
+        ``Converter.block`` makes the block from them again.
+        """
+
+    @abstractmethod
+    def to_send(self) -> Self | None:
+        """The same in memory of its own, if batches are cheaper to cut in another process."""
+
+    @abstractmethod
+    def pin(self) -> Self:
+        """The same with its tensors in pinned memory."""
+
+    @classmethod
+    @abstractmethod
+    def joined(cls, blocks: Sequence[Self]) -> Self:
+        """What ``concat`` does, for blocks of this class."""
+
+    @classmethod
+    def gathered(cls, blocks: Sequence[Self], rows: npt.NDArray[np.int64]) -> Self:
+        """What ``gather`` does, for blocks of this class."""
+        return cls.joined(blocks).take(rows)
+
+    @staticmethod
+    def gather(blocks: Sequence[Block], rows: npt.NDArray[np.int64]) -> Block:
+        """Rows, in this order, of the blocks laid end to end."""
+        return type(blocks[0]).gathered(blocks, rows)
+
+    @staticmethod
+    def concat(blocks: Sequence[Block]) -> Block:
+        """The rows of one or more blocks of the same converter, in order."""
+        return blocks[0] if len(blocks) == 1 else type(blocks[0]).joined(blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBlock(Block):
+    """Columns by key, as in a struct; batches are dicts."""
+
+    fields: StructColumn
+
+    @property
+    def num_rows(self) -> int:
+        return self.fields.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        return self.fields.nbytes
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns in the order of their keys."""
+        return self.fields.columns
+
+    def slice(self, start: int, length: int) -> ColumnBlock:
+        return ColumnBlock(self.fields.slice(start, length))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> ColumnBlock:
+        return ColumnBlock(self.fields.take(np.require(rows, np.int64, ["C", "W"])))
+
+    def batches(self, batch_size: int) -> Iterator[dict[str, Any]]:
+        # A few batches at a time: thousands of views made at once would set off the garbage
+        # collector again and again, and in the end a full collection.
+        together = max(_VIEWS_AT_ONCE // max(len(self.columns), 1), 1)
+        return self.fields.batches(batch_size, at_once=together * batch_size)
+
+    def arrays(self) -> list[npt.NDArray[Any]] | None:
+        return self.fields.arrays()
+
+    def to_send(self) -> ColumnBlock | None:
+        fields = self.fields.to_send()
+        return None if fields is None else ColumnBlock(fields)
+
+    def pin(self) -> ColumnBlock:
+        return ColumnBlock(self.fields.pin())
+
+    @classmethod
+    def joined(cls, blocks: Sequence[ColumnBlock]) -> ColumnBlock:
+        return cls(StructColumn.concat([block.fields for block in blocks]))
+
+    @classmethod
+    def gathered(cls, blocks: Sequence[ColumnBlock], rows: npt.NDArray[np.int64]) -> ColumnBlock:
+        # Column by column, while what was joined is still in the processor's cache.
+        index: Rows = np.require(rows, np.int64, ["C", "W"])
+        parts = zip(*[block.columns for block in blocks], strict=True)
+        columns = tuple(type(same[0]).concat(same).take(index) for same in parts)
+        return cls(StructColumn(blocks[0].fields.names, columns, len(index)))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowBlock(Block):
+    """An Arrow table; batches are record batches, or dicts of lists of Python values."""
+
+    table: pa.Table
+    as_python: bool
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.table.nbytes)
+
+    def slice(self, start: int, length: int) -> ArrowBlock:
+        return ArrowBlock(self.table.slice(start, length), self.as_python)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> ArrowBlock:
+        if self.table.num_columns == 0:
+            return self.slice(0, len(rows))
+        return ArrowBlock(rows_at(self.table, rows), self.as_python)
+
+    def batches(self, batch_size: int) -> Iterator[Any]:
+        starts = range(0, self.num_rows, batch_size)
+        if self.as_python:
+            yield from (_python_values(self.table.slice(start, batch_size)) for start in starts)
+            return
+        whole = _whole_batch(self.table)
+        for start in starts:
+            if whole is not None:
+                yield whole.slice(start, batch_size)
+            else:
+                yield _one_batch(self.table.slice(start, batch_size))
+
+    def arrays(self) -> list[npt.NDArray[Any]] | None:
+        return None
+
+    def to_send(self) -> ArrowBlock | None:
+        return None if self.as_python else self
+
+    def pin(self) -> ArrowBlock:
+        return self
+
+    @classmethod
+    def joined(cls, blocks: Sequence[ArrowBlock]) -> ArrowBlock:
+        return cls(pa.concat_tables([block.table for block in blocks]), blocks[0].as_python)
+
+
+def _whole_batch(table: pa.Table) -> pa.RecordBatch | None:
+    """All rows in one piece, if they can be: strings beyond 2 GiB and dictionaries may not."""
+    try:
+        batches = table.combine_chunks().to_batches()
+    except pa.ArrowInvalid:
+        return None
+    return batches[0] if len(batches) == 1 else None
+
+
+def _combined(table: pa.Table) -> pa.Table:
+    try:
+        return table.combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise ConversionError(
+            f"{table.num_rows} rows cannot be brought together in one piece: {error} Columns of "
+            "dictionaries need a wider index type, or the type of their values, in schema="
+        ) from error
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    """A record batch of rows whose strings may lie in several chunks of 2 GiB."""
+    batches = _combined(table).to_batches()
+    if len(batches) > 1:
+        raise ConversionError(
+            f"a batch of {table.num_rows} rows holds more than 2 GiB in one string or binary "
+            "column; choose a smaller batch_size, or the type large_string or large_binary"
+        )
+    return batches[0]
+
+
+def _python_values(rows: pa.Table) -> dict[str, list[Any]]:
+    return {
+        field.name: _to_pylist(field, column)
+        for field, column in zip(rows.schema, rows.columns, strict=True)
+    }
+
+
+def _to_pylist(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:
+    kind = decoded_kind(field)
+    if kind is not None:
+        return python_values(column, kind)
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as error:  # nanoseconds, or a year beyond 9999
+        raise ConversionError(
+            f"column {field.name!r} ({column.type}) holds a value that Python has no object for: "
+            f"{error}; "
+            'give it another type in schema=, or read with output_format="arrow"'
+        ) from error
+    return values

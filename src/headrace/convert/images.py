@@ -1,0 +1,103 @@
+"""Encoded images to arrays of pixels."""
+
+from __future__ import annotations
+
+import os
+import threading
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import MissingExtraError, ReadError
+
+__all__ = ["Encoded", "decode_image", "image_pixels", "pillow"]
+
+Encoded = bytes | bytearray | memoryview
+Pixels = npt.NDArray[np.uint8]
+
+_JPEG = b"\xff\xd8"
+_importing = threading.Lock()
+
+
+def decode_image(data: Encoded, *, channels_first: bool = True) -> Pixels:
+    """JPEG, PNG, WebP or whatever else Pillow reads, as RGB: uint8 [3, H, W], or [H, W, 3].
+
+    Grey images have three equal channels, transparency is left out, of 16 bits the upper 8 stay,
+    and of several frames the first. Orientation tags of cameras are not applied. A ReadError says
+    why bytes do not decode; where they lie the caller has to add. Any thread may call this.
+    """
+    pixels = image_pixels(data)
+    return np.array(pixels.transpose(2, 0, 1) if channels_first else pixels, order="C")
+
+
+def image_pixels(data: Encoded) -> Pixels:
+    """The same as [H, W, 3], in memory that may not be written to."""
+    data = memoryview(data).cast("B")  # those of Arrow are of signed bytes, which not all take
+    quick = _jpeg_pixels(data)
+    if quick is not None:
+        return quick
+    library = pillow()
+    try:
+        with library.open(BytesIO(data)) as image:
+            if image.mode.startswith("I;16"):
+                return _grey(np.asarray(image))
+            return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+    except MemoryError:
+        raise
+    except library.UnidentifiedImageError:
+        why = "they are in no format that Pillow knows"
+    except Exception as error:  # the readers of formats raise what they like
+        why = str(error) or type(error).__name__
+    raise ReadError(f"{data.nbytes} bytes do not decode as an image: {why}")
+
+
+def _jpeg_pixels(data: Encoded) -> Pixels | None:
+    """A JPEG by simplejpeg where that is installed: the same pixels in half of the time.
+
+    None for all else, and for whatever is wrong with a JPEG: Pillow knows what to make of that.
+    """
+    if bytes(data[:2]) != _JPEG:
+        return None
+    library = _simplejpeg()
+    if library is None:
+        return None
+    try:
+        colors = library.decode_jpeg_header(data)[2]
+        if colors not in ("YCbCr", "Gray", "RGB"):
+            return None
+        pixels: Pixels = library.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
+    except ValueError:
+        return None
+    return pixels
+
+
+def _simplejpeg() -> Any:
+    with _importing:
+        try:
+            import simplejpeg
+        except ImportError:
+            return None
+        return simplejpeg
+
+
+def _grey(values: npt.NDArray[np.uint16]) -> Pixels:
+    return np.repeat((values >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
+
+
+def pillow() -> Any:
+    """``PIL.Image``, with the formats that are expected: what else there is it looks for itself."""
+    with _importing:
+        try:
+            from PIL import Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin  # noqa: F401
+        except ImportError as error:
+            raise MissingExtraError.for_extra("images", "Pillow") from error
+        Image.preinit()
+        return Image
+
+
+# A child that is forked while another thread imports a module can never import it.
+os.register_at_fork(
+    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+)

@@ -1,0 +1,107 @@
+"""Every error this library raises on purpose.
+
+    HeadraceError
+    ├── OptionError (ValueError)            an argument is wrong, or two contradict
+    ├── NothingFoundError (FileNotFoundError)   a location holds no data file
+    ├── SchemaError (ValueError)            columns or types that do not fit together
+    ├── PlanError (ValueError)              a strategy loses or repeats rows
+    ├── ReadError (OSError)                 a file cannot be read
+    │   ├── FileChangedError                it is not the file that was discovered
+    │   ├── StaleIndexError                 an index is not that of its archive, or is damaged
+    │   └── AccessDeniedError (PermissionError)   a store lets nobody in, or not us
+    ├── WriteError (OSError)                something cannot be written
+    ├── ConversionError (ValueError)        a value has no place in the output type
+    ├── StateMismatchError (ValueError)     a state of other data or other options
+    ├── WorkerError (RuntimeError)          a worker process died
+    └── MissingExtraError (ImportError)     an optional dependency is not installed
+
+and one warning, SkippedDataWarning, for what is left out because that was asked for.
+
+A message says what happened, where, and what to do. Every error carries its
+message as its only positional argument, so that it crosses process borders.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AccessDeniedError",
+    "ConversionError",
+    "FileChangedError",
+    "HeadraceError",
+    "MissingExtraError",
+    "NothingFoundError",
+    "OptionError",
+    "PlanError",
+    "ReadError",
+    "SchemaError",
+    "SkippedDataWarning",
+    "StaleIndexError",
+    "StateMismatchError",
+    "WorkerError",
+    "WriteError",
+]
+
+
+class HeadraceError(Exception):
+    """What all errors of this library have in common."""
+
+
+class OptionError(HeadraceError, ValueError):
+    """An argument has a wrong type or value, or contradicts another."""
+
+
+class NothingFoundError(HeadraceError, FileNotFoundError):
+    """A path, directory or glob matches no data file."""
+
+
+class SchemaError(HeadraceError, ValueError):
+    """A column is missing or ambiguous, or types cannot be brought together."""
+
+
+class PlanError(HeadraceError, ValueError):
+    """A split strategy loses, repeats or invents rows."""
+
+
+class ReadError(HeadraceError, OSError):
+    """A file cannot be read; the message names the file, the rows and the cause."""
+
+
+class FileChangedError(ReadError):
+    """A file changed or vanished after it was discovered."""
+
+
+class StaleIndexError(ReadError):
+    """An index does not fit the archive that it is of; reading by it would give wrong bytes."""
+
+
+class AccessDeniedError(ReadError, PermissionError):
+    """A store denies access, or there are no credentials for it."""
+
+
+class WriteError(HeadraceError, OSError):
+    """Data cannot be written; the message names the place and the cause, and how to go on."""
+
+
+class ConversionError(HeadraceError, ValueError):
+    """A value cannot be represented in the output type of its column."""
+
+
+class StateMismatchError(HeadraceError, ValueError):
+    """A state was taken on other data or with other options."""
+
+
+class WorkerError(HeadraceError, RuntimeError):
+    """A worker process died, or what it runs cannot be sent to it."""
+
+
+class MissingExtraError(HeadraceError, ImportError):
+    """An optional dependency is missing; the message holds the install command."""
+
+    @classmethod
+    def for_extra(cls, extra: str, module: str) -> MissingExtraError:
+        """The error for ``module``, which the extra ``extra`` installs."""
+        return cls(f'{module} is not installed; run: pip install "headrace[{extra}]"')
+
+
+class SkippedDataWarning(UserWarning):
+    """A file, chunk or row could not be read and was left out (``on_error="skip"``)."""

@@ -1,0 +1,68 @@
+"""Cutting and joining decoded tables into blocks of a wanted size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.matrices import rows_at
+from headrace.model import LARGEST_BLOCKS
+
+__all__ = ["cut_rows", "in_blocks", "rows_only"]
+
+
+def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
+    """The same rows in tables of up to about ``block_bytes``: small ones joined, large ones cut.
+
+    Joining is only worth its copy for tables that are much smaller than a block.
+    """
+    enough_bytes = block_bytes // 16
+    pending: list[pa.Table] = []
+    pending_bytes = 0
+    for table in tables:
+        if not table.num_rows:
+            continue
+        size = table.nbytes
+        if pending and pending_bytes + size > block_bytes:
+            yield _joined(pending)
+            pending, pending_bytes = [], 0
+        if size > LARGEST_BLOCKS * block_bytes:
+            yield from _sliced(table, size, block_bytes)
+        else:
+            pending.append(table)
+            pending_bytes += size
+            if pending_bytes >= enough_bytes:
+                yield _joined(pending)
+                pending, pending_bytes = [], 0
+    if pending:
+        yield _joined(pending)
+
+
+def cut_rows(table: pa.Table, first: int, last: int) -> pa.Table:
+    """Rows ``first`` to ``last``: a copy if they are few, so that the others can be freed."""
+    rows = last - first
+    if rows * 2 >= table.num_rows:
+        return table.slice(first, rows)
+    return rows_at(table, np.arange(first, last))
+
+
+def rows_only(rows: int) -> pa.Table:
+    """A table of so many rows and no column."""
+    return pa.table({"": pa.nulls(rows)}).select([])
+
+
+def _sliced(table: pa.Table, size: int, block_bytes: int) -> Iterator[pa.Table]:
+    rows = max(1, table.num_rows * block_bytes // size)
+    for start in range(0, table.num_rows, rows):
+        yield table.slice(start, rows)
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    """Columns are not copied: they stay in as many chunks as there are tables."""
+    if len(tables) == 1:
+        return tables[0]
+    if not tables[0].num_columns:
+        return rows_only(sum(table.num_rows for table in tables))
+    return pa.concat_tables(tables)

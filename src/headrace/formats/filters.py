@@ -1,0 +1,132 @@
+"""Filters as users write them, and what can be known of them without reading rows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import acero  # or Table.filter imports it, in the middle of the first read
+
+from headrace.errors import OptionError, SchemaError
+from headrace.matrices import has_matrices, rows_kept
+
+__all__ = [
+    "check_filter",
+    "columns_of",
+    "near_names",
+    "once_for_like_files",
+    "rows_where",
+    "to_expression",
+]
+
+T = TypeVar("T")
+
+_NOT_BOUND = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
+
+
+def to_expression(filters: ds.Expression | Sequence[Any] | None) -> ds.Expression | None:
+    """A pyarrow expression from one, or from the list-of-tuples form (an AND, or an OR of ANDs)."""
+    if filters is None or isinstance(filters, ds.Expression):
+        return filters
+    if isinstance(filters, str) or not isinstance(filters, Sequence):
+        raise OptionError(
+            "filters must be a pyarrow expression or a list of (column, operator, value) "
+            f"tuples, not {filters!r}"
+        )
+    if not filters:
+        return None
+    try:
+        return pq.filters_to_expression(list(filters))
+    except (ValueError, TypeError) as error:
+        raise OptionError(f"filters={filters!r} cannot be understood: {error}") from error
+
+
+def once_for_like_files(
+    answer: Callable[[ds.Expression, pa.Schema], T],
+) -> Callable[[ds.Expression, pa.Schema], T]:
+    """Keeps the last answer: of files of one data set, one after the other, it is the same."""
+    last: tuple[ds.Expression, pa.Schema, T] | None = None
+
+    @wraps(answer)
+    def remembered(expression: ds.Expression, schema: pa.Schema) -> T:
+        nonlocal last
+        known = last
+        if known is None or known[0] is not expression or not known[1].equals(schema):
+            known = last = expression, schema, answer(expression, schema)
+        return known[2]
+
+    return remembered
+
+
+@once_for_like_files
+def columns_of(expression: ds.Expression, schema: pa.Schema) -> Sequence[str]:
+    """The top-level columns of ``schema`` that the expression refers to, in order."""
+    return _needed(expression, schema, schema.names) if len(schema) else []
+
+
+def _needed(expression: ds.Expression, schema: pa.Schema, names: list[str]) -> list[str]:
+    """Those of some columns without which the expression does not bind.
+
+    They are taken away together; halves that can go together are not looked into.
+    """
+    if binds(expression, [field for field in schema if field.name not in names]):
+        return []
+    if len(names) == 1:
+        return names
+    half = len(names) // 2
+    return [
+        *_needed(expression, schema, names[:half]),
+        *_needed(expression, schema, names[half:]),
+    ]
+
+
+def binds(expression: ds.Expression, fields: Iterable[pa.Field]) -> bool:
+    """Whether the expression can be evaluated over these columns alone."""
+    try:
+        _bind(expression, pa.schema(list(fields)))
+    except _NOT_BOUND:
+        return False
+    return True
+
+
+def _bind(expression: ds.Expression, schema: pa.Schema) -> None:
+    ds.Scanner.from_batches([], schema=schema, filter=expression)
+
+
+def rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
+    """The rows that an expression keeps, in order."""
+    if not has_matrices(table.schema):
+        return table.filter(expression)
+    steps = [
+        acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
+        acero.Declaration("project", acero.ProjectNodeOptions([expression], ["keep"])),
+    ]
+    found = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
+    return rows_kept(table, pc.fill_null(found["keep"], False).to_numpy())
+
+
+def check_filter(expression: ds.Expression, schema: pa.Schema) -> None:
+    """Raise a SchemaError unless the expression can be evaluated over the data set's columns."""
+    try:
+        _bind(expression, schema)
+    except _NOT_BOUND as error:
+        raise SchemaError(
+            f"filters {expression} cannot be applied: {error}; "
+            f"the columns are {', '.join(f'{f.name} ({f.type})' for f in schema)}"
+        ) from error
+
+
+def near_names(name: str, names: Iterable[str]) -> str:
+    """A remark on what may have been meant, for the end of a message."""
+    known = list(names)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    shown = ", ".join(map(repr, known[:20]))
+    return f"there are {shown}{', …' if len(known) > 20 else ''}"

@@ -1,0 +1,62 @@
+"""What a tabular format has to answer: what is in a file, and its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from headrace.model import DataFileInfo, FileSplit, RowGroups
+from headrace.storage import Store
+
+__all__ = ["FileFacts", "Format"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What inspecting one file told."""
+
+    schema: pa.Schema
+    """the file's own columns, without metadata of the schema"""
+    record_count: int | None = None
+    row_groups: RowGroups | None = None
+    """those that may hold rows for the filter"""
+    body_offset: int = 0
+    splittable: bool = True
+
+
+class Format(Protocol):
+    """A file format. Instances hold options only: they pickle, and any thread may use them."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """Endings of its files, with the dot."""
+        ...
+
+    def inspect(
+        self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
+    ) -> FileFacts:
+        """Read metadata (a footer, a first block) and rule out row groups that cannot match.
+
+        ``keep`` is a filter over the file's own columns; row groups whose statistics
+        exclude it are left out of the facts.
+        """
+        ...
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Exactly the rows of ``chunk``, in order, in tables of about ``block_bytes`` each.
+
+        ``schema`` names the wanted columns with the types of the data set. Tables hold those
+        of them that the file has, in any order, in the file's own types where it has types.
+        """
+        ...

@@ -1,0 +1,226 @@
+"""Chunks of files to Arrow tables: exactly their rows, in the data set's columns, filtered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from headrace.errors import ReadError
+from headrace.formats.blocks import rows_only
+from headrace.formats.cache import BoundedCache
+from headrace.formats.filters import columns_of, rows_where
+from headrace.formats.partitioning import PathColumns
+from headrace.formats.protocol import Format
+from headrace.formats.schemas import align
+from headrace.matrices import rows_at
+from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from headrace.storage import Store
+
+__all__ = ["FormatRows", "RowSource", "TabularReader"]
+
+
+class RowSource(Protocol):
+    """Where the rows of chunks come from. Holds options and metadata only, pickles."""
+
+    @property
+    def name(self) -> str:
+        """What users call the kind of files."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """What tells sources apart that read the same columns of the same file differently."""
+        ...
+
+    @property
+    def delete_columns(self) -> Sequence[str]:
+        """Columns that ``live`` looks at."""
+        ...
+
+    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+        """Where the row groups of a file are, if that can be known where the plan does not."""
+        ...
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Exactly the rows that the chunk has in its file, in order, in these columns."""
+        ...
+
+    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
+        """Those of such rows that are not deleted; ``first_row`` is the place of the first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRows:
+    """Rows of files of one format, matched to columns by name; some columns may be in paths."""
+
+    format: Format
+    path_columns: PathColumns = field(default_factory=PathColumns)
+
+    identity = ""
+    delete_columns = ()
+
+    @property
+    def name(self) -> str:
+        return self.format.name
+
+    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+        return file.row_groups
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        constants = self.path_columns.values(chunk.file.path)
+        stored = schema
+        if constants:
+            stored = pa.schema([field for field in schema if field.name not in constants])
+        added_bytes = sum(len(v) for v in constants.values() if isinstance(v, str | bytes))
+        for table in self.format.read(store, chunk, stored, block_bytes):
+            for part in _within(table, added_bytes, block_bytes):
+                yield align(part, schema, constants, str(chunk))
+
+    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
+        return table
+
+
+def _within(table: pa.Table, added_bytes: int, block_bytes: int) -> Iterator[pa.Table]:
+    """The rows in tables that are no larger once so many bytes have been added to each row."""
+    if added_bytes * table.num_rows <= block_bytes:
+        yield table
+        return
+    rows = max(block_bytes // added_bytes, 1)
+    for start in range(0, table.num_rows, rows):
+        if table.num_columns:
+            yield table.slice(start, rows)
+        else:  # of which pyarrow cannot make a slice
+            yield rows_only(min(rows, table.num_rows - start))
+
+
+@dataclass(frozen=True, slots=True)
+class TabularReader:
+    """Reads any chunk of a data set. Holds options only, pickles, serves many threads."""
+
+    store: Store
+    rows: RowSource
+    schema: pa.Schema
+    """the columns that come out"""
+    read_schema: pa.Schema
+    """those and the ones that the filter, or deletes, need"""
+    filter: ds.Expression | None = None
+    cache_bytes: int = 0
+    """decoded row groups kept for other chunks of them; 0 where chunks are whole groups"""
+
+    def read(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
+        """The rows of the chunk that are live and that the filter keeps, in order; no empty tables.
+
+        Rows are counted from the start of the file, and decoded groups kept, before deletes.
+        """
+        settled = self.filter is None or _settled(chunk)
+        first_row = 0 if chunk.row_range is None else chunk.row_range.offset
+        for table in self._stored(chunk, block_bytes):
+            live = self.rows.live(self.store, chunk, first_row, table)
+            first_row += table.num_rows
+            kept = live if settled else self._filtered(live, chunk)
+            if kept.num_rows:
+                yield kept.select(self.schema.names)
+
+    def counting(self) -> TabularReader:
+        """The same rows without their columns: only what the filter and deletes need is read."""
+        needed = list(self.rows.delete_columns)
+        if self.filter is not None:
+            needed += columns_of(self.filter, self.read_schema)
+        columns = pa.schema([column for column in self.read_schema if column.name in needed])
+        return replace(self, schema=pa.schema([]), read_schema=columns)
+
+    def _filtered(self, table: pa.Table, chunk: FileSplit) -> pa.Table:
+        try:
+            return rows_where(table, self.filter)
+        except pa.ArrowException as error:
+            raise ReadError(f"{chunk}: filters cannot be applied: {error}") from error
+
+    def _stored(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
+        if self.cache_bytes == 0 or not len(self.read_schema):
+            yield from self._decoded(chunk, block_bytes)
+            return
+        for part, group in _parts(self._with_groups(chunk)):
+            if group is None:
+                yield from self._decoded(part, block_bytes)
+            else:
+                yield self._from_group(part, group, block_bytes)
+
+    def _with_groups(self, chunk: FileSplit) -> FileSplit:
+        """The chunk with the row groups of its file, of which the plan may not know."""
+        if chunk.row_range is None or chunk.file.row_groups is not None:
+            return chunk
+        groups = self.rows.groups(self.store, chunk.file)
+        return replace(chunk, file=replace(chunk.file, row_groups=groups))
+
+    def _decoded(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
+        return self.rows.read(self.store, chunk, self.read_schema, block_bytes)
+
+    def _from_group(self, part: FileSplit, group: RowRange, block_bytes: int) -> pa.Table:
+        """Some rows of a row group that is decoded as a whole and kept for its other chunks.
+
+        They are copied: a user may write into a batch, and must not write into the cache.
+        """
+        assert part.row_range is not None
+        whole = FileSplit(part.file, group)
+        table = _groups.get_or_make(
+            (
+                self.store.identity,
+                self.rows.identity,
+                part.file.path,
+                part.file.file_size,
+                part.file.etag,
+                group.offset,
+                self.read_schema.serialize().to_pybytes(),
+            ),
+            lambda: pa.concat_tables(self._decoded(whole, block_bytes)),
+            limit_bytes=self.cache_bytes,
+        )
+        start = part.row_range.offset - group.offset
+        rows = part.row_range.length
+        # Of all of a table in many pieces, pyarrow would copy all to take some.
+        return rows_at(table.slice(start, rows), np.arange(rows))
+
+
+def _settled(chunk: FileSplit) -> bool:
+    """Whether it is known of all rows of a chunk that the filter keeps them."""
+    groups, wanted = chunk.file.row_groups, chunk.row_range
+    if groups is None:
+        return False
+    if wanted is None:
+        return bool(groups.settled.all())
+    ends = groups.start + groups.rows
+    return bool(groups.settled[(ends > wanted.offset) & (groups.start < wanted.stop)].all())
+
+
+def _parts(chunk: FileSplit) -> Iterator[tuple[FileSplit, RowRange | None]]:
+    """A chunk's shares of row groups; with the group where the share is the smaller part of it."""
+    groups = chunk.file.row_groups
+    wanted = chunk.row_range
+    if wanted is None or groups is None:
+        yield chunk, None
+        return
+    ends = groups.start + groups.rows
+    at = wanted.offset
+    for index in np.flatnonzero((ends > wanted.offset) & (groups.start < wanted.stop)).tolist():
+        group = RowRange(int(groups.start[index]), int(groups.rows[index]))
+        start, stop = max(group.offset, wanted.offset), min(group.stop, wanted.stop)
+        if 2 * (stop - start) < group.length and not groups.divisible[index]:
+            if at < start:
+                yield FileSplit(chunk.file, RowRange(at, start - at)), None
+            yield FileSplit(chunk.file, RowRange(start, stop - start)), group
+            at = stop
+    if at < wanted.stop:
+        yield FileSplit(chunk.file, RowRange(at, wanted.stop - at)), None
+
+
+_groups: BoundedCache[pa.Table] = BoundedCache(lambda table: int(table.nbytes))

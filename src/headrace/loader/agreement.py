@@ -1,0 +1,134 @@
+"""How ranks agree on numbers while they run."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import os
+import weakref
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+from torch import distributed as dist
+
+from headrace.errors import OptionError, WorkerError
+from headrace.loader.ranks import Ranks, is_initialised
+
+__all__ = ["Agreement"]
+
+
+class Agreement:
+    """Smallest and largest of the numbers that the ranks bring, over connections of its own.
+
+    Every rank makes its agreements of one ``name`` in the same order; they connect at the first
+    ``agree``. ``timeout_s`` is how long a rank waits for the others; the default is torch's.
+    """
+
+    def __init__(self, ranks: Ranks, *, name: str = "", timeout_s: float = 1800.0) -> None:
+        if ranks.members is None or not is_initialised():
+            raise OptionError(
+                "how many batches there are is not known beforehand here (filters, deletes of a "
+                'table, lines of text, on_error="skip"), so ranks must agree while they run, which '
+                "needs an initialised "
+                "torch.distributed process group: init it before the loader is made, or even=False"
+            )
+        self._ranks = ranks
+        self._timeout = timedelta(seconds=timeout_s)
+        self._store = self._own_store(name, ranks.members)
+        self._group: Any = None
+        _agreements[id(self)] = self
+
+    def agree(self, count: int) -> tuple[int, int]:
+        """The smallest and the largest count of all ranks; returns when all have called it."""
+        if self._store is None:
+            raise OptionError("this agreement of ranks was closed, or failed before")
+        extremes = torch.tensor([-count, count], dtype=torch.int64)
+        try:
+            self._all_reduce_max(extremes)
+        except RuntimeError as error:
+            self.close()
+            raise WorkerError(
+                f"rank {self._ranks.rank} of {self._ranks.size} waited up to "
+                f"{self._timeout.total_seconds():g} s for another rank, which ended, failed or "
+                f"left the loop early; see the log of the other ranks ({error})"
+            ) from error
+        return -int(extremes[0]), int(extremes[1])
+
+    def close(self) -> None:
+        """Drop the connections; may be called again."""
+        self._group = self._store = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an agreement of ranks is bound to its process and cannot be pickled")
+
+    def _own_store(self, name: str, members: tuple[int, ...]) -> Any:
+        """A part of torch's store that no other agreement uses, under one name on all ranks.
+
+        ``new_group`` would name the group by how many groups the process has at that moment, which
+        ranks need not have in common, and would find addresses of a group that was closed.
+        """
+        store = dist.distributed_c10d._get_default_store()
+        who = hashlib.sha256(f"{name} {members}".encode()).hexdigest()[:16]
+        nth = store.add(f"headrace/agreements/{who}/{self._ranks.rank}", 1)
+        return dist.distributed_c10d.PrefixStore(f"headrace/agreement/{who}/{nth}", store)
+
+    def _all_reduce_max(self, numbers: torch.Tensor) -> None:
+        if self._group is None:
+            rank, size = self._ranks.rank, self._ranks.size
+            self._group = dist.ProcessGroupGloo(self._store, rank, size, self._timeout)
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
+        self._group.allreduce([numbers], options).wait()
+
+
+_agreements: weakref.WeakValueDictionary[int, Agreement] = weakref.WeakValueDictionary()
+
+
+class _Forks:
+    """Keeps the groups of a parent in its forked children, where their end would wait for ever.
+
+    Their threads are in the parent only. What is garbage there has to be held before the fork: in
+    the child a collection may come before any code that is told of it.
+    """
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._held: list[Any] = []
+
+    def before(self) -> None:
+        self._under_way += 1
+        self._held += [agreement._group for agreement in _all()]
+
+    def after_in_parent(self) -> None:
+        self._under_way -= 1
+        if self._under_way == 0:  # no other thread is about to fork
+            self._held.clear()
+
+    def after_in_child(self) -> None:
+        for group in self._held:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # outlives the interpreter itself
+        self._under_way = 0
+        self._held.clear()
+
+
+def _all() -> list[Agreement]:
+    """Of one moment: other threads may make some, or let go of them, meanwhile."""
+    found = [reference() for reference in _agreements.valuerefs()]
+    return [agreement for agreement in found if agreement is not None]
+
+
+def _close_all() -> None:
+    """Threads of gloo that let go of a tensor while the interpreter ends would crash it."""
+    for agreement in _all():
+        agreement.close()
+
+
+_forks = _Forks()
+os.register_at_fork(
+    before=_forks.before,
+    after_in_parent=_forks.after_in_parent,
+    after_in_child=_forks.after_in_child,
+)
+atexit.register(_close_all)

@@ -1,0 +1,180 @@
+"""Loaders whose batches are of one shape each: rows by index, in the order of buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, default_collate, get_worker_info
+
+from headrace.access import BucketBatchSampler, RowDataset
+from headrace.access.backend import Backend
+from headrace.convert.packing import Batch
+from headrace.errors import OptionError, ReadError
+from headrace.loader import leaving
+from headrace.loader.forking import starting_workers
+from headrace.loader.lightning import epoch_of_fit
+from headrace.loader.options import Finish
+from headrace.loader.workers import WorkerOptions, check_sendable
+
+__all__ = ["BUCKET_OPTIONS", "BucketedLoader", "refuse_streaming"]
+
+BUCKET_OPTIONS = ("key", "target_pixel_area", "target_resolution_multiple", "round_to")
+"""which say what a bucket is"""
+_OF_STREAMS = (
+    "filters",
+    "mix",
+    "interleave",
+    "shuffle_buffer_rows",
+    "split_bytes",
+    "split_rows",
+    "split_strategy",
+    "lanes",
+    "even",
+    "balance",
+)
+
+
+class BucketedLoader(DataLoader[Any]):
+    """Batches of one shape each. Epochs and states are as those of every loader here.
+
+    ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that ran
+    to its end is followed by the next. ``state_dict`` may be called between any two batches, and
+    counts what was handed out, however much workers have read ahead. A batch of which all samples
+    were skipped is passed over, and counts.
+    """
+
+    batch_sampler: BucketBatchSampler
+    _is_accelerate_prepared = True  # or Accelerate would share out its batches once more
+
+    def __init__(
+        self,
+        rows: RowDataset,
+        batch_sampler: BucketBatchSampler,
+        *,
+        workers: WorkerOptions,
+        fork_safe: bool,
+        finish: Finish | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        for_workers: dict[str, Any] = {}
+        if workers.count:
+            context = workers.chosen_context(fork_safe)
+            if context.get_start_method() != "fork":
+                check_sendable({**_user_code(rows, finish), "worker_init_fn": workers.init})
+            for_workers = {
+                "prefetch_factor": workers.prefetch_factor,
+                "persistent_workers": workers.persistent,
+                "timeout": workers.timeout_s,
+                "worker_init_fn": workers.init,
+                "multiprocessing_context": context,
+            }
+        super().__init__(
+            rows.with_empty_batches(),
+            batch_sampler=batch_sampler,
+            num_workers=workers.count,
+            collate_fn=_Collate(finish),
+            pin_memory=pin_memory,
+            **for_workers,
+        )
+        self._running: _Pass | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of, or the running one."""
+        running = self._running
+        return self.batch_sampler.epoch if running is None else running.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
+        if epoch != self.epoch:
+            self._running = None
+        self.batch_sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is: after the last batch that was handed out. JSON-safe and small."""
+        running = self._running
+        return self.batch_sampler.state_dict(None if running is None else running.delivered)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on from a state; the number of ranks may be another."""
+        self.batch_sampler.load_state_dict(state)
+        self._running = None
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        # The epoch of a pass that was left begins again, also if all of it was asked for.
+        self.set_epoch(max(self.epoch, epoch_of_fit(self)))
+        running = self._running = _Pass(self.batch_sampler.epoch)
+        with starting_workers():
+            batches = super().__iter__()
+        return leaving.watched(self._delivered(running, batches))
+
+    def _delivered(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
+        """Pass over batches of none; where others are in step, the one before comes again."""
+        in_step, last = self.batch_sampler.world_size > 1, None
+        for batch in batches:
+            running.delivered += 1
+            if isinstance(batch, _AllSkipped):
+                if not in_step:
+                    continue
+                if last is None:
+                    raise ReadError(
+                        "no sample of the first batch of this rank can be read (warnings name "
+                        "them all), and other ranks wait for one"
+                    )
+                batch = last
+            if in_step:
+                last = copy(batch)
+            if leaving.exiting:
+                leaving.stay()
+            yield batch
+            if leaving.exiting:
+                leaving.stay()
+        if self._running is running:
+            self._running = None
+
+
+@dataclass(slots=True)
+class _Pass:
+    epoch: int
+    delivered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _AllSkipped:
+    """In place of a batch of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Collate:
+    """A user's functions, called with batches in columns."""
+
+    finish: Finish | None
+
+    def __call__(self, rows: Any) -> Any:
+        if not len(rows):
+            return _AllSkipped()
+        if self.finish is None:
+            return default_collate(rows)
+        made = self.finish(default_collate(rows))
+        in_worker = get_worker_info() is not None
+        return Batch(made) if in_worker and type(made) is dict else made
+
+
+def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
+    found = dict(rows.backend.given) if isinstance(rows.backend, Backend) else {}
+    if finish is not None:
+        found.update(transform=finish.transform, collate_fn=finish.collate_fn)
+    return found
+
+
+def refuse_streaming(options: Mapping[str, Any]) -> None:
+    """Raise an OptionError if options decide the order of streams, which buckets do."""
+    for name in _OF_STREAMS:
+        if options.get(name) is not None:
+            raise OptionError(
+                f"{name} has no effect beside bucketed=True, whose batches are made of samples of "
+                "one shape from all of the data"
+            )

@@ -1,0 +1,212 @@
+"""The loader that ``create_dataloader`` returns: a torch DataLoader with epochs and state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from headrace.loader.agreement import Agreement
+from headrace.loader.dataset import TabularDataset
+from headrace.loader.epoch import EpochPass
+from headrace.loader.in_step import InStep
+from headrace.loader.leaving import watched
+from headrace.loader.lightning import batch_is_held, epoch_of_fit
+from headrace.loader.pool import WorkerPool
+from headrace.loader.state import Position
+from headrace.loader.workers import WorkerOptions, out_of_order_option
+
+__all__ = ["StatefulLoader"]
+
+logger = logging.getLogger(__name__)
+
+
+class StatefulLoader(DataLoader[Any]):
+    """Batches of a dataset, read ahead by threads or by worker processes.
+
+    ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that
+    ran to its end is followed by the next. ``state_dict`` may be called between any two
+    batches, and ``load_state_dict`` makes the next ``iter`` go on from there, once.
+    """
+
+    dataset: TabularDataset
+    _is_accelerate_prepared = True  # or Accelerate would shard it once more, or read on rank 0 only
+
+    def __init__(
+        self,
+        dataset: TabularDataset,
+        *,
+        num_workers: int,
+        pin_memory: bool = False,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = False,
+        multiprocessing_context: str | BaseContext | None = None,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        sampler: None = None,
+        batch_sampler: None = None,
+    ) -> None:
+        # Lightning makes a loader for predictions once more, and passes samplers that are None.
+        for_workers: dict[str, Any] = {}
+        if num_workers:
+            for_workers = {
+                "prefetch_factor": prefetch_factor,
+                "persistent_workers": persistent_workers,
+                "timeout": timeout,
+            }
+        super().__init__(
+            dataset,
+            batch_size=None,
+            num_workers=num_workers,
+            collate_fn=dataset.collate,
+            pin_memory=pin_memory,
+            worker_init_fn=worker_init_fn,
+            **for_workers,
+        )
+        options = WorkerOptions(
+            num_workers,
+            multiprocessing_context,
+            persistent_workers,
+            prefetch_factor,
+            timeout,
+            worker_init_fn,
+        )
+        if dataset.planner.adaptive:
+            out_of_order_option(DataLoader)  # what cannot be is refused now
+        self._pool = WorkerPool(dataset, options)
+        self._pin = pin_memory and torch.cuda.is_available()
+        if pin_memory and not self._pin:
+            logger.warning("pin_memory has no effect: there is no CUDA device")
+        self._lanes: int | None = None  # of a state, which are kept for the epochs after it
+        self._pass: EpochPass | None = None
+        self._began: Position = dataset.planner.crew.start(dataset.epoch)
+        self._passes = dataset.passes
+        self._fingerprint = dataset.fingerprint
+        self._resume: Position | None = None
+        self._loaded: Mapping[str, Any] = {}  # the state that it is of
+        self._in_step: InStep | None = None
+        self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
+        self.dataset.set_epoch(epoch)
+        if self._resume is not None and self._resume.place.epoch != epoch:
+            self._resume = None
+
+    # --- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is: after the last batch that was handed out. JSON-safe and small."""
+        held = batch_is_held(self)
+        position = self._position(without_last=held)
+        if position is self._resume:  # in the data that it was loaded for, whatever is there now
+            return {**position.as_state(self._fingerprint), "plan": list(self._loaded["plan"])}
+        # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
+        running = self._pass is not None and position.place == self._began.place
+        return position.as_state(self._fingerprint if running else self.dataset.fingerprint)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on from a state, unless another epoch is set before.
+
+        Ranks, workers and the size of batches may be others than when it was taken.
+        """
+        self.dataset.move_to(state)
+        position = Position.from_state(state, self.dataset.fingerprint)
+        mine = self.dataset.passes.resumed(position, self.dataset.planner.crew)
+        self._lanes = None if mine.place.before else mine.place.lanes
+        self._resume, self._loaded = mine, dict(state)
+        self._pass = None
+        self.dataset.set_epoch(mine.place.epoch)
+
+    def _start(self, epoch: int) -> Position:
+        return self.dataset.planner.crew.start(epoch, self._lanes)
+
+    def _position(self, *, without_last: bool = False) -> Position:
+        epoch = self.dataset.epoch
+        if self._resume is not None and self._resume.place.epoch == epoch:
+            return self._resume
+        if self._pass is None or self._pass.epoch != epoch:
+            return self._start(epoch)
+        repeated = 0 if self._in_step is None else self._in_step.repeated
+        if without_last and not self._pass.ended:
+            if repeated:
+                return self._began.after(self._pass, repeated - 1)
+            with self._pass.before_last_batch():
+                return self._began.after(self._pass)
+        now = self._began.after(self._pass, repeated)
+        return self._start(epoch + 1) if self._is_over(now, self._pass) else now
+
+    def _is_over(self, position: Position, running: EpochPass) -> bool:
+        if self._in_step is not None:
+            return self._in_step.is_over()
+        return self._passes.has_ended(position, running)
+
+    # --- iterating
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self.set_epoch(max(self.dataset.epoch, epoch_of_fit(self)))
+        epoch = self.dataset.epoch
+        position, self._resume = self._resume, None
+        if position is None or position.place.epoch != epoch:
+            position = self._start(epoch)
+        else:
+            self.dataset.move_to(self._loaded)  # an epoch goes on as it began, refreshed or not
+        return watched(self._deliver(self._begin(position)))
+
+    def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
+        """The rest of an epoch, of which a state may have left nothing."""
+        yield from self._steps(running)
+        self._end(running)
+
+    def _end(self, running: EpochPass) -> None:
+        padded = self._passes.planner.evened(self._began.place).padded
+        if self._in_step is not None:
+            self.dataset.counters.padded += self._in_step.padded_rows
+        elif padded:
+            self.dataset.counters.padded += padded[self.dataset.ranks.rank]
+        self.dataset.end_epoch(running.epoch)
+
+    def _steps(self, running: EpochPass) -> Iterable[Any]:
+        """The batches of a pass, as far as all ranks go together."""
+        planner = self._passes.planner
+        if not planner.must_agree:
+            return running
+        if self._agreement is None:  # rows were counted, and are not after a refresh
+            self._agreement = Agreement(planner.ranks)
+        first = partial(self._passes.first_batch, self._began.place)
+        pad = planner.even == "pad"
+        self._in_step = InStep(running, self._agreement.agree, read_first=first if pad else None)
+        return self._in_step
+
+    def _begin(self, position: Position) -> EpochPass:
+        self._passes, self._fingerprint = self.dataset.passes, self.dataset.fingerprint
+        if self.num_workers:
+            plan = self._passes.planner.evened(position.place).plan
+            running = self._pool.begin(plan, position, pin=self._pin)
+        else:
+            pipeline = replace(self._passes.pipeline, pin_memory=self._pin)
+            running = self._passes.begin(position, pipeline)
+        self._began, self._pass, self._in_step = position, running, None
+        return running
+
+    def stats(self) -> dict[str, Any]:
+        """What was done since the loader was made.
+
+        ``rows`` and ``batches`` handed out, ``bytes`` decoded, ``seconds`` by stage (summed over
+        threads and processes), ``padded`` rows that came once more so that ranks stay in step,
+        ``skipped_chunks`` with the reason of each, ``retries``.
+        """
+        counted = self.dataset.counters.as_dict()
+        if self._pass is not None and not self._pass.counted:
+            for name, value in self._pass.handed_over.items():
+                counted[name] += value
+        return counted

@@ -1,0 +1,117 @@
+"""Passes over a data set that are read in this process: for the user, or only to count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.convert import Block, Converter
+from headrace.loader.epoch import EpochPass, LaneFeed, LocalRun
+from headrace.loader.itinerary import Crew
+from headrace.loader.options import Finish
+from headrace.loader.pipeline import Pipeline
+from headrace.loader.planner import Planner
+from headrace.loader.state import Place, Position
+from headrace.loader.stats import Stats
+from headrace.loader.streams import LaneStart
+from headrace.model import FileList
+from headrace.stream import Cursor, Run
+
+__all__ = ["Passes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What is needed to read a data set here, and to know from reading what no plan knows."""
+
+    planner: Planner
+    pipeline: Pipeline
+    files: FileList
+    finish: Finish | None
+    counters: Stats
+    """of what is handed out"""
+
+    def begin(self, position: Position, pipeline: Pipeline) -> EpochPass:
+        """A pass from a position on; what it hands out is counted."""
+        starts, epoch, turn = self._starts(position), position.place.epoch, position.turns[0]
+        return self._over(starts, epoch, pipeline, self.counters, finish=self.finish, turn=turn)
+
+    def first_batch(self, place: Place) -> tuple[Any, int] | None:
+        """The first batch of this rank from a place on, and how many rows it has."""
+        plan, start = self.planner.plan_at(place), Position(place, self.planner.ranks.rank)
+        starts = [LaneStart(plan.lane(lane)) for lane in start.own_lanes]
+        passing = self._over(starts, place.epoch, self.pipeline, Stats(), finish=self.finish)
+        batches = iter(passing)
+        for batch in batches:
+            rows = passing.handed_over["rows"]
+            batches.close()
+            return batch, rows
+        return None
+
+    def resumed(self, position: Position, crew: Crew) -> Position:
+        """Where a member of the crew goes on from a position; may have to read for it."""
+        return self.planner.resumed(position, crew, self._replay)
+
+    def has_ended(self, position: Position, running: EpochPass) -> bool:
+        """Whether no batch is left, which may have to be read on for."""
+        left = self.planner.batches_left(position)
+        if left is not None:
+            return left == 0
+        if running.ended and not running.finished and not self.planner.adaptive:
+            return not self._anything_behind(position)
+        return running.is_over()
+
+    def _anything_behind(self, position: Position) -> bool:
+        """Whether a batch is left where a pass was broken off and cannot be asked any more."""
+        passing = self._counting(self._starts(position), position.place.epoch)
+        with closing(iter(passing)) as batches:
+            return next(batches, None) is not None
+
+    def _replay(
+        self, place: Place, lanes: Sequence[int], steps: int
+    ) -> tuple[Mapping[int, Cursor], int]:
+        """Read so many batches of some lanes, without their columns; see ``Replay``."""
+        plan = self.planner.plan_at(place)
+        passing = self._counting([LaneStart(plan.lane(lane)) for lane in lanes], place.epoch)
+        with closing(iter(passing)) as batches:
+            for _ in range(steps):
+                if next(batches, None) is None:
+                    break
+            return dict(zip(lanes, passing.cursors, strict=True)), passing.turn
+
+    def _starts(self, position: Position) -> list[LaneStart]:
+        plan = self.planner.evened(position.place).plan
+        return [LaneStart(plan.lane(lane), position.cursor(lane)) for lane in position.own_lanes]
+
+    def _counting(self, starts: Sequence[LaneStart], epoch: int) -> EpochPass:
+        """A pass that only counts: no columns but those the filter needs, no user's functions."""
+        reader, nothing = self.pipeline.reader.counting(), Converter(pa.schema([]), "torch")
+        pipeline = replace(self.pipeline, reader=reader, converter=nothing)
+        return self._over(starts, epoch, pipeline, Stats(), finish=None)
+
+    def _over(
+        self,
+        starts: Sequence[LaneStart],
+        epoch: int,
+        pipeline: Pipeline,
+        stats: Stats,
+        *,
+        finish: Finish | None,
+        turn: int = 0,
+    ) -> EpochPass:
+        opened = pipeline.open(self.files, starts, epoch, stats)
+        feeds = [
+            LaneFeed(start.cursor, partial(_next_run, opened.runs(start.lane.index), finish))
+            for start in starts
+        ]
+        return EpochPass(epoch, feeds, turn=turn, stats=stats, close=opened.close)
+
+
+def _next_run(runs: Iterator[Run[Block]], finish: Finish | None) -> LocalRun | None:
+    run = next(runs, None)
+    return None if run is None else LocalRun(run, finish)

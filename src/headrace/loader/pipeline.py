@@ -1,0 +1,280 @@
+"""Lanes of chunks to runs of batches: the stages of the flow, put together."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from headrace.access.crew import usable_cores
+from headrace.convert import Block, Converter
+from headrace.errors import ConversionError, ReadError
+from headrace.formats.failures import may_be_skipped
+from headrace.formats.reader import TabularReader
+from headrace.loader.interruptions import nothing_but_interrupt
+from headrace.loader.row_cost import row_cost
+from headrace.loader.stats import Stats
+from headrace.loader.streams import Stream
+from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups
+from headrace.plan import (
+    ROW_ORDER,
+    Grouping,
+    Piece,
+    Reading,
+    no_groups,
+    permutation,
+    taking_turns,
+)
+from headrace.storage import Meter, Patience, side_by_side
+from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
+
+__all__ = ["OpenLanes", "Pipeline"]
+
+BLOCK_BYTES = 16 << 20
+_MAX_THREADS = 4
+_WAITING_THREADS = 16
+"""that wait for bytes from elsewhere: decoding is bounded by the threads of Arrow"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How chunks become batches, apart from which chunks they are. Pickles."""
+
+    reader: TabularReader
+    converter: Converter
+    batch_size: int
+    drop_last: bool
+    seed: int
+    grouping: Grouping
+    counted: bool
+    """whether the rows of a chunk are known before it is read"""
+    skip_broken: bool
+    prefetch_bytes: int
+    pin_memory: bool = False
+
+    def sharing(self, consumers: int) -> Pipeline:
+        """The same for one of several processes that share the memory of the whole."""
+        reader = replace(self.reader, cache_bytes=self.reader.cache_bytes // consumers)
+        return replace(self, reader=reader, prefetch_bytes=max(self.prefetch_bytes // consumers, 1))
+
+    def open(
+        self, files: FileList, streams: Sequence[Stream], epoch: int, stats: Stats
+    ) -> OpenLanes:
+        """Lanes to be read side by side; threads start when the first run is asked for."""
+        return OpenLanes(self, files, streams, epoch, stats)
+
+    @property
+    def reading(self) -> Reading:
+        """How windows are read."""
+        return Reading(
+            self.grouping.reorders,
+            self.counted,
+            self.block_bytes,
+            row_cost(self.reader.read_schema),
+            self.batch_size,
+            by_columns=not self.reader.store.local,  # larger jobs have fewer requests
+            groups_of=self._groups_of if self.reader.store.local else no_groups,
+        )
+
+    def _groups_of(self, file: DataFileInfo) -> RowGroups | None:
+        try:
+            return self.reader.rows.groups(self.reader.store, file)
+        except ReadError:  # who reads it will say so
+            return None
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of the blocks that are decoded at once: some of them must fit the budget."""
+        return max(min(BLOCK_BYTES, self.prefetch_bytes // 4), 1 << 16)
+
+
+class OpenLanes:
+    """Some lanes of an epoch while they are read. Close it, or its threads stay."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        files: FileList,
+        streams: Sequence[Stream],
+        epoch: int,
+        stats: Stats,
+    ) -> None:
+        self._pipeline = pipeline
+        self._epoch = epoch
+        self._stats = stats
+        self._streams = {stream.index: stream for stream in streams}
+        self._beside: set[threading.Thread] = set()  # they outlive a window that fails
+        store = pipeline.reader.store
+        self._meter, self._patience = Meter(), Patience()
+        store = store.during(self._meter, self._patience)
+        self._reader = replace(pipeline.reader, store=store)
+        self._row_cost = row_cost(pipeline.reader.schema)
+        self._cores = cores = min(_MAX_THREADS, usable_cores())
+        # What is only copied is made as fast as it is used: more threads than cores would take
+        # them from each other, and who waits for one may as well be one.
+        copied = bool(len(files.groups)) and bool(files.groups.divisible.all())
+        shared = copied and store.local and not pipeline.grouping.reorders
+        readers = max(cores - 1, 1) if shared else cores
+        threads = readers if store.local else _WAITING_THREADS
+        self._pace = Pace(cores, first=threads // 2, most=threads)
+        pieces = heapq.merge(
+            *(stream.pieces(files, pipeline.reading) for stream in streams),
+            key=lambda piece: piece.position,
+        )
+        self._ahead: ReadAhead[Piece, Block] = ReadAhead(
+            (self._job(piece) for piece in pieces),
+            self._blocks,
+            size_of=lambda block: block.nbytes,
+            budget_bytes=pipeline.prefetch_bytes,
+            threads=threads,
+            most_jobs=self._most_jobs,
+            helps=nothing_but_interrupt if shared else lambda: False,
+        )
+
+    def _most_jobs(self) -> int | None:
+        """To be further ahead than needed gains nothing, and fresh memory costs much."""
+        for stream in self._streams.values():
+            if stream.jobs_ahead is not None:
+                return stream.jobs_ahead
+        if not self._reader.store.local:
+            return len(self._streams) + self._pace.jobs
+        if self._pipeline.grouping.reorders:
+            return None
+        return len(self._streams) + self._cores + 1
+
+    def _job(self, piece: Piece) -> Job[Piece, Block]:
+        """From elsewhere bytes come first, and are held until they have been decoded."""
+        cost = piece.cost_bytes
+        if not self._reader.store.local:
+            cost += cost // 2
+        return Job(piece.lane, piece, cost, piece.exact)
+
+    def runs(self, lane: int) -> Iterator[Run[Block]]:
+        """The runs of batches of one lane, from its start on."""
+        return cut(
+            self._located(self._streams[lane]),
+            self._pipeline.batch_size,
+            concat=self._joined,
+            drop_last=self._pipeline.drop_last,
+        )
+
+    def close(self) -> None:
+        """Stop reading; returns when no thread is left."""
+        self._patience.give_up()
+        self._ahead.close()
+        for thread in list(self._beside):
+            thread.join()
+        self._stats.stored(self._meter.drain())
+        self._stats.spend("wait", self._ahead.waited_s)
+        self._ahead.waited_s = 0.0
+
+    def _located(self, stream: Stream) -> Iterator[Located[Block]]:
+        """A lane's blocks with their place; rows that are not its own, or were, are cut off."""
+        window, row = stream.cursor[0], 0
+        current: Piece | None = None
+        for piece, block in self._ahead.blocks(stream.index):
+            if piece.window != window:
+                window, row = piece.window, 0
+            if piece is not current and piece.row is not None:
+                row = piece.row
+            current = piece
+            behind = piece.span.start
+            if piece.row is None and window == stream.cursor[0]:
+                behind = max(behind, stream.cursor[1])
+            first = min(max(behind - row, 0), block.num_rows)
+            last = block.num_rows
+            if piece.span.stop is not None:
+                last = max(min(last, piece.span.stop - row), first)
+            if first < last:
+                cut_off = last - first < block.num_rows
+                rest = block.slice(first, last - first) if cut_off else block
+                yield Located(rest, window, row + first)
+            row += block.num_rows
+
+    def _blocks(self, piece: Piece) -> Iterator[Block]:
+        """What a thread does with a piece: decode, convert, bring into order."""
+        if not self._pipeline.grouping.reorders:
+            for chunk in piece.chunks:
+                yield from map(self._pinned, self._converted(chunk))
+            return
+        chunks = self._side_by_side(piece.chunks)
+        window = [block for blocks in chunks for block in blocks]
+        if window:
+            rows = [sum(block.num_rows for block in blocks) for blocks in chunks]
+            yield self._pinned(self._reordered(window, rows, piece))
+
+    def _side_by_side(self, chunks: Sequence[FileSplit]) -> list[list[Block]]:
+        """The blocks of each chunk of a window; from elsewhere they are waited for together."""
+        if self._reader.store.local or len(chunks) == 1:
+            return [list(self._converted(chunk)) for chunk in chunks]
+        return list(side_by_side(self._blocks_of, chunks, threads=_WAITING_THREADS))
+
+    def _blocks_of(self, chunk: FileSplit) -> list[Block]:
+        self._beside.add(thread := threading.current_thread())
+        try:
+            return list(self._converted(chunk))
+        finally:
+            self._beside.discard(thread)
+
+    def _pinned(self, block: Block) -> Block:
+        return block.pin() if self._pipeline.pin_memory else block
+
+    def _joined(self, blocks: Sequence[Block]) -> Block:
+        """Rows on both sides of a seam, in memory of their own."""
+        return blocks[0] if len(blocks) == 1 else self._pinned(Block.concat(blocks))
+
+    def _reordered(self, window: list[Block], rows: list[int], piece: Piece) -> Block:
+        """The rows of a window, which has so many of each chunk, in their order."""
+        with self._stats.timed("mix"):
+            if self._pipeline.grouping.interleave > 1:
+                return Block.gather(window, taking_turns(rows))
+            lane, number = piece.span.key
+            order = permutation(
+                sum(rows),
+                seed=self._pipeline.seed,
+                epoch=self._epoch,
+                purpose=ROW_ORDER,
+                lane=lane,
+                window=number,
+            )
+            return Block.gather(window, order)
+
+    def _converted(self, chunk: FileSplit) -> Iterator[Block]:
+        for table in self._tables(chunk):
+            cost = self._row_cost
+            self._stats.decoded(table.nbytes if cost.variable else cost.of(table.num_rows, 0))
+            with self._stats.timed("convert"):
+                block = self._convert(table, chunk)
+            yield block
+
+    def _convert(self, table: pa.Table, chunk: FileSplit) -> Block:
+        try:
+            return self._pipeline.converter.convert(table)
+        except ConversionError as error:
+            raise ConversionError(f"{chunk}: {error}") from error
+
+    def _tables(self, chunk: FileSplit) -> Iterator[pa.Table]:
+        tables = self._reader.read(chunk, self._pipeline.block_bytes)
+        waited, spent = self._patience.waited_s, 0.0
+        try:
+            while True:
+                began = time.perf_counter()
+                table = next(tables, None)
+                took = time.perf_counter() - began
+                spent += took
+                self._stats.spend("read", took)
+                self._stats.stored(self._meter.drain())
+                if table is None:
+                    waited = self._patience.waited_s - waited
+                    self._pace.note(waited, spent - waited)
+                    return
+                yield table
+        except ReadError as error:
+            if not (self._pipeline.skip_broken and may_be_skipped(error)):
+                raise
+            self._stats.stored(self._meter.drain())
+            self._stats.skip(str(error))

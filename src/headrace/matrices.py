@@ -1,0 +1,103 @@
+"""Rows of tables by number and by mask, right also where pyarrow is not.
+
+From pyarrow 17 on, and at least to 26, ``take`` and ``filter`` leave offsets out of account in
+fixed-size lists of fixed-size lists: of a slice of such, also inside of structs or lists, they give
+the values of other rows, or whatever lies beside them in memory. Filters by expressions cut any
+table into slices. What was joined is right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from headrace.model import Int64Array
+
+__all__ = ["has_matrices", "rows_at", "rows_kept", "values_at"]
+
+
+def rows_at(table: pa.Table, rows: Int64Array) -> pa.Table:
+    """What ``Table.take`` should give."""
+    matrices, places = _matrix_columns(table.schema), pa.array(rows)
+    if not matrices:
+        return table.take(places)
+    columns = [
+        _of_chunks(column, rows) if number in matrices else column.take(places)
+        for number, column in enumerate(table.columns)
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def rows_kept(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
+    """What ``Table.filter`` should give, of a mask."""
+    if not has_matrices(table.schema):
+        return table.filter(pa.array(keep))
+    return rows_at(table, np.flatnonzero(keep))
+
+
+def values_at(array: pa.Array, rows: Int64Array) -> pa.Array:
+    """What ``Array.take`` should give."""
+    if not _has_matrices(array.type) or not _may_be_cut(array):
+        return array.take(pa.array(rows))
+    nothing = array.slice(0, 0)  # or what is joined would be a view, if it is one array
+    if len(rows) * _ROWS_A_SLICE < len(array):
+        return pa.concat_arrays([nothing, *(array.slice(row, 1) for row in rows.tolist())])
+    return pa.concat_arrays([nothing, array]).take(pa.array(rows))
+
+
+def has_matrices(schema: pa.Schema) -> bool:
+    """Whether rows are to be taken by the functions above, and none filtered by expressions."""
+    return bool(_matrix_columns(schema))
+
+
+def _matrix_columns(schema: pa.Schema) -> frozenset[int]:
+    # Comparing is far cheaper than looking again, and most tables are like the one before.
+    global _looked_at
+    known, found = _looked_at
+    if not schema.equals(known):
+        found = frozenset(n for n, type_ in enumerate(schema.types) if _has_matrices(type_))
+        _looked_at = schema, found
+    return found
+
+
+def _has_matrices(type_: pa.DataType) -> bool:
+    """
+    >>> _has_matrices(pa.struct({"a": pa.list_(pa.list_(pa.int8(), 2), 3)}))
+    True
+    >>> _has_matrices(pa.struct({"a": pa.list_(pa.list_(pa.int8()), 3)}))
+    False
+    """
+    if isinstance(type_, pa.BaseExtensionType):
+        return _has_matrices(type_.storage_type)
+    inside = [type_.field(number).type for number in range(type_.num_fields)]
+    is_row = pt.is_fixed_size_list(type_)
+    return any((is_row and pt.is_fixed_size_list(each)) or _has_matrices(each) for each in inside)
+
+
+def _may_be_cut(array: pa.Array) -> bool:
+    """Whether an array, or one inside of it, begins within its memory, as slices do."""
+    if isinstance(array, pa.ExtensionArray):
+        return _may_be_cut(array.storage)
+    type_ = array.type
+    if array.offset:
+        return True
+    if pt.is_fixed_size_list(type_) or pt.is_list(type_) or pt.is_large_list(type_):
+        return _may_be_cut(array.values)
+    if pt.is_struct(type_):
+        return any(_may_be_cut(array.field(number)) for number in range(type_.num_fields))
+    return bool(type_.num_fields)  # there is no way to see it
+
+
+def _of_chunks(column: pa.ChunkedArray, rows: Int64Array) -> pa.Array | pa.ChunkedArray:
+    if not column.num_chunks:
+        return column
+    chunks = column.chunks
+    return values_at(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks), rows)
+
+
+_ROWS_A_SLICE = 64
+"""rows that are copied in the time that it takes to make a slice of one, and join it"""
+
+_looked_at: tuple[pa.Schema, frozenset[int]] = pa.schema([]), frozenset()

@@ -1,0 +1,137 @@
+"""A permutation that is never written down: where each place goes is computed when asked."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.model import Int64Array, computed_once
+from headrace.plan.order import permutation
+
+__all__ = ["INDEX_ORDER", "IndexPermutation"]
+
+INDEX_ORDER = 4
+"""purpose of these words, beside those of ``order`` and of shuffled copies"""
+
+_ROUNDS = 6
+"""with 4 the low bits of neighbours still have something in common"""
+_TABLE_COUNT = 1 << 12
+"""up to so many a permutation is drawn and kept: a network of few bits mixes too little"""
+_BLOCK = 1 << 15
+"""places at once: what they need stays in the second cache of a processor"""
+_WORD = (1 << 64) - 1
+_MULTIPLIERS: dict[int, tuple[Any, Any]] = {
+    32: (np.uint32(0x7FEB352D), np.uint32(0x846CA68B)),
+    64: (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)),
+}
+
+Words = npt.NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class IndexPermutation:
+    """A permutation of ``range(count)`` for these coordinates, in constant memory.
+
+    A Feistel network over a grid of 2^m columns and as few rows as hold ``count`` cells. Numbers
+    that fall into the cells beyond, fewer than one row, are sent through again until they do not.
+    The keys of its rounds are words of a counter-based generator (Philox) whose key and counter
+    are the coordinates, so that no two seeds, epochs or parts have anything in common.
+
+    >>> IndexPermutation(5, seed=42)[0:5].tolist()
+    [4, 2, 0, 3, 1]
+    """
+
+    count: int
+    seed: int
+    epoch: int = 0
+    part: int = 0
+    """tells permutations of one seed and epoch apart"""
+
+    def __post_init__(self) -> None:
+        for name in ("count", "seed", "epoch", "part"):  # words of numpy would overflow
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
+
+    def __getitem__(self, places: slice) -> Int64Array:
+        """What comes at consecutive places."""
+        start, stop, step = places.indices(self.count)
+        return self.at(np.arange(start, stop, step, dtype=np.int64))
+
+    def at(self, places: Int64Array) -> Int64Array:
+        """What comes at any places, all of which there are."""
+        if self.count <= _TABLE_COUNT:
+            return self._table[places]
+        moved = np.empty(len(places), np.int64)
+        for start in range(0, len(places), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            moved[block] = self._walked(places[block].astype(self._dtype))
+        return moved
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IndexPermutation, (self.count, self.seed, self.epoch, self.part)
+
+    @computed_once
+    def _table(self) -> Int64Array:
+        return permutation(
+            self.count, seed=self.seed, epoch=self.epoch, purpose=INDEX_ORDER, lane=self.part
+        )
+
+    @computed_once
+    def _keys(self) -> Words:
+        key = np.array([self.seed & _WORD, INDEX_ORDER], np.uint64)
+        counter = np.array([0, self.epoch & _WORD, self.part, 0], np.uint64)
+        words = np.random.Philox(key=key, counter=counter).random_raw(_ROUNDS)
+        return (words >> np.uint64(64 - self._bits)).astype(self._dtype)
+
+    @property
+    def _bits(self) -> int:
+        return 32 if self.count <= 1 << 32 else 64
+
+    @property
+    def _dtype(self) -> Any:
+        return np.uint32 if self._bits == 32 else np.uint64
+
+    def _walked(self, numbers: Words) -> Words:
+        moved = self._through_network(numbers)
+        outside = np.flatnonzero(moved >= self.count)
+        while len(outside):
+            moved[outside] = self._through_network(moved[outside])
+            outside = outside[moved[outside] >= self.count]
+        return moved
+
+    def _through_network(self, numbers: Words) -> Words:
+        """Rounds by turns change the column by the row, and the row by the column."""
+        bits, word = self._bits, self._dtype
+        width = (self.count - 1).bit_length() // 2
+        rows = -(-self.count // (1 << width))
+        high, low = numbers >> word(width), numbers & word((1 << width) - 1)
+        wide, spare = np.empty(len(numbers), np.uint64), np.empty_like(high)
+        for by_row, by_column in self._keys.reshape(-1, 2):
+            step = _mixed(high, by_row, bits, spare)
+            step >>= word(bits - width)
+            low ^= step
+            step = _mixed(low, by_column, bits, spare)
+            # The upper 32 bits are a fraction, and the step is that part of all rows.
+            np.right_shift(step, word(bits - 32), out=wide, casting="safe")
+            wide *= np.uint64(rows)
+            wide >>= np.uint64(32)
+            np.add(high, wide, out=high, casting="unsafe", dtype=word)
+            np.subtract(high, word(rows), out=spare)
+            np.minimum(high, spare, out=high)  # a difference below zero is a large word
+        high <<= word(width)
+        joined: Words = np.bitwise_or(high, low, out=high)
+        return joined
+
+
+def _mixed(numbers: Words, key: np.unsignedinteger[Any], bits: int, spare: Words) -> Words:
+    """Words whose upper bits depend on all bits of the numbers and of the key."""
+    first, second = _MULTIPLIERS[bits]
+    mixed: Words = np.bitwise_xor(numbers, key)
+    mixed *= first
+    np.right_shift(mixed, bits // 2 - 1, out=spare)
+    mixed ^= spare
+    mixed *= second
+    return mixed

@@ -1,0 +1,207 @@
+"""Chunks dealt to lanes: who reads what, and in which order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import OptionError
+from headrace.model import FileList, Int64Array, Split
+from headrace.plan.chunks import BYTES, ROWS, Chunks, share_of
+from headrace.plan.lane import Grouping, Lane, Span
+
+__all__ = ["LanePlan", "cut_evenly", "deal_batches", "deal_largest_first", "deal_round_robin"]
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan(Sequence[Split]):
+    """The lanes of one epoch; as a sequence, their Splits, made when asked for."""
+
+    files: FileList
+    chunks: Chunks
+    """the lanes' chunks, lane after lane"""
+    bounds: Int64Array
+    """lane l has the chunks from bounds[l] to bounds[l + 1]"""
+    window: Int64Array
+    """of each chunk, counted in its lane"""
+    spans: Mapping[tuple[int, int], Span] = field(default_factory=dict)
+    """by lane and window, where it is not all of a window that nobody had before"""
+    generation: int = 0
+    """how often what was left of the epoch has been planned anew"""
+
+    @classmethod
+    def of(cls, files: FileList, chunks: Chunks, bounds: Int64Array) -> LanePlan:
+        """Lanes in which every chunk is a window."""
+        return cls(files, chunks, bounds, _places(bounds))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def lane(self, index: int) -> Lane:
+        """One lane with its windows."""
+        mine = slice(self.bounds[index], self.bounds[index + 1])
+        spans = {window: span for (lane, window), span in self.spans.items() if lane == index}
+        return Lane(index, self.chunks[mine], self.window[mine], spans, self.generation)
+
+    def grouped(self, grouping: Grouping) -> LanePlan:
+        """The same lanes with their chunks in windows."""
+        if grouping.interleave == 1:
+            return replace(self, window=_places(self.bounds) // grouping.mix)
+        order, window = self.window.copy(), self.window.copy()
+        for first, last in zip(self.bounds[:-1], self.bounds[1:], strict=True):
+            places, window[first:last] = grouping.of(self.chunks.file[first:last])
+            order[first:last] = first + places
+        return replace(self, chunks=self.chunks[order], window=window)
+
+    def shard(self, index: int, count: int) -> Split:
+        """What the reader ``index`` of ``count`` has to read, if you share out the work yourself.
+
+        Its chunks are those of the lanes ``l`` with ``l % count == index``.
+        """
+        if not 0 <= index < count:
+            raise OptionError(f"there is no shard {index} of {count}")
+        if len(self) % count:
+            raise OptionError(
+                f"{len(self)} lanes cannot be shared evenly by {count}; plan(lanes={count}) can"
+            )
+        mine = self[index::count]
+        chunks = [chunk for split in mine for chunk in split.file_splits]
+        rows = [split.row_count for split in mine if split.row_count is not None]
+        size = sum(split.size_bytes or 0 for split in mine)
+        return Split(index, chunks, sum(rows) if len(rows) == len(mine) else None, size)
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Split]: ...
+    def __getitem__(self, index: int | slice) -> Split | list[Split]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"lane {index} of {len(self)}")
+        chunks = self.lane(index % len(self)).chunks
+        return Split(
+            id=index % len(self),
+            file_splits=[chunks.split(i, self.files) for i in range(len(chunks))],
+            row_count=int(chunks.length.sum()) if chunks.counted else None,
+            size_bytes=int(chunks.size_bytes.sum()),
+        )
+
+    def __iter__(self) -> Iterator[Split]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows of all lanes before filtering, where known."""
+        return int(self.chunks.length.sum()) if self.chunks.counted else None
+
+
+def _places(bounds: Int64Array) -> Int64Array:
+    """Of every chunk, its number in its lane."""
+    counts = np.diff(bounds)
+    places: Int64Array = np.arange(int(bounds[-1])) - np.repeat(bounds[:-1], counts)
+    return places
+
+
+def deal_batches(files: FileList, chunks: Chunks, *, lanes: int, batch_size: int) -> LanePlan:
+    """Lay the chunks end to end and cut them into consecutive runs, one a lane.
+
+    Lane l gets as many rows as the batches l, l + lanes, l + 2 * lanes, … of the epoch have, so
+    that taking one batch from each lane in turn gives full batches to the end. A cut may fall
+    inside a chunk. Where rows are not counted the runs are of equal weight.
+    """
+    return LanePlan.of(files, *cut_evenly(chunks, lanes=lanes, batch_size=batch_size))
+
+
+def cut_evenly(chunks: Chunks, *, lanes: int, batch_size: int) -> tuple[Chunks, Int64Array]:
+    """Chunks and bounds of the lanes that ``deal_batches`` makes."""
+    weights = chunks.weights
+    total = int(weights.sum())
+    if chunks.counted:
+        batches = -(-total // batch_size)
+        owned = np.maximum((batches - np.arange(lanes) + lanes - 1) // lanes, 0)
+        cuts = np.cumsum(owned) * batch_size
+        if batches:  # the lane of the epoch's last batch has that much less
+            cuts[(batches - 1) % lanes :] -= batches * batch_size - total
+        cuts = cuts[:-1]
+    else:
+        cuts = _snap(chunks, total * np.arange(1, lanes) // lanes)
+    return _cut_at(chunks, cuts)
+
+
+def _snap(chunks: Chunks, cuts: Int64Array) -> Int64Array:
+    """Move the cuts that fall into a chunk that cannot be cut to the nearer end of it."""
+    unit = ROWS if chunks.counted else BYTES
+    ends = np.cumsum(chunks.weights)
+    snapped: Int64Array = cuts.astype(np.int64)
+    for i, cut in enumerate(snapped):
+        inside = int(np.searchsorted(ends, cut, side="right"))
+        if inside < len(chunks) and chunks.kind[inside] != unit:
+            start = ends[inside] - chunks.weights[inside]
+            snapped[i] = start if cut - start <= ends[inside] - cut else ends[inside]
+    return np.maximum.accumulate(snapped) if len(snapped) else snapped
+
+
+def _missing_from(ascending: Int64Array, values: Int64Array) -> npt.NDArray[np.bool_]:
+    place = np.searchsorted(ascending, values)
+    beyond = place == len(ascending)
+    missing: npt.NDArray[np.bool_] = beyond | (ascending[np.where(beyond, 0, place)] != values)
+    return missing
+
+
+def _cut_at(chunks: Chunks, cuts: Int64Array) -> tuple[Chunks, Int64Array]:
+    """Lanes between the cuts, which are positions in the chunks laid end to end, ascending."""
+    weights = chunks.weights
+    ends = np.cumsum(weights)
+    starts = ends - weights
+    total = int(ends[-1]) if len(ends) else 0
+    # Without np.unique and np.isin: the first time, they import numpy.ma, which takes 10 ms.
+    inner = cuts[(cuts > 0) & (cuts < total)]
+    inner = inner[np.diff(inner, prepend=0) > 0]
+    inner = inner[_missing_from(starts, inner)]
+    place = np.searchsorted(starts, inner)
+    at = np.insert(starts, place, inner)
+    parent = np.insert(np.arange(len(starts)), place, place - 1)
+    length = np.diff(np.append(at, total))
+    cuttable = chunks.kind[parent] == (ROWS if chunks.counted else BYTES)
+    inside = at - starts[parent]
+    pieces = Chunks(
+        chunks.file[parent],
+        chunks.offset[parent] + np.where(cuttable, inside, 0),
+        np.where(cuttable, length, chunks.length[parent]),
+        chunks.kind[parent],
+        share_of(chunks.size_bytes[parent], length, weights[parent]),
+    )
+    edges = np.concatenate([[0], cuts, [total]])
+    return pieces, np.append(np.searchsorted(at, edges[:-1]), len(at))
+
+
+def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> LanePlan:
+    """Give each chunk, the heaviest first, to the lane with the least so far (LPT)."""
+    weights = chunks.weights
+    loads = [(0, lane) for lane in range(lanes)]
+    owner = np.empty(len(chunks), np.int64)
+    values = weights.tolist()
+    for index in np.argsort(-weights, kind="stable").tolist():
+        load, lane = loads[0]
+        owner[index] = lane
+        heapq.heapreplace(loads, (load + values[index], lane))
+    return _by_owner(files, chunks, owner, lanes)
+
+
+def deal_round_robin(files: FileList, chunks: Chunks, *, lanes: int) -> LanePlan:
+    """Give the files to the lanes in turn; what a filter left of one stays in one lane."""
+    turn = np.cumsum(np.diff(chunks.file, prepend=chunks.file[:1]) != 0)
+    return _by_owner(files, chunks, turn % lanes, lanes)
+
+
+def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) -> LanePlan:
+    """Lanes in which the chunks keep the order they came in, large ones not first."""
+    order = np.argsort(owner, kind="stable")
+    bounds = np.searchsorted(owner[order], np.arange(lanes + 1))
+    return LanePlan.of(files, chunks[order], bounds)

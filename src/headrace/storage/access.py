@@ -1,0 +1,106 @@
+"""How stores are reached: what a user says once, for all stores that a dataset reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import OptionError
+from headrace.storage.connection import Connection
+from headrace.storage.credentials import Options
+from headrace.storage.disk_cache import DiskCache
+from headrace.storage.local import LocalStore
+from headrace.storage.meter import Meter
+from headrace.storage.options.names import is_url
+from headrace.storage.ranges import Requests
+from headrace.storage.redaction import has_secret, public_url, without_secrets
+from headrace.storage.remote import RemoteStore
+from headrace.storage.retrying import RetryPolicy
+from headrace.storage.store import Store
+
+__all__ = ["Access", "protocol_of", "store_for"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Credentials and other options of stores, retries, requests and the cache."""
+
+    storage_options: Options = field(default_factory=dict, repr=False)
+    filesystem: Any = field(default=None, repr=False)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    requests: Requests = field(default_factory=Requests)
+    cache: DiskCache | None = None
+    meter: Meter = field(default_factory=Meter, repr=False)
+    """counts what is asked of stores while files are found"""
+
+    def __post_init__(self) -> None:
+        given = self.storage_options
+        if not (isinstance(given, Mapping) or callable(given)):
+            raise OptionError(
+                "storage_options must be a mapping, or a function that returns one, not a "
+                f"{type(given).__name__}"
+            )
+        if self.filesystem is not None and given:
+            raise OptionError(
+                "storage_options have no effect beside filesystem, which is used as it is"
+            )
+
+    def store_for(self, locations: list[str]) -> tuple[Store, list[str]]:
+        """The store that holds some locations, and the locations without secrets in them."""
+        protocols = {protocol_of(location) for location in locations}
+        if self.filesystem is not None:
+            protocols = {""}
+        shown = [_shown(one) for one in locations]
+        if len(protocols) > 1:
+            raise OptionError(f"paths lie in different stores: {', '.join(sorted(shown))}")
+        protocol = protocols.pop()
+        if protocol == "" and self.filesystem is None:
+            return LocalStore(), locations
+        signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
+        if signed and protocol not in ("http", "https"):
+            raise OptionError(
+                f"{min(signed)}: credentials do not belong into a URL of "
+                f"{'a filesystem that is given' if protocol == '' else f'{protocol}://'}; "
+                "give them as storage_options"
+            )
+        if len(set(shown)) < len(set(locations)):
+            raise OptionError(
+                "two URLs differ only in what signs them, so that their files could not be told "
+                f"apart: {', '.join(sorted(one for one in set(shown) if shown.count(one) > 1))}"
+            )
+        for one, public in zip(locations, shown, strict=True):
+            if protocol in ("http", "https") and not is_url(one):
+                raise OptionError(f"{without_secrets(public)} is no URL of a web server")
+        connection = Connection(
+            protocol,
+            self.storage_options,
+            self.retry,
+            signed_urls=signed,
+            filesystem=self.filesystem,
+        )
+        connection.check()
+        return RemoteStore(connection, self.requests, self.cache, self.meter), shown
+
+
+def _shown(location: str) -> str:
+    """A location without secrets; other than in URLs there are none."""
+    looks_like_url = "://" in location and protocol_of(location) != ""
+    if not looks_like_url or not has_secret(location):
+        return location
+    try:
+        return public_url(location)
+    except ValueError:  # it is no URL
+        return without_secrets(location)
+
+
+def protocol_of(location: str | os.PathLike[str]) -> str:
+    """What stands before ``://``; nothing for paths of this machine."""
+    protocol, separator, _ = os.fspath(location).partition("://")
+    return protocol if separator and protocol not in ("file", "local") else ""
+
+
+def store_for(url: str, storage_options: Options | None = None) -> Store:
+    """The store that holds one location."""
+    return Access(storage_options=storage_options or {}).store_for([url])[0]

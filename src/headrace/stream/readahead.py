@@ -1,0 +1,332 @@
+"""Blocks made ahead of their use, by threads, within a budget of bytes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Job", "ReadAhead"]
+
+Spec = TypeVar("Spec")
+Made = TypeVar("Made")
+
+_FORGET = 0.9
+"""how fast an estimate that was found too low comes down again, by job"""
+_PENDING, _RUNNING, _MADE = range(3)
+_open: weakref.WeakValueDictionary[int, ReadAhead[Any, Any]] = weakref.WeakValueDictionary()
+
+
+@dataclass(slots=True, eq=False)
+class Job(Generic[Spec, Made]):
+    """Something to make blocks of, for one lane."""
+
+    lane: int
+    spec: Spec
+    cost_bytes: int
+    """estimate of what it holds in memory while it is made and waits"""
+    exact: bool = True
+    """False: it may be far too low, and other jobs wait until one has shown how far"""
+    state: int = field(default=_PENDING, init=False)
+    made: deque[tuple[Made, int]] = field(default_factory=deque, init=False)
+    queued_bytes: int = field(default=0, init=False)
+    handed_bytes: int = field(default=0, init=False)
+    charged_bytes: int = field(default=0, init=False)
+    made_bytes: int = field(default=0, init=False)
+    limit_bytes: int = field(default=0, init=False)
+    by_consumer: bool = field(default=False, init=False)
+    """done by who is to empty it, and must not wait for that"""
+    error: BaseException | None = field(default=None, init=False)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether there is no block, and one may come."""
+        return not self.made and self.state != _MADE
+
+
+class ReadAhead(Generic[Spec, Made]):
+    """Runs jobs in threads, in the order given, and hands out each lane's blocks in order.
+
+    Jobs begin while the budget lasts, and no more than ``most_jobs`` at a time. One that a
+    consumer waits for begins regardless, and never waits for a thread that is itself waiting to
+    be emptied: a budget that is too small makes it slow, not stuck. Threads start with the first
+    block asked for and end with ``close``, which waits for what is being decoded. A consumer who
+    ``helps`` does the next job itself rather than wait for another; it is asked each time.
+    """
+
+    def __init__(
+        self,
+        jobs: Iterable[Job[Spec, Made]],
+        work: Callable[[Spec], Iterator[Made]],
+        *,
+        size_of: Callable[[Made], int],
+        budget_bytes: int,
+        threads: int,
+        most_jobs: Callable[[], int | None] = lambda: None,
+        helps: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.waited_s = 0.0
+        self.peak_bytes = 0
+        self._jobs = iter(jobs)
+        self._work = work
+        self._size_of = size_of
+        self._budget = budget_bytes
+        self._threads_wanted = threads
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._pending: deque[Job[Spec, Made]] = deque()
+        self._lanes: dict[int, deque[Job[Spec, Made]]] = {}
+        self._exhausted = False
+        self._held = 0
+        self._most_jobs = most_jobs
+        self._helps = helps
+        self._begun = 0
+        self._growth = 1.0
+        self._learned = False
+        self._stuck = 0
+        self._broken: BaseException | None = None
+        self._closed = False
+
+    def blocks(self, lane: int) -> Iterator[tuple[Spec, Made]]:
+        """The blocks of one lane, each with the spec of its job. An error comes in its place."""
+        self._start()
+        while (job := self._next_job(lane)) is not None:
+            while (block := self._take(job)) is not None:
+                yield job.spec, block[0]
+
+    def close(self) -> None:
+        """Stop, and wait until no thread is left. May be called more than once."""
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.ident != threading.get_ident():
+                thread.join()
+        self._threads.clear()
+        self._pending.clear()
+        self._lanes.clear()
+        _open.pop(id(self), None)
+
+    def abandon(self) -> None:
+        """Close in a forked child, where the threads are gone and the lock may be held for ever."""
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._threads.clear()
+        self.close()
+
+    # --- the consumer's side
+
+    def _start(self) -> None:
+        with self._lock:
+            if not self._threads and not self._closed:
+                _open[id(self)] = self
+                for _ in range(self._threads_wanted):
+                    self._spawn()
+
+    def _spawn(self) -> None:
+        thread = threading.Thread(
+            target=self._run, name=f"headrace-read-{len(self._threads)}", daemon=True
+        )
+        thread.start()
+        self._threads.append(thread)
+
+    def _next_job(self, lane: int) -> Job[Spec, Made] | None:
+        with self._lock:
+            waiting = self._lanes.setdefault(lane, deque())
+            while not waiting and self._pull():
+                pass
+            self._changed.notify_all()
+            if not waiting and self._broken is not None:
+                raise self._broken
+            return waiting.popleft() if waiting else None
+
+    def _take(self, job: Job[Spec, Made]) -> tuple[Made, int] | None:
+        """The next block of a job that is this consumer's turn; None when there are no more."""
+        self._help(job)
+        began = time.perf_counter()
+        with self._lock:
+            job.handed_bytes = 0  # the block handed out before is no longer needed
+            self._charge(job)
+            while job.is_awaited:
+                if self._closed:
+                    return None
+                if job.state == _PENDING:
+                    self._put_first(job)
+                    if self._stuck >= len(self._threads):  # all of them wait to be emptied
+                        self._spawn()
+                self._changed.wait()
+            self.waited_s += time.perf_counter() - began
+            if not job.made:
+                self._begun -= 1
+                self._charge(job)
+                self._changed.notify_all()
+                if job.error is not None:
+                    raise job.error
+                return None
+            block = job.made.popleft()
+            job.queued_bytes -= block[1]
+            job.handed_bytes = block[1]
+            self._charge(job)
+            self._changed.notify_all()  # there is room for one more, whatever is charged
+            return block
+
+    def _help(self, job: Job[Spec, Made]) -> None:
+        """Do what is to be done next, until there are blocks of a job or no room for another."""
+        while job.is_awaited and not self._closed and self._helps():
+            with self._lock:
+                if job.state == _PENDING:
+                    self._put_first(job)
+                own = None if self._closed else self._next_admitted()
+                if own is not None:
+                    own.by_consumer = True
+            _raise_interrupt(self._broken)
+            if own is None:
+                return
+            self._make(own)
+            _raise_interrupt(own.error)
+
+    def _put_first(self, job: Job[Spec, Made]) -> None:
+        """Let a job that is waited for begin before all others."""
+        if job.limit_bytes >= 0:
+            self._pending.remove(job)
+            self._pending.appendleft(job)
+            job.limit_bytes = -1  # begins whatever the budget says
+            self._changed.notify_all()
+
+    # --- the threads' side
+
+    def _run(self) -> None:
+        while (job := self._admit()) is not None:
+            self._make(job)
+
+    def _make(self, job: Job[Spec, Made]) -> None:
+        try:
+            for block in self._work(job.spec):
+                if not self._put(job, block, self._size_of(block)):
+                    break
+        except BaseException as error:
+            job.error = error
+        with self._lock:
+            job.state = _MADE
+            self._learn(job)
+            self._charge(job)
+            self._changed.notify_all()
+
+    def _admit(self) -> Job[Spec, Made] | None:
+        with self._lock:
+            while not self._closed:
+                job = self._next_admitted()
+                if job is not None or not self._pending:
+                    return job
+                self._changed.wait()
+            return None
+
+    def _next_admitted(self) -> Job[Spec, Made] | None:
+        """The job to be done next, if there is one and room for it; called with the lock held."""
+        if not self._pending and not self._pull():
+            return None
+        job = self._pending[0]
+        cost = int(job.cost_bytes * self._growth)
+        if not job.exact and not self._learned:
+            cost = max(cost, self._budget)
+        if job.limit_bytes >= 0 and not self._has_room(cost):
+            return None
+        self._pending.popleft()
+        self._begun += 1
+        job.limit_bytes = max(min(cost, self._budget - self._held), 1)
+        job.state = _RUNNING
+        self._charge(job)
+        return job
+
+    def _has_room(self, cost_bytes: int) -> bool:
+        most = self._most_jobs()
+        if most is not None and self._begun >= most:
+            return False
+        return not self._held or self._held + cost_bytes <= self._budget
+
+    def _pull(self) -> bool:
+        """Move one more job from the plan to those that are known; called with the lock held."""
+        job = None
+        try:
+            job = None if self._exhausted else next(self._jobs, None)
+        except BaseException as error:  # a thread cannot raise it, the consumer will
+            self._broken = error
+        if job is None:
+            self._exhausted = True
+            return False
+        self._pending.append(job)
+        self._lanes.setdefault(job.lane, deque()).append(job)
+        return True
+
+    def _put(self, job: Job[Spec, Made], block: Made, size: int) -> bool:
+        with self._lock:
+            if self._is_full(job, size):
+                self._stuck += 1
+                self._changed.notify_all()  # once: two that wake each other would never sleep
+                while self._is_full(job, size):
+                    self._changed.wait()
+                self._stuck -= 1
+            if self._closed:
+                return False
+            job.made.append((block, size))
+            job.queued_bytes += size
+            job.made_bytes += size
+            self._charge(job)
+            self._changed.notify_all()
+            return True
+
+    def _is_full(self, job: Job[Spec, Made], size: int) -> bool:
+        full = bool(job.made) and job.queued_bytes + size > job.limit_bytes
+        return full and not job.by_consumer and not self._closed
+
+    def _charge(self, job: Job[Spec, Made]) -> None:
+        """Bring the account up to what a job holds now, or is expected to while it runs."""
+        holds = job.queued_bytes + job.handed_bytes
+        now = max(holds, job.limit_bytes) if job.state == _RUNNING else holds
+        if now != job.charged_bytes:
+            self._held += now - job.charged_bytes
+            job.charged_bytes = now
+            self.peak_bytes = max(self.peak_bytes, self._held)
+            self._changed.notify_all()
+
+    def _learn(self, job: Job[Spec, Made]) -> None:
+        """Raise the estimates of jobs to come where blocks turn out larger than expected."""
+        if job.cost_bytes > 0:
+            self._learned = True
+            found = job.made_bytes / job.cost_bytes
+            self._growth = max(1.0, found, self._growth * _FORGET)
+
+
+def _raise_interrupt(error: BaseException | None) -> None:
+    """What comes from the user's keyboard does not wait for its turn."""
+    if error is not None and not isinstance(error, Exception):
+        raise error
+
+
+def _all_open() -> list[ReadAhead[Any, Any]]:
+    """Of one moment: other threads may begin to read, and end it, meanwhile."""
+    found = [reference() for reference in _open.valuerefs()]
+    return [readahead for readahead in found if readahead is not None]
+
+
+def _close_all() -> None:
+    for readahead in _all_open():
+        readahead.close()
+
+
+def _abandon_all() -> None:
+    for readahead in _all_open():
+        readahead.abandon()
+
+
+# Threads that still decode while the interpreter goes down crash or hang it. In a forked child
+# there are no such threads, but their locks may be held for ever.
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,249 @@
+"""What delete files say: positions of rows, or values that rows have which are deleted.
+
+A file is read once in a process and kept, within a number of bytes, for all data files that it
+applies to. A large one that is sorted, as it should be, is read by the parts that name a data file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import or_
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import ReadError
+from headrace.formats import Format
+from headrace.formats.cache import BoundedCache
+from headrace.formats.orc import OrcFormat
+from headrace.formats.parquet import ParquetFormat
+from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
+from headrace.storage import Store
+from headrace.tables.iceberg.deletes import (
+    WAY_OUT,
+    EqualityDeleteFile,
+    PositionDeleteFile,
+    plain_path,
+    store_path,
+)
+from headrace.tables.iceberg.equality_keys import without_extension
+
+__all__ = ["belonging_to", "equality_values", "positions"]
+
+CACHE_BYTES = 256 << 20
+_BLOCK_BYTES = 32 << 20
+_LARGE_ROWS = 2_000_000
+_POSITION_COLUMNS = (2147483546, "file_path"), (2147483545, "pos")
+"""ids and names that the specification reserves"""
+_ID_KEYS = (b"PARQUET:field_id", b"iceberg.id")
+_FORMATS: Mapping[str, Format] = {"parquet": ParquetFormat(), "orc": OrcFormat()}
+
+Positions = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
+
+
+def positions(
+    store: Store,
+    delete: PositionDeleteFile,
+    data_path: str,
+    *,
+    record_count: int | None = None,
+    cache_bytes: int = CACHE_BYTES,
+) -> Int64Array:
+    """The rows of a data file that a delete file names: ascending, each once.
+
+    ``data_path`` is the one in the manifest. It is compared as it is written, except that a local
+    file is the same with and without ``file:``. A row that is not there is an error.
+    """
+    with belonging_to(data_path):
+        found = _PositionFile(store, delete, cache_bytes).naming(plain_path(data_path))
+    if len(found) and record_count is not None and found[-1] >= record_count:
+        raise ReadError(
+            f"{delete.path} names row {found[-1]} of {data_path}, which has {record_count} rows: "
+            "the table is damaged"
+        )
+    return found.astype(np.int64)
+
+
+def equality_values(
+    store: Store, delete: EqualityDeleteFile, types: Sequence[pa.DataType]
+) -> pa.Table:
+    """The values of the columns by which a file deletes, in the types that the table has by now.
+
+    Columns are found by their ids, also inside of structs, and are named by their ids.
+    """
+    format_, file = _format(delete), _file(delete)
+    schema = format_.inspect(store, file).schema
+    ways = [_way_to(schema, field_id, delete.path) for field_id in delete.field_ids]
+    wanted = pa.schema([schema.field(way[0]) for way in {way[0]: way for way in ways}.values()])
+    tables = [
+        _values(table, [(schema.field(way[0]).name, way[1:]) for way in ways], delete, types)
+        for table in format_.read(store, FileSplit(file), wanted, _BLOCK_BYTES)
+    ]
+    named = pa.schema([(str(i), type_) for i, type_ in zip(delete.field_ids, types, strict=True)])
+    return pa.concat_tables([named.empty_table(), *tables])
+
+
+@contextmanager
+def belonging_to(data_path: str) -> Iterator[None]:
+    """Name the data file whose rows cannot be told without what is read inside."""
+    try:
+        yield
+    except ReadError as error:
+        raise type(error)(f"{data_path}: its deletes cannot be read: {error}") from error
+
+
+class _PositionFile:
+    """A position delete file, of which no more is read than is needed and not kept already."""
+
+    def __init__(self, store: Store, delete: PositionDeleteFile, cache_bytes: int) -> None:
+        self._store = store
+        self._path = delete.path
+        self._format = _format(delete)
+        self._file = _file(delete)
+        self._cache_bytes = cache_bytes
+        self._key = store.identity, self._file.path, self._file.file_size
+
+    def naming(self, path: str) -> Positions:
+        """The positions for one data file."""
+        kept = _by_path.get(self._key)
+        if kept is None:
+            kept = _by_path.get((*self._key, path))
+        if kept is None:
+            kept = self._read(path)
+        return kept.get(path, np.empty(0, np.int64))
+
+    def _read(self, path: str) -> dict[str, Positions]:
+        facts = self._format.inspect(self._store, self._file)
+        names = [self._column(facts.schema, *column) for column in _POSITION_COLUMNS]
+        rows = facts.record_count or 0
+        part = self._part(path, names[0]) if rows > _LARGE_ROWS else None
+        if part is None or 4 * int(part.rows.sum()) > rows:
+            return _by_path.get_or_make(
+                self._key,
+                lambda: self._split([RowRange(0, rows)], names),
+                limit_bytes=self._cache_bytes,
+            )
+        ranges = map(RowRange, part.start.tolist(), part.rows.tolist())
+        return _by_path.get_or_make(
+            (*self._key, path),
+            lambda: {path: self._split(ranges, names).get(path, np.empty(0, np.int64))},
+            limit_bytes=self._cache_bytes,
+        )
+
+    def _part(self, path: str, column: str) -> RowGroups | None:
+        """The row groups that may name a data file."""
+        spelled = [path, f"file:{path}", f"file://{path}"] if path.startswith("/") else [path]
+        keep = reduce(or_, [pc.field(column) == spelling for spelling in spelled])
+        return self._format.inspect(self._store, self._file, keep).row_groups
+
+    def _column(self, schema: pa.Schema, field_id: int, name: str) -> str:
+        """By its id; in a file without ids only the name can tell."""
+        way = _find(list(schema), field_id)
+        if way is not None:
+            return str(schema.field(way[0]).name)
+        if name not in schema.names:
+            raise ReadError(
+                f"{self._path}: a position delete file without {name!r}: the table is damaged"
+            )
+        return name
+
+    def _split(self, ranges: Iterable[RowRange], names: list[str]) -> dict[str, Positions]:
+        """The positions in some rows, by the data file that they are of."""
+        parts: dict[str, list[Int64Array]] = {}
+        wanted = pa.schema([(names[0], pa.string()), (names[1], pa.int64())])
+        for rows in ranges:
+            chunk = FileSplit(self._file, rows)
+            for table in self._format.read(self._store, chunk, wanted, _BLOCK_BYTES):
+                for path, found in self._by_path(table.select(names)):
+                    parts.setdefault(plain_path(path), []).append(found)
+        return {path: _compact(np.concatenate(found)) for path, found in parts.items()}
+
+    def _by_path(self, table: pa.Table) -> Iterator[tuple[str, Int64Array]]:
+        paths, numbers = (column.combine_chunks() for column in table.columns)
+        if paths.null_count or numbers.null_count:
+            raise ReadError(f"{self._path} has nulls where it names rows: the table is damaged")
+        at = numbers.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        encoded = paths.cast(pa.large_string()).dictionary_encode()
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        if (np.diff(codes) < 0).any():
+            order = np.argsort(codes, kind="stable")
+            codes, at = codes[order], at[order]
+        cuts = np.searchsorted(codes, np.arange(len(encoded.dictionary) + 1)).tolist()
+        for number, path in enumerate(encoded.dictionary.to_pylist()):
+            found = at[cuts[number] : cuts[number + 1]]
+            if found.min() < 0:
+                raise ReadError(
+                    f"{self._path} names row {found.min()} of {path}: the table is damaged"
+                )
+            yield path, found
+
+
+def _compact(found: Int64Array) -> Positions:
+    """Ascending, each once, in half of the bytes where they fit."""
+    if not (np.diff(found) > 0).all():
+        found = np.unique(found)
+    return found.astype(np.uint32) if found[-1] < 1 << 32 else found.copy()
+
+
+_by_path: BoundedCache[dict[str, Positions]] = BoundedCache(
+    lambda split: 200 + sum(2 * len(path) + 200 + found.nbytes for path, found in split.items())
+)
+
+
+def _format(delete: PositionDeleteFile | EqualityDeleteFile) -> Format:
+    if delete.format not in _FORMATS:
+        raise ReadError(f"{delete.path}: delete files in {delete.format} cannot be read; {WAY_OUT}")
+    return _FORMATS[delete.format]
+
+
+def _file(delete: PositionDeleteFile | EqualityDeleteFile) -> DataFileInfo:
+    return DataFileInfo(store_path(delete.path), delete.size)
+
+
+def _way_to(schema: pa.Schema, field_id: int, where: str) -> tuple[int, ...]:
+    """The places that lead to a field: of a column, and of fields in structs."""
+    way = _find(list(schema), field_id)
+    if way is None:
+        raise ReadError(
+            f"{where}: no column has the field id {field_id} by which it deletes, outside of lists "
+            f"and maps; {WAY_OUT}"
+        )
+    return way
+
+
+def _find(fields: Sequence[pa.Field], field_id: int) -> tuple[int, ...] | None:
+    for place, field in enumerate(fields):
+        known = field.metadata or {}
+        if any(int(known[key]) == field_id for key in _ID_KEYS if key in known):
+            return (place,)
+        if pa.types.is_struct(field.type):
+            inside = _find([field.type.field(i) for i in range(field.type.num_fields)], field_id)
+            if inside is not None:
+                return (place, *inside)
+    return None
+
+
+def _values(
+    table: pa.Table,
+    ways: Sequence[tuple[str, tuple[int, ...]]],
+    delete: EqualityDeleteFile,
+    types: Sequence[pa.DataType],
+) -> pa.Table:
+    columns = []
+    for (name, inside), type_ in zip(ways, types, strict=True):
+        column = table.column(name)
+        if inside:
+            column = pc.struct_field(column, list(inside))
+        column = without_extension(column)
+        try:
+            columns.append(column.cast(type_))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ReadError(
+                f"{delete.path}: the column {name!r} by which it deletes is {column.type}, and "
+                f"cannot be compared with {type_}: {error}"
+            ) from error
+    return pa.Table.from_arrays(columns, names=[str(i) for i in delete.field_ids])

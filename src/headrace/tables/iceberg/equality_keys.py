@@ -1,0 +1,131 @@
+"""The values by which equality deletes delete, and which rows have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model import Int64Array
+from headrace.tables.iceberg.row_hashes import Hashes, hashes_of_rows
+
+__all__ = ["EqualityKeys", "stored_type", "without_extension"]
+
+_SLOTS_A_KEY = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EqualityKeys:
+    """Rows of values, in the order of their hashes.
+
+    Few rows of a table have the hash of a key, and only those are compared, with the keys that
+    they may be equal to: a million keys cost little more than a few.
+
+    Null is equal to null. Of floating-point numbers, which the specification does not allow here,
+    what the Java implementation makes of them: all NaN are equal, and the two zeros are not.
+    """
+
+    columns: tuple[pa.ChunkedArray, ...]
+    hashes: Hashes
+    """of the keys, ascending"""
+    slots: npt.NDArray[np.bool_]
+    """by the first bits of a hash, whether a key has them; a power of two"""
+
+    @classmethod
+    def of(cls, columns: Sequence[pa.ChunkedArray]) -> EqualityKeys:
+        """From columns of the types that ``stored_type`` gives."""
+        compared = [_comparable(column) for column in columns]
+        hashes = hashes_of_rows(compared)
+        order = np.argsort(hashes, kind="stable")
+        places = pa.array(order)
+        slots = np.zeros(1 << (_SLOTS_A_KEY * len(hashes) + 1).bit_length(), bool)
+        slots[_slots_of(hashes, slots)] = True
+        return cls(tuple(column.take(places) for column in compared), hashes[order], slots)
+
+    @property
+    def nbytes(self) -> int:
+        """What they take in memory."""
+        values = sum(int(column.nbytes) for column in self.columns)
+        return values + self.hashes.nbytes + self.slots.nbytes
+
+    def matches(self, columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
+        """Which rows have the values of one of the keys. Columns are in the order of the keys'."""
+        compared = [_comparable(column) for column in columns]
+        hashes = hashes_of_rows(compared)
+        rows = np.flatnonzero(self.slots[_slots_of(hashes, self.slots)])
+        first = np.searchsorted(self.hashes, hashes[rows], side="left")
+        last = np.searchsorted(self.hashes, hashes[rows], side="right")
+        rows, keys = rows[first < last], _ranges(first, last)
+        matching = np.zeros(len(hashes), bool)
+        if len(rows):
+            own = [column.take(pa.array(rows)) for column in compared]
+            named = [column.take(pa.array(keys)) for column in self.columns]
+            matching[rows[_equal(own, named)]] = True
+        return matching
+
+
+def stored_type(type_: pa.DataType) -> pa.DataType:
+    """The type in which keys are compared with a column of a table."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return stored_type(type_.storage_type)
+    return stored_type(type_.value_type) if pa.types.is_dictionary(type_) else type_
+
+
+def without_extension(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column as it is stored: a UUID is sixteen bytes."""
+    if not isinstance(column.type, pa.BaseExtensionType):
+        return column
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column whose values are equal where their bytes are; of floating-point numbers the bits."""
+    column = without_extension(column).cast(stored_type(column.type))
+    if not pa.types.is_floating(column.type):
+        return column
+    one_nan = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
+    bits = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width]
+    return pa.chunked_array([chunk.view(bits) for chunk in one_nan.chunks], bits)
+
+
+def _slots_of(hashes: Hashes, slots: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+    return hashes >> np.uint64(65 - len(slots).bit_length())
+
+
+def _ranges(first: Int64Array, last: Int64Array) -> Int64Array:
+    """All numbers that lie in some ranges, of which the same one may come often."""
+    starts, once = np.unique(first[first < last], return_index=True)
+    lengths = (last - first)[first < last][once]
+    before: Int64Array = np.cumsum(lengths) - lengths
+    total = int(lengths.sum())
+    return np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)
+
+
+def _equal(rows: list[pa.ChunkedArray], keys: list[pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
+    """Which rows are equal to a key: column by column, by the places of values among the keys'.
+
+    Places in two columns make a number, and numbers have places among those that the keys have.
+    """
+    found, wanted = _places(rows[0], keys[0])
+    for row, key in zip(rows[1:], keys[1:], strict=True):
+        own, named = _places(row, key)
+        count = np.int64(len(key))
+        both = np.where((found < 0) | (own < 0), -1, found * count + own)
+        found, wanted = _places(pa.array(both), pa.array(wanted * count + named))
+    return found >= 0
+
+
+def _places(
+    rows: pa.ChunkedArray | pa.Array, keys: pa.ChunkedArray | pa.Array
+) -> tuple[Int64Array, Int64Array]:
+    """Where the values of rows and of keys stand among those of keys; -1: nowhere."""
+    values = pc.unique(keys)
+    rows, keys = (
+        np.asarray(pc.fill_null(pc.index_in(some, value_set=values), -1).to_numpy(), np.int64)
+        for some in (rows, keys)
+    )
+    return rows, keys

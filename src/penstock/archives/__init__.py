@@ -1,6 +1,0 @@
-"""Archives of records: indexed tars, ArrayRecord files, and how rows are packed into records."""
-
-from penstock.archives.tar.caption_writing import write_captions
-from penstock.archives.tar.indexing import IndexReport, index_tars
-
-__all__ = ["IndexReport", "index_tars", "write_captions"]
