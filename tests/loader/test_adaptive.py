@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from headrace import (
     StructuredDataset,
     merge_states,
 )
+from headrace.loader.claims import Claims, units_left
 from headrace.loader.workers import out_of_order_option
 from headrace.testing import saved
 
@@ -172,3 +175,19 @@ def test_a_torch_that_cannot_give_batches_as_they_come() -> None:
     with pytest.raises(OptionError, match=r'balance="adaptive".*torch 2\.6.*balance="static"'):
         out_of_order_option(OlderLoader)
     assert out_of_order_option(DataLoader) == {"in_order": False}
+
+
+def test_a_window_that_is_taken_while_a_state_is_made_is_not_lost(tmp_path: Path) -> None:
+    write_parquet(tmp_path)
+    plan = StructuredDataset(tmp_path, split_rows=30).plan(lanes=2)
+    lanes = [plan.lane(0), plan.lane(1)]
+    claims = Claims(2, 1000, get_context("forkserver"))
+    claims.post(units_left(lanes, {}, ()))
+
+    def cursors_while_a_worker_takes_a_window() -> Iterator[tuple[int, int]]:
+        yield from [(-1, 0), (-1, 0)]
+        assert next(claims.taken_by(1))
+
+    cursors, loose = claims.progress(lanes, cursors_while_a_worker_takes_a_window())  # type: ignore[arg-type]
+    assert cursors == {0: (0, 0), 1: (0, 0)}
+    assert loose == ()

@@ -116,7 +116,9 @@ class Claims:
 
         A worker's cursor is the number of the window that it is in, and the row.
         """
-        table = self._table
+        # A copy: workers take windows meanwhile, and one that is taken between two looks at the
+        # table would count as neither taken nor left, and its rows would be lost.
+        table = self._table.copy()
         rows: dict[tuple[int, int], int] = {}
         for worker, (number, row) in enumerate(streams):
             mine = table[table[:, _TAKER] == worker]
