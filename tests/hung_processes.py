@@ -41,6 +41,11 @@ def end_with_stacks(leaders: Iterable[tuple[int, int]]) -> None:
             _abort(process.pid)
 
 
+def session_members(leader: int) -> set[int]:
+    """Return the processes of a session that have not ended."""
+    return {one.pid for one in _processes() if one.session == leader and one.state != "Z"}
+
+
 def _abort(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))

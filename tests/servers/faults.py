@@ -39,6 +39,15 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class Drip:
+    """A few bytes every `seconds`: of the body after so many of its bytes, or of the head too."""
+
+    seconds: float
+    after_bytes: int | None = 0
+    at_once: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class WrongLength:
     """A Content-Length that is `by` bytes off (negative: shorter than the body that is sent)."""
 
@@ -55,7 +64,7 @@ class SlowFirstByte:
     seconds: float
 
 
-Fault = Answer | Reset | CutShort | Stall | WrongLength | WholeBody | SlowFirstByte
+Fault = Answer | Reset | CutShort | Stall | Drip | WrongLength | WholeBody | SlowFirstByte
 
 
 def error_xml(code: str, message: str = "injected by the proxy of the tests") -> bytes:

@@ -6,12 +6,14 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from servers.faults import (
     Answer,
     CutShort,
+    Drip,
     Request,
     Reset,
     SlowFirstByte,
@@ -123,7 +125,7 @@ class Passage:
             pieces = self._server.read_chunked()
         else:
             pieces = self._server.read_pieces(length)
-        if isinstance(fault, Reset | CutShort | Stall):
+        if isinstance(fault, Reset | CutShort | Stall | Drip):
             return self._break_off(request, fault, reply, pieces)
         until_closed = length is None and not is_chunked(reply)
         self._pour(request, reply, pieces, expected=length)
@@ -160,18 +162,21 @@ class Passage:
     def _break_off(
         self,
         request: Request,
-        fault: Reset | CutShort | Stall,
+        fault: Reset | CutShort | Stall | Drip,
         reply: Head,
         pieces: Iterator[bytes | memoryview],
     ) -> bool:
-        left = fault.after_bytes
+        left, rest = fault.after_bytes, b""
+        if isinstance(fault, Drip) and left is None:
+            self._drip(request, fault, chain([reply.raw], pieces))
+            return False
         if left is None:
             request.status = 0
             self._client.reset()
             return False
         self._client.sock.sendall(reply.raw)
         while left and (piece := next(pieces, None)) is not None:
-            piece = piece[:left]
+            piece, rest = piece[:left], piece[left:]
             left -= len(piece)
             self._proxy.bucket.take(len(piece))
             request.body_bytes += len(piece)
@@ -180,7 +185,19 @@ class Passage:
             self._client.reset()
         elif isinstance(fault, Stall):
             self._client.wait_for_close()
+        elif isinstance(fault, Drip):
+            self._drip(request, fault, chain([rest], pieces))
         return False
+
+    def _drip(self, request: Request, drip: Drip, pieces: Iterator[bytes | memoryview]) -> None:
+        """Send little at a time until all is sent or the client closes."""
+        for piece in pieces:
+            for start in range(0, len(piece), drip.at_once):
+                if self._client.closes_within(drip.seconds):
+                    return
+                drop = piece[start : start + drip.at_once]
+                request.body_bytes += len(drop)
+                self._client.sock.sendall(drop)
 
 
 def _request_of(head: Head) -> Request:

@@ -17,6 +17,7 @@ from servers.faults import (
     TOO_MANY_REQUESTS,
     Answer,
     CutShort,
+    Drip,
     Reset,
     SlowFirstByte,
     Stall,
@@ -141,6 +142,22 @@ def test_stalled_body_waits_until_the_client_closes(proxy: FaultProxy) -> None:
     proxy.inject(Stall(after_bytes=1000), first=1)
     connection, answer = opened(proxy, timeout_s=3)
     assert read_to_the_end(answer) == (PART[:1000], TimeoutError)
+    connection.close()
+    assert get(proxy) == PART
+
+
+@pytest.mark.parametrize("after_bytes", [199_997, None])
+def test_bytes_that_drip(proxy: FaultProxy, after_bytes: int | None) -> None:
+    proxy.inject(Drip(0.01, after_bytes, at_once=1 if after_bytes else 50_000))
+    connection, answer = opened(proxy)
+    assert read_to_the_end(answer)[0] == PART
+    connection.close()
+
+
+def test_a_drip_ends_when_the_client_closes(proxy: FaultProxy) -> None:
+    proxy.inject(Drip(0.01, 1000), first=1)
+    connection, answer = opened(proxy)
+    assert answer.read(1002) == PART[:1002]
     connection.close()
     assert get(proxy) == PART
 

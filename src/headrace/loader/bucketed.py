@@ -17,7 +17,7 @@ from headrace.loader import leaving
 from headrace.loader.forking import starting_workers
 from headrace.loader.lightning import epoch_of_fit
 from headrace.loader.options import Finish
-from headrace.loader.workers import WorkerOptions, check_sendable
+from headrace.loader.workers import WorkerOptions, WorkerStart, check_sendable
 
 __all__ = ["BUCKET_OPTIONS", "BucketedLoader", "refuse_streaming"]
 
@@ -68,7 +68,7 @@ class BucketedLoader(DataLoader[Any]):
                 "prefetch_factor": workers.prefetch_factor,
                 "persistent_workers": workers.persistent,
                 "timeout": workers.timeout_s,
-                "worker_init_fn": workers.init,
+                "worker_init_fn": WorkerStart(workers.init),
                 "multiprocessing_context": context,
             }
         super().__init__(

@@ -17,6 +17,7 @@ import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
 from headrace.access import Backend, RowDataset
+from headrace.access.orphans import end_with_parent
 from headrace.convert import Converter
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.formats.discovered import Discovered
@@ -221,6 +222,7 @@ class TabularDataset(IterableDataset[Any]):
         if self._bookmark.position is not None:  # an epoch goes on as it began, refreshed or not
             self.move_to(self._loaded)
         if in_worker:
+            end_with_parent()
             self._bookmark.tell_parent()
         made = DatasetIterator(
             self.passes,

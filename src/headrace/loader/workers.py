@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from headrace.access.orphans import end_with_parent
 from headrace.convert.arrivals import forget_dead_senders
 from headrace.errors import HeadraceError, OptionError, WorkerError
 from headrace.loader.collecting import outside_collection
@@ -30,7 +31,14 @@ from headrace.loader.parcels import Parcel, ParcelRun
 from headrace.loader.pipeline import Pipeline
 from headrace.loader.stats import Stats
 
-__all__ = ["Inbox", "WorkerOptions", "Workers", "check_sendable", "out_of_order_option"]
+__all__ = [
+    "Inbox",
+    "WorkerOptions",
+    "WorkerStart",
+    "Workers",
+    "check_sendable",
+    "out_of_order_option",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +101,22 @@ class WorkerOptions:
             persistent_workers=self.persistent,
             prefetch_factor=self.prefetch_factor,
             timeout=self.timeout_s,
-            worker_init_fn=self.init,
+            worker_init_fn=WorkerStart(self.init),
             **out_of_order,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """What torch calls first in a worker process."""
+
+    init: Callable[[int], None] | None
+    """given by the user"""
+
+    def __call__(self, worker_id: int) -> None:
+        end_with_parent()
+        if self.init is not None:
+            self.init(worker_id)
 
 
 class Workers(DataLoader[Any]):

@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from headrace.storage.pace import TooSlowError
+
 __all__ = [
     "GivenUp",
     "Patience",
@@ -22,6 +24,7 @@ __all__ = [
     "interruptibly",
     "side_by_side",
     "side_threads",
+    "within",
 ]
 
 S = TypeVar("S")
@@ -118,6 +121,8 @@ def _cancel(future: Future[Any]) -> None:
 
 
 _threads = _Threads(_REQUESTS_AT_ONCE, "headrace-fetch")
+_limited = _Threads(2 * _REQUESTS_AT_ONCE, "headrace-limited")
+"""Threads of calls that may be given up: as many as there are callers, and as many lost ones."""
 _others: WeakValueDictionary[int, _Threads] = WeakValueDictionary()
 """those of whoever does something else side by side"""
 _exit: Future[None] = Future()
@@ -190,6 +195,26 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return _threads.submit(work)
 
 
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """Return what ``work`` returns, or give it up after ``seconds``.
+
+    This is for clients that cannot be interrupted. A call that is given up goes on in a thread of
+    its own until the client returns. When there are as many lost calls as threads, further ones
+    do not begin, and are given up as well.
+
+    Raises:
+        TooSlowError: The time is over.
+    """
+    _note_exit()
+    future = _limited.submit(work)
+    done, _ = wait([future], seconds)
+    if not done:
+        _limited.drop(future)  # if it waits for a thread
+    if not done or future.cancelled():
+        raise TooSlowError.after(seconds)
+    return future.result()
+
+
 def side_by_side(work: Callable[[S], T], items: Iterable[S], *, threads: int) -> Iterator[T]:
     """What ``work``, which may itself wait for stores, makes of each item, in their order."""
     with side_threads(threads) as submit:
@@ -232,14 +257,16 @@ def _leave() -> None:
         _exit.set_result(None)
     until = time.monotonic() + _EXIT_PATIENCE_S
     others = [reference() for reference in _others.valuerefs()]  # at once: there may come more
-    for thread in [thread for some in (_threads, *others) if some for thread in some.close()]:
+    pools = [some for some in (_threads, _limited, *others) if some]
+    for thread in [thread for some in pools for thread in some.close()]:
         thread.join(max(until - time.monotonic(), 0.0))
 
 
 def _forget() -> None:
     """In a forked child there are no such threads, but their locks may be held for ever."""
-    global _threads, _exit
+    global _threads, _limited, _exit
     _threads, _exit = _Threads(_REQUESTS_AT_ONCE, "headrace-fetch"), Future()
+    _limited = _Threads(2 * _REQUESTS_AT_ONCE, "headrace-limited")
     _others.clear()
 
 

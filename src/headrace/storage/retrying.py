@@ -23,7 +23,8 @@ class RetryPolicy:
     retries: int = 10
     """times that a request is tried again"""
     timeout_s: float = 30.0
-    """how long a server may be silent, at the beginning of an answer and within it"""
+    """how long a server may be silent, at the beginning of an answer and within it; also the time
+    over which the least rate of an answer is averaged"""
     max_elapsed_s: float = 300.0
     """after this long from its first attempt a request is not tried again"""
 

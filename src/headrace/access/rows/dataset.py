@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from headrace.access.arrow.backend import ArrowBackend
 from headrace.access.backend import Indices, StorageBackend, checked_indices
+from headrace.access.orphans import end_with_parent
 from headrace.access.rows.batch import Row, RowBatch
 from headrace.access.rows.decoding import named_decoders
 from headrace.access.rows.form import RowForm
@@ -138,6 +139,7 @@ class RowDataset(Dataset[Any]):
 
     def batch(self, indices: Indices) -> Any:
         """Rows in columns, as a loader collates them, but without ``transform``."""
+        end_with_parent()
         rows = self._view.at(checked_indices(indices, self._view.count))
         batch = self._reader.batch(rows, skip=self._skipped is not None)
         return self._some_of(indices).columns if batch is None else batch
@@ -158,6 +160,7 @@ class RowDataset(Dataset[Any]):
         return batch
 
     def _read(self, indices: Indices, *, skip: bool) -> RowBatch:
+        end_with_parent()
         rows = self._view.at(checked_indices(indices, self._view.count))
         batch, broken = self._reader.read(rows, skip=skip)
         if broken:

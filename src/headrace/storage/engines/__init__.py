@@ -30,7 +30,7 @@ def connect(
     Clients are imported when they are needed: each has threads of its own.
     """
     if filesystem is not None:
-        return _given(filesystem)
+        return _given(filesystem, timeout_s)
     if protocol in ("http", "https"):
         from headrace.storage.engines.http import HttpEngine
 
@@ -47,14 +47,14 @@ def connect(
 
     if protocol in OBJECT_STORES:
         options = gcsfs_options(options)
-    return FsspecEngine(filesystem_for(protocol, options), protocol)
+    return FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
 
 
 def _needs_gcsfs(protocol: str, options: Mapping[str, Any]) -> bool:
     return OBJECT_STORES[protocol] == "gcs" and is_json_api(options)
 
 
-def _given(filesystem: Any) -> Engine:
+def _given(filesystem: Any, timeout_s: float) -> Engine:
     import fsspec
     import pyarrow.fs
 
@@ -63,11 +63,11 @@ def _given(filesystem: Any) -> Engine:
     if isinstance(filesystem, fsspec.AbstractFileSystem):
         from headrace.storage.engines.fsspec import FsspecEngine
 
-        return FsspecEngine(filesystem, "")
+        return FsspecEngine(filesystem, "", timeout_s)
     if isinstance(filesystem, pyarrow.fs.FileSystem):
         from headrace.storage.engines.arrow import ArrowEngine
 
-        return ArrowEngine(filesystem)
+        return ArrowEngine(filesystem, timeout_s)
     if type(filesystem).__module__.startswith("obstore"):
         from headrace.storage.engines.objects import StoreEngine
 

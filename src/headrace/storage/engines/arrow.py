@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from headrace.storage.engines.protocol import Failure, RequestError
+from headrace.storage.fetching import within
+from headrace.storage.pace import longest_wait
 from headrace.storage.store import FileStatus
 
 __all__ = ["ArrowEngine"]
@@ -20,15 +24,17 @@ class ArrowEngine:
     conditional = False
     secrets = ()
 
-    def __init__(self, filesystem: pafs.FileSystem) -> None:
+    def __init__(self, filesystem: pafs.FileSystem, timeout_s: float) -> None:
         self._filesystem = filesystem
+        self._timeout_s = timeout_s
 
     def resolved(self, location: str) -> str:
         return location
 
     def status(self, path: str) -> FileStatus | None:
         with _translated():
-            info = self._filesystem.get_file_info(path)
+            ask = partial(self._filesystem.get_file_info, path)
+            info = within(longest_wait(self._timeout_s), ask)
         return _status(info) if info.type == pafs.FileType.File else None
 
     def entries(
@@ -45,12 +51,17 @@ class ArrowEngine:
     def fetch(
         self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
     ) -> Any:
-        with _translated(), self._filesystem.open_input_file(path) as file:
-            file.seek(start)
-            data = file.read_buffer(stop - start)
+        with _translated():
+            ask = partial(self._read, path, start, stop - start)
+            data = within(longest_wait(self._timeout_s, stop - start), ask)
         if data.size != stop - start:
             raise RequestError(Failure.TRANSIENT, f"{data.size} bytes came, and not {stop - start}")
         return data
+
+    def _read(self, path: str, start: int, size: int) -> pa.Buffer:
+        with self._filesystem.open_input_file(path) as file:
+            file.seek(start)
+            return file.read_buffer(size)
 
 
 def _status(info: pafs.FileInfo) -> FileStatus:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any
 
 import fsspec
+from fsspec.asyn import sync
+from fsspec.exceptions import FSTimeoutError
 
 from headrace.errors import MissingExtraError, OptionError
 from headrace.storage.engines.protocol import Failure, RequestError
+from headrace.storage.fetching import within
+from headrace.storage.pace import TooSlowError, longest_wait
 from headrace.storage.store import FileStatus
 
 __all__ = ["FsspecEngine", "filesystem_for"]
@@ -23,10 +29,11 @@ class FsspecEngine:
 
     conditional = False
 
-    def __init__(self, filesystem: Any, protocol: str) -> None:
+    def __init__(self, filesystem: Any, protocol: str, timeout_s: float) -> None:
         self._filesystem = filesystem
         self.secrets = [getattr(filesystem, "storage_options", None)]
         self._protocol = protocol
+        self._timeout_s = timeout_s
 
     def resolved(self, location: str) -> str:
         return location
@@ -34,7 +41,7 @@ class FsspecEngine:
     def status(self, path: str) -> FileStatus | None:
         with _translated():
             self._filesystem.invalidate_cache()
-            info = self._filesystem.info(path)
+            info = self._ask(longest_wait(self._timeout_s), "info", path)
             return self._status(path, info) if info["type"] == "file" else None
 
     def entries(
@@ -54,7 +61,8 @@ class FsspecEngine:
         self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
     ) -> Any:
         with _translated():
-            data = self._filesystem.cat_file(path, start=start, end=stop)
+            limit_s = longest_wait(self._timeout_s, stop - start)
+            data = self._ask(limit_s, "cat_file", path, start=start, end=stop)
         if len(data) != stop - start:
             detail = f"{len(data)} bytes came, and not {stop - start}"
             raise RequestError(Failure.TRANSIENT, detail)
@@ -67,6 +75,18 @@ class FsspecEngine:
     def delete(self, path: str) -> None:
         with _translated():
             self._filesystem.rm_file(path)
+
+    def _ask(self, limit_s: float, name: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the filesystem, and give it up after ``limit_s`` seconds."""
+        method = getattr(self._filesystem, name)
+        inner = getattr(method, "__wrapped__", None)
+        if name in vars(self._filesystem) and iscoroutinefunction(inner):
+            # fsspec made the method of a coroutine, which it can also cancel.
+            try:
+                return sync(self._filesystem.loop, inner, *args, timeout=limit_s, **options)
+            except FSTimeoutError:
+                raise TooSlowError.after(limit_s) from None
+        return within(limit_s, partial(method, *args, **options))
 
     def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
         mark = next((info[key] for key in _MARKS if info.get(key) is not None), None)
@@ -112,6 +132,8 @@ def _translated() -> Iterator[None]:
         raise RequestError(Failure.DENIED, _detail(error)) from None
     except RequestError:
         raise
+    except TooSlowError as error:
+        raise RequestError(Failure.TRANSIENT, str(error)) from None
     except Exception as error:  # clients raise what they like
         raise RequestError.of_client(error, _detail(error)) from None
 

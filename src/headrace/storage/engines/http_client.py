@@ -20,6 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 from headrace.errors import OptionError
 from headrace.storage.engines.protocol import Failure, RequestError
 from headrace.storage.options.names import is_url
+from headrace.storage.pace import PacedResponse, TooSlowError
 
 __all__ = ["Answer", "HttpClient"]
 
@@ -168,14 +169,17 @@ class HttpClient:
     def _new_connection(self, scheme: str, host: str) -> http.client.HTTPConnection:
         proxy = None if proxy_bypass(host) else getproxies().get(scheme)
         place = urlsplit(proxy).netloc.rpartition("@")[2] if proxy else host
+        connection: http.client.HTTPConnection
         if scheme == "https":
             connection = http.client.HTTPSConnection(
                 place, timeout=self._timeout_s, context=self._tls
             )
             if proxy:
                 connection.set_tunnel(host)
-            return connection
-        return http.client.HTTPConnection(place, timeout=self._timeout_s)
+        else:
+            connection = http.client.HTTPConnection(place, timeout=self._timeout_s)
+        connection.response_class = PacedResponse
+        return connection
 
     def _give_back(self, answer: Answer) -> None:
         connection, place = answer.connection, answer.place
@@ -239,6 +243,8 @@ def _without_login(url: str) -> tuple[str, str | None]:
 def _transient(error: BaseException) -> RequestError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return RequestError(Failure.REFUSED, f"its certificate is not good: {error.verify_message}")
+    if isinstance(error, TooSlowError):
+        return RequestError(Failure.TRANSIENT, str(error))
     if isinstance(error, socket.timeout):
         return RequestError(Failure.TRANSIENT, "time-out: the server was silent for too long")
     text = str(error) or type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,6 +17,7 @@ from headrace.storage.engines.protocol import Failure, RequestError
 from headrace.storage.options.azure import azure_options
 from headrace.storage.options.gcs import gcs_options
 from headrace.storage.options.s3 import bucket_region, s3_options
+from headrace.storage.pace import Pace, TooSlowError
 from headrace.storage.store import FileStatus
 
 try:
@@ -35,11 +37,16 @@ _FOR_KEYS = re.compile(
 """requests that are not for objects, which are neither put nor posted where one reads"""
 _LIST = "Error performing list request"
 _NAMED_CAUSES = {
-    "source: TimedOut": "time-out: the server was silent for too long",
+    "source: TimedOut": "time-out: the server was silent for too long, or its answer too slow",
     "error: IncompleteBody": "the body ended too early",
     "source: NotPartial": "the server does not answer range requests",
 }
 """causes that obstore only names, and what they mean"""
+_WHOLE_ANSWER = 3
+"""times the time-out that a whole answer may take before its rate is looked at"""
+_STAYS_SLOW = 10
+"""times the time-out that a connection is taken to be slow after an answer that was"""
+_A_DAY_S = 86400.0
 _OTHER_CLIENTS = "give a client that knows such keys as filesystem"
 """with empty parts, or ones of dots"""
 
@@ -81,7 +88,20 @@ class StoreEngine:
         self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
     ) -> Any:
         store, key, _ = self._place(path)
-        how: dict[str, Any] = {"range": (start, stop)}
+        return self._get(store, key, (start, stop), etag, size, lambda answer: answer.bytes())
+
+    def _get(
+        self,
+        store: Any,
+        key: str,
+        span: tuple[int, int],
+        etag: str | None,
+        size: int | None,
+        read: Callable[[Any], Any],
+    ) -> Any:
+        """Return the bytes of a span, which ``read`` takes from the answer."""
+        start, stop = span
+        how: dict[str, Any] = {"range": span}
         if etag is not None and etag.startswith('"'):
             how["if_match"] = etag
         with _translated():
@@ -90,7 +110,7 @@ class StoreEngine:
                 raise RequestError(Failure.CHANGED, "it has another etag by now")
             if size is not None and int(answer.meta["size"]) != size:
                 raise RequestError(Failure.CHANGED, "it has another size by now")
-            data = answer.bytes()
+            data = read(answer)
         if len(data) != stop - start:
             detail = f"{len(data)} bytes came, and not {stop - start}"
             raise RequestError(Failure.TRANSIENT, detail)
@@ -112,7 +132,13 @@ class StoreEngine:
 
 
 class ObjectEngine(StoreEngine):
-    """A store for each bucket or container, made when it is first asked for."""
+    """A store for each bucket or container, made when it is first asked for.
+
+    obstore can limit the time of a whole answer, whatever its size, but it has no least rate. So an
+    answer that takes longer than that is asked for again by a second store without this limit,
+    and its bytes are looked at one piece after the other as they come. That takes Python's lock
+    for each piece, and therefore is done only while the connection is slow.
+    """
 
     def __init__(self, protocol: str, options: Mapping[str, Any], timeout_s: float) -> None:
         from headrace.storage.engines import OBJECT_STORES
@@ -120,32 +146,66 @@ class ObjectEngine(StoreEngine):
         kind = OBJECT_STORES[protocol]
         if obstore is None:
             raise MissingExtraError.for_extra(kind, f"the client for {protocol}://")
-        self._make, self.secrets = _MAKERS[kind](options, _client(timeout_s))
-        self._stores: dict[str, Any] = {}
+        self._make, self.secrets = _MAKERS[kind](options)
+        self._timeout_s = timeout_s
+        self._whole_answer_s = _WHOLE_ANSWER * timeout_s
+        self._slow_until = 0.0
+        self._stores: dict[tuple[str, bool], Any] = {}
         self._lock = threading.Lock()
 
-    def _place(self, path: str) -> tuple[Any, str, str]:
+    def fetch(
+        self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
+    ) -> Any:
+        began = time.monotonic()
+        if began >= self._slow_until:
+            try:
+                return super().fetch(path, start, stop, etag, size)
+            except RequestError as error:
+                was_cut_off = time.monotonic() - began >= self._whole_answer_s
+                if error.failure is not Failure.TRANSIENT or not was_cut_off:
+                    raise
+                self._note_slowness()
+        began = time.monotonic()
+        store, key, _ = self._place(path, slow=True)
+        data = self._get(store, key, (start, stop), etag, size, self._read_slowly)
+        if time.monotonic() - began >= self._whole_answer_s:
+            self._note_slowness()
+        return data
+
+    def _read_slowly(self, answer: Any) -> bytearray:
+        data, pace = bytearray(), Pace(self._timeout_s)
+        for piece in answer.stream(min_chunk_size=1):
+            data += piece
+            pace.add(len(piece))
+        return data
+
+    def _note_slowness(self) -> None:
+        self._slow_until = time.monotonic() + _STAYS_SLOW * self._timeout_s
+
+    def _place(self, path: str, *, slow: bool = False) -> tuple[Any, str, str]:
         protocol, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
         with self._lock:
-            if bucket not in self._stores:
+            if (bucket, slow) not in self._stores:
+                limit_s = _A_DAY_S if slow else self._whole_answer_s
                 try:
-                    self._stores[bucket] = self._make(bucket)
+                    store = self._make(bucket, _client(self._timeout_s, limit_s))
                 except OptionError:
                     raise
                 except (exceptions.BaseError, TypeError, ValueError) as error:
                     raise RequestError(Failure.REFUSED, _detail(error)) from None
-        return self._stores[bucket], key.rstrip("/"), f"{protocol}://{bucket}/"
+                self._stores[bucket, slow] = store
+        return self._stores[bucket, slow], key.rstrip("/"), f"{protocol}://{bucket}/"
 
 
-Maker = tuple[Callable[[str], Any], Collection[Any]]
+Maker = tuple[Callable[[str, dict[str, Any]], Any], Collection[Any]]
 """what makes the store of a bucket, and secrets that it found, now or later"""
 
 
-def _s3(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
+def _s3(given: Mapping[str, Any]) -> Maker:
     options = s3_options(given)
 
-    def make(bucket: str) -> Any:
+    def make(bucket: str, client: dict[str, Any]) -> Any:
         config = dict(options.config)
         if not options.region_known:
             config["region"] = bucket_region(bucket)
@@ -160,12 +220,12 @@ def _s3(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
     return make, options.keys.secrets if options.keys is not None else ()
 
 
-def _gcs(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
+def _gcs(given: Mapping[str, Any]) -> Maker:
     config, how = gcs_options(given)
     token = config.pop("bearer_token", None)
     provider = None if token is None else lambda: {"token": token, "expires_at": None}
 
-    def make(bucket: str) -> Any:
+    def make(bucket: str, client: dict[str, Any]) -> Any:
         return GCSStore(
             bucket,
             **config,
@@ -177,10 +237,10 @@ def _gcs(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
     return make, ()
 
 
-def _azure(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
+def _azure(given: Mapping[str, Any]) -> Maker:
     config, how = azure_options(given)
 
-    def make(place: str) -> Any:
+    def make(place: str, client: dict[str, Any]) -> Any:
         """A container, or ``container@account.dfs.core.windows.net``."""
         container, _, host = place.partition("@")
         account = host.partition(".")[0]
@@ -204,7 +264,7 @@ def _azure(given: Mapping[str, Any], client: dict[str, Any]) -> Maker:
     return make, ()
 
 
-_MAKERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any]], Maker]] = {
+_MAKERS: dict[str, Callable[[Mapping[str, Any]], Maker]] = {
     "s3": _s3,
     "gcs": _gcs,
     "azure": _azure,
@@ -213,12 +273,12 @@ _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(0)}
 """requests are tried again by us, who count them"""
 
 
-def _client(timeout_s: float) -> dict[str, Any]:
-    patience = timedelta(seconds=timeout_s)
+def _client(timeout_s: float, whole_answer_s: float) -> dict[str, Any]:
+    silence = timedelta(seconds=timeout_s)
     return {
-        "connect_timeout": patience,
-        "read_timeout": patience,
-        "timeout": timedelta(days=1),  # of a whole answer, however large: silence is what counts
+        "connect_timeout": silence,
+        "read_timeout": silence,
+        "timeout": timedelta(seconds=whole_answer_s),
     }
 
 
@@ -239,6 +299,8 @@ def _translated(*, writing: bool = False) -> Iterator[None]:
     check_not_forked()
     try:
         yield
+    except TooSlowError as error:
+        raise RequestError(Failure.TRANSIENT, str(error)) from None
     except FileNotFoundError as error:
         raise RequestError(Failure.MISSING, _detail(error)) from None
     except exceptions.PreconditionError as error:

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.errors import OptionError
 from headrace.storage.options.aws_profiles import Keys, keys_of, section_of
 from headrace.storage.options.names import Names, certificates, flag, server_url
+from headrace.storage.pace import PacedResponse
 
 __all__ = ["S3Options", "bucket_region", "s3_options"]
 
@@ -91,6 +92,7 @@ def bucket_region(bucket: str, host: str = "s3.amazonaws.com", *, secure: bool =
     """Where a bucket is, which anybody may ask."""
     connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     connection = connect(host, timeout=_REGION_TIMEOUT_S)
+    connection.response_class = PacedResponse
     try:
         connection.request("HEAD", f"/{bucket}")
         return connection.getresponse().getheader("x-amz-bucket-region") or "us-east-1"

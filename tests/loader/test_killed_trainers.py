@@ -1,0 +1,109 @@
+"""Nothing that a loader has started outlives a trainer that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hung_processes import session_members
+from small_files import eventually, write_parquet
+from warm_interpreters import WarmProcess
+
+TRAINER = """
+import multiprocessing, os, sys, threading, time
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from torch.utils.data import DataLoader
+
+from headrace import StructuredDataset
+
+calls = 0
+
+def transform(batch, state, folder):
+    global calls
+    calls += 1
+    if calls == 2:
+        Path(folder, f"{state}-{os.getpid()}").touch()
+        if state == "sleeping":
+            time.sleep(3600)
+        if state == "reading":
+            pa.OSFile(f"{folder}/pipe").read()  # which nobody writes to
+    return {"text": "x" * 1_000_000} if state == "sending" else 0
+
+def opened(kind, data, method, transform):
+    if kind == "own":
+        options = dict(num_workers=2, multiprocessing_context=method, transform=transform)
+        return StructuredDataset.create_dataloader(data, batch_size=50, **options)[0]
+    options = dict(num_workers=2, multiprocessing_context=method, collate_fn=transform)
+    if kind == "plain":
+        return DataLoader(StructuredDataset(data, batch_size=50), batch_size=None, **options)
+    return DataLoader(StructuredDataset(data).rows, batch_size=50, **options)
+
+if __name__ == "__main__":
+    data, folder, method, *cases = sys.argv[1:]
+    multiprocessing.set_forkserver_preload(["headrace"])
+    running = []
+    for case in cases:
+        kind, _, state = case.partition(" ")
+        loader = opened(kind, data, method, partial(transform, state=state, folder=folder))
+        running.append(iter(loader))
+        next(running[-1])
+    threading.Event().wait()
+"""
+CASES = ["own sleeping", "own reading", "own sending", "plain sleeping", "rows sleeping"]
+"""loaders of ours, of the user, and of rows by index, and what their workers do at the end"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_parquet(tmp_path_factory.mktemp("data"), [(3000, 500)] * 6)
+
+
+@pytest.mark.parametrize(
+    ("method", "cases"),
+    [("fork", CASES), ("forkserver", CASES), ("spawn", CASES[:1])],
+    ids=["fork", "forkserver", "spawn"],
+)
+def test_no_process_and_no_shared_memory_outlives_a_killed_trainer(
+    data: Path, tmp_path: Path, method: str, cases: list[str]
+) -> None:
+    script, folder = tmp_path / "trainer.py", tmp_path / "states"
+    script.write_text(TRAINER)
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    with WarmProcess(script, data, folder, method, *cases) as trainer:
+        blocked = eventually(lambda: len(workers_in(folder)) == 2 * len(cases))
+        started = session_members(trainer.pid)
+        names = shared_names(started)
+        os.kill(trainer.pid, signal.SIGKILL)
+        try:
+            assert blocked, trainer.finish().stderr
+            assert workers_in(folder) < started
+            assert eventually(lambda: not session_members(trainer.pid))
+            assert eventually(lambda: not any(map(os.path.exists, names)))
+        finally:
+            for pid in session_members(trainer.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def workers_in(folder: Path) -> set[int]:
+    """The workers that have come to where they stay."""
+    return {int(path.name.partition("-")[2]) for path in folder.glob("*-*")}
+
+
+def shared_names(processes: set[int]) -> set[str]:
+    """Files in shared memory that processes have mapped, and that have a name."""
+    found = set()
+    for pid in processes:
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                path = line.partition("/")[2]
+                if path.startswith("dev/shm/") and not path.endswith("(deleted)"):
+                    found.add(f"/{path}")
+    return found
