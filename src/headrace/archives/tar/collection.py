@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace.archives.tar.arrow_index import ArrowIndexes, write_arrow_indexes
 from headrace.archives.tar.checks import check_index
+from headrace.archives.tar.completeness import missing_elsewhere, refuse_missing
 from headrace.archives.tar.finding import Source, find_tars
 from headrace.archives.tar.held_indexes import HeldIndexes
 from headrace.archives.tar.index import TarIndex
@@ -113,8 +114,10 @@ class TarCollection:
     def index(self, shard: int) -> TarIndex:
         """The index of a tar, checked against the size of it and, on this machine, its headers.
 
-        Of a tar that is newer than its index all headers are looked at, once; else a few are.
-        Content that was replaced behind equal names and sizes is not seen: see --verify.
+        Of a tar that is newer than its index all headers are looked at, once; else a few are, and
+        what lies behind the last member and between members. Of a remote tar that is looked at
+        only where it is more than a tar usually has there. Content that was replaced behind equal
+        names and sizes is not seen: see --verify.
         """
         return self._held.get(shard, self._loaded)
 
@@ -185,11 +188,13 @@ class TarCollection:
         check_index(index, file.file_size, file.path)
         if self.store.local:
             self._check_headers(file, index, place[0])
+        else:
+            refuse_missing(file.path, missing_elsewhere(_aside(self.store), file, index))
         return index
 
     def _check_headers(self, file: DataFileInfo, index: TarIndex, place: IndexFile) -> None:
         if file.path in self._fitting or not _is_newer(file, place):
-            check_some_headers(file, index)
+            refuse_missing(file.path, check_some_headers(file, index))
             return
         logger.info("%s is newer than its index, and all its headers are looked at", file.path)
         check_all_headers(self.store, file, index)

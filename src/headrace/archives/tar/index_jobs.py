@@ -10,6 +10,7 @@ from hashlib import sha256
 
 from headrace.archives.tar.arrow_index import ArrowIndexes
 from headrace.archives.tar.checks import check_index
+from headrace.archives.tar.completeness import missing_elsewhere
 from headrace.archives.tar.embedded import (
     Compared,
     compared,
@@ -28,7 +29,8 @@ from headrace.archives.tar.own_files import (
 )
 from headrace.archives.tar.replacing import clear_partial, turn_in_folder
 from headrace.archives.tar.scanning import Progress, scan_tar
-from headrace.archives.tar.spot_checks import check_header, check_some_headers, reading
+from headrace.archives.tar.spot_checks import check_header, check_some_headers
+from headrace.archives.tar.tar_bytes import reading
 from headrace.errors import OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.storage import Store, will_read
@@ -167,9 +169,10 @@ class IndexJob:
             index = read_index(path, number)
             check_index(index, self.file.file_size, self.file.path)
             if self.store.local:
-                check_some_headers(self.file, index)
+                missing = check_some_headers(self.file, index)
             else:
                 _check_few_headers(self.store, self.file, index)
+                missing = missing_elsewhere(self.store, self.file, index)
         except FileNotFoundError:
             return None
         except ReadError:
@@ -177,6 +180,7 @@ class IndexJob:
                 refuse_what_is_none(path)
             return None
         older = self.store.local and _time_of(self.file.path) > written
+        older = older or missing is not None  # the tar was appended to, or the index never whole
         words = compared(self.store, self.file, index)
         if words.other_json and not older:
             return None

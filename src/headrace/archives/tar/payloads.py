@@ -13,10 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.archives.tar.collection import TarCollection
+from headrace.archives.tar.completeness import missing_beside, refuse_missing
 from headrace.archives.tar.headers import BLOCK
 from headrace.archives.tar.index import TarIndex
 from headrace.archives.tar.mapped_tars import MappedTars
-from headrace.archives.tar.spot_checks import check_header, reading
+from headrace.archives.tar.spot_checks import check_header
+from headrace.archives.tar.tar_bytes import reading
 from headrace.errors import ReadError, StaleIndexError
 from headrace.storage import Meter, Patience, will_read
 
@@ -198,13 +200,21 @@ class Payloads:
         return files
 
     def _fetched(self, part: _Part, file: pa.NativeFile) -> Iterator[pa.Buffer]:
-        """Payloads as they come; each has its header in front of it, or it is not the right one."""
-        path = self.collection.files.paths[part.shard]
+        """Payloads as they come; each has its header in front of it, or it is not the right one.
+
+        What was fetched beside them is looked at too: there may be members that the index lacks.
+        """
+        path, index = self.collection.files.paths[part.shard], part.index
+        read, tar_size = reading(file), int(file.size())
+        before = -1
         for member, offset, size in zip(part.members, part.offsets, part.sizes, strict=True):
             try:
                 file.seek(offset - BLOCK)
                 data = file.read_buffer(BLOCK + size)
-                check_header(path, part.index, member, data[:BLOCK].to_pybytes(), reading(file))
+                check_header(path, index, member, data[:BLOCK].to_pybytes(), read)
+                follows = before >= 0 and member == before + 1
+                refuse_missing(path, missing_beside(index, member, tar_size, read, follows=follows))
+                before = member
                 yield data[BLOCK:]
             except StaleIndexError:
                 raise
@@ -235,9 +245,14 @@ class Payloads:
 
 
 def _spans(part: _Part) -> list[tuple[int, int]]:
-    """The bytes of members, each with its header and padding; of near ones, those between too."""
+    """The bytes of members, each with its header and padding; of near ones, those between too.
+
+    With the last member of the tar comes a block more, which says whether it is the last.
+    """
     starts = np.array(part.offsets, np.int64) - BLOCK
     stops = -(-(starts + BLOCK + np.array(part.sizes, np.int64)) // BLOCK) * BLOCK
+    if part.members[-1] == len(part.index) - 1:
+        stops[-1] += BLOCK
     reached = np.maximum.accumulate(stops)
     begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _NEAR_BYTES))
     ends = reached[np.append(begins[1:], len(starts)) - 1]

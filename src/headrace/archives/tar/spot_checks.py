@@ -6,7 +6,6 @@ and sizes is found by hashes only (``headrace index --verify``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import repeat
 from typing import NoReturn
 
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.archives.tar.completeness import Listed, Missing, missing_here, refuse_missing
 from headrace.archives.tar.headers import (
     BLOCK,
     MEMBER_KINDS,
@@ -29,14 +29,12 @@ from headrace.archives.tar.headers import (
 )
 from headrace.archives.tar.index import TarIndex
 from headrace.archives.tar.scanning import scan_tar
+from headrace.archives.tar.tar_bytes import Read, reading
 from headrace.errors import StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.storage import LocalStore, Store
 
-__all__ = ["check_all_headers", "check_header", "check_some_headers", "reading"]
-
-Read = Callable[[int, int], bytes]
-"""the bytes of a tar from one to another"""
+__all__ = ["check_all_headers", "check_header", "check_some_headers"]
 
 _LOOKED_AT = 8
 _LONG_NAME = ord("L")
@@ -46,15 +44,17 @@ _FARTHEST_BYTES = 64 << 10
 """in front of a header in which what extends it is looked for"""
 
 
-def check_some_headers(file: DataFileInfo, index: TarIndex) -> None:
+def check_some_headers(file: DataFileInfo, index: TarIndex) -> Missing | None:
     """Look at the headers of a few members of a tar of this machine, the last one among them.
 
     If one of them does not fit, all are looked at: what is said for the whole tar stands at its
     beginning.
+
+    Returns:
+        A member of the tar that the index lacks, if one is found; see ``missing_here``.
     """
-    if not len(index):
-        return
-    some = np.unique(np.linspace(0, len(index) - 1, _LOOKED_AT).astype(np.int64))
+    spread = np.linspace(0, len(index) - 1, _LOOKED_AT).astype(np.int64)
+    some = np.unique(spread) if len(index) else np.empty(0, np.int64)
     store = LocalStore()
     with store.open(file) as opened:
         read = reading(opened)
@@ -62,37 +62,36 @@ def check_some_headers(file: DataFileInfo, index: TarIndex) -> None:
         blocks = [read(start - BLOCK, start) for start in starts]
         fitting = map(_fits, repeat(index), some.tolist(), blocks, repeat(read))
         if all(fitting):
-            return
+            return missing_here(index, int(opened.size()), read)
     check_all_headers(store, file, index)
-
-
-def reading(opened: pa.NativeFile) -> Read:
-    """The bytes of an opened tar."""
-
-    def read(start: int, stop: int) -> bytes:
-        opened.seek(start)
-        data: bytes = opened.read(stop - start)
-        return data
-
-    return read
+    return None
 
 
 def check_all_headers(store: Store, file: DataFileInfo, index: TarIndex) -> None:
-    """Refuse an index that has a member which the headers of its tar do not have there."""
-    if not len(index):
-        return
+    """Refuse an index that does not have the members which the headers of its tar say."""
     there = scan_tar(store, file, sidecars=False, keep_going=True)
+    if len(index):
+        _check_all(file.path, index, there)
+    listed = Listed(index)
+    for member in np.flatnonzero(~np.isin(there.offsets, index.offsets)).tolist():
+        missing = Missing(there.name(member), int(there.offsets[member]) - BLOCK)
+        if listed.lacks(*missing):
+            refuse_missing(file.path, missing)
+
+
+def _check_all(path: str, index: TarIndex, there: TarIndex) -> None:
+    """Refuse an index with a member that is not in its tar."""
     if not len(there):
-        _refuse(file.path, index, 0)
+        _refuse(path, index, 0)
     at = np.minimum(np.searchsorted(there.offsets, index.offsets), len(there) - 1)
     same = (there.offsets[at] == index.offsets) & (there.sizes[at] == index.sizes)
     if not same.all():
-        _refuse(file.path, index, int(np.argmin(same)))
+        _refuse(path, index, int(np.argmin(same)))
     names = there.names.take(pa.array(at))
     differing = np.flatnonzero(~pc.equal(index.names, names).to_numpy(zero_copy_only=False))
     for member in differing.tolist():
         if not _is_called(index.name(member), names[member].as_py().encode()):
-            _refuse(file.path, index, member)
+            _refuse(path, index, member)
 
 
 def check_header(path: str, index: TarIndex, member: int, block: bytes, read: Read) -> None:

@@ -16,9 +16,19 @@ from headrace.model import DataFileInfo
 from headrace.storage import Store, will_read
 from headrace.storage.store import changed, vanished
 
-__all__ = ["HashedBytes", "LocalBytes", "RemoteBytes", "TarBytes", "opened_tar"]
+__all__ = [
+    "HashedBytes",
+    "LocalBytes",
+    "Read",
+    "RemoteBytes",
+    "TarBytes",
+    "opened_tar",
+    "reading",
+]
 
 Span = tuple[int, int]
+Read = Callable[[int, int], bytes]
+"""the bytes of a tar from one place to another; fewer where it ends"""
 
 _FIRST_REMOTE_BYTES = 16 << 10
 _MOST_REMOTE_BYTES = 8 << 20
@@ -26,6 +36,17 @@ _AHEAD_BYTES = 32 << 20
 _FEW = 4
 _WORTH_A_REQUEST = 256 << 10
 """bytes that are fetched with others rather than asking once more"""
+
+
+def reading(opened: pa.NativeFile) -> Read:
+    """Return a function that reads the bytes of an opened tar."""
+
+    def read(start: int, stop: int) -> bytes:
+        opened.seek(start)
+        data: bytes = opened.read(stop - start)
+        return data
+
+    return read
 
 
 class TarBytes(Protocol):

@@ -1,0 +1,231 @@
+"""Columns of the values that a user's function returns, without loss.
+
+Arrow converts Python values to a given type more freely than a data set may: 0.5 becomes the
+integer 0, True becomes 1.0, a datetime loses its fraction of a second, a dict its unknown keys.
+What is checked here is what Arrow lets through; it refuses everything else itself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+__all__ = ["Misfit", "check_keys", "column_of"]
+
+_SHOWN = 80
+"""characters of a value in a message"""
+_INTEGERS = (int, np.integer)
+_FLOATS = (float, np.floating)
+_TIMES = (dt.date, dt.time, dt.timedelta)
+_TIMES_OF_NUMPY = (np.datetime64, np.timedelta64)
+_BYTES = (bytes, bytearray, memoryview)
+
+
+class Misfit(Exception):
+    """A value has no exact place in its column; the text names the column and the value."""
+
+
+def column_of(values: Sequence[Any], field: pa.Field, *, inferred: bool) -> Any:
+    """Return values as an array of the type of ``field``.
+
+    Integers become floats if those are exact, floats become integers if they are whole, and
+    floats are rounded to a narrower type of floats. Nothing else changes its value.
+
+    Args:
+        values: A value for each row.
+        field: The column.
+        inferred: The type was inferred from other rows. Then all keys of structs have to be
+            there, and integers are no points in time; in a schema that the user gave, fields may
+            be nullable and times may be counted in their unit.
+
+    Raises:
+        Misfit: A value does not fit.
+    """
+    try:
+        _check(values, field, field.name, inferred)
+        return pa.array(values, field.type)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise Misfit(f"{_expected(field.name, field.type, values[0])}: {error}") from error
+
+
+def check_keys(rows: Iterable[Mapping[Any, Any]], fields: Any, path: str, inferred: bool) -> None:
+    """Refuse rows that lack a column which is not nullable, or have one that is unknown.
+
+    Args:
+        rows: Values by the names of columns.
+        fields: The columns: a schema or a struct type.
+        path: The column that the rows are values of; empty if they are whole rows.
+        inferred: Columns were inferred from other rows, and none may be missing.
+    """
+    known = {field.name for field in fields}
+    for row in rows:
+        if row.keys() == known:
+            continue
+        for key in row:
+            if key not in known:
+                raise Misfit(f"{_joined(path, key)!r} is no column of the data set")
+        for field in fields:
+            if field.name not in row and (inferred or not field.nullable):
+                raise Misfit(f"column {_joined(path, field.name)!r} ({field.type}) is missing")
+
+
+def _check(values: Sequence[Any], field: pa.Field, path: str, inferred: bool) -> None:
+    """Refuse the values that Arrow would convert with a loss."""
+    kinds = set(map(type, values))
+    if type(None) in kinds:
+        if not field.nullable:
+            raise Misfit(f"column {path!r} ({field.type}) is None, and not nullable in the schema")
+        kinds.discard(type(None))
+        values = [value for value in values if value is not None]
+    type_ = _plain(field.type)
+    if pt.is_integer(type_):
+        _check_integers(values, kinds, type_, path)
+    elif pt.is_floating(type_):
+        _check_floats(values, kinds, type_, path)
+    elif _is_time(type_):
+        _check_times(values, kinds, type_, path, inferred)
+    elif pt.is_struct(type_):
+        _refuse_others(values, kinds, (dict,), type_, path)
+        check_keys(values, type_, path, inferred)
+        for inner in type_:
+            found = [value.get(inner.name) for value in values]
+            _check(found, inner, f"{path}.{inner.name}", inferred)
+    elif pt.is_map(type_):
+        pairs = [pair for value in values for pair in _pairs(value, type_, path)]
+        _check([key for key, _ in pairs], type_.key_field, f"{path}.key", inferred)
+        _check([item for _, item in pairs], type_.item_field, f"{path}.value", inferred)
+    elif _is_list(type_):
+        lists = values if kinds <= {list} else [_items(value, type_, path) for value in values]
+        items = list(chain.from_iterable(lists))
+        _check(items, type_.value_field, f"{path}[]", inferred)
+
+
+def _check_integers(values: Sequence[Any], kinds: set[type], type_: pa.DataType, path: str) -> None:
+    if kinds <= {int}:
+        return
+    _refuse_others(values, kinds, (*_INTEGERS, *_FLOATS), type_, path)
+    for value in values:
+        if isinstance(value, _FLOATS) and not float(value).is_integer():
+            _refuse(path, type_, value)
+
+
+def _check_floats(values: Sequence[Any], kinds: set[type], type_: pa.DataType, path: str) -> None:
+    if kinds <= {float, int} and pt.is_float64(type_):
+        return
+    _refuse_others(values, kinds, (*_INTEGERS, *_FLOATS), type_, path)
+    width = np.dtype(type_.to_pandas_dtype())
+    wide = np.array([float(value) for value in values], np.float64)
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(width)
+    lost = np.isinf(narrow) & ~np.isinf(wide)
+    if not kinds <= {float}:
+        lost |= np.array([isinstance(value, _INTEGERS) for value in values]) & (narrow != wide)
+    if lost.any():
+        _refuse(path, type_, values[int(np.argmax(lost))])
+
+
+def _check_times(
+    values: Sequence[Any], kinds: set[type], type_: pa.DataType, path: str, inferred: bool
+) -> None:
+    allowed = (*_TIMES, *_TIMES_OF_NUMPY) if inferred else (*_TIMES, *_TIMES_OF_NUMPY, *_INTEGERS)
+    _refuse_others(values, kinds, allowed, type_, path)
+    stored = [value for value in values if isinstance(value, _TIMES)]
+    for value, kept in zip(stored, pa.array(stored, type_).to_pylist(), strict=True):
+        if value != kept:
+            _refuse(path, type_, value)
+
+
+def _refuse_others(
+    values: Sequence[Any],
+    kinds: Iterable[type],
+    allowed: tuple[type, ...],
+    type_: pa.DataType,
+    path: str,
+) -> None:
+    """Refuse the first value that is of none of the classes; bool does not count as int."""
+    wrong = {kind for kind in kinds if not issubclass(kind, allowed) or issubclass(kind, bool)}
+    if wrong:
+        _refuse(path, type_, next(value for value in values if type(value) in wrong))
+
+
+def _pairs(value: Any, type_: pa.DataType, path: str) -> Iterable[Any]:
+    """The keys and items of a map."""
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list | tuple) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in value
+    ):
+        return value
+    _refuse(path, type_, value)
+
+
+def _items(value: Any, type_: pa.DataType, path: str) -> Collection[Any]:
+    """The items of a list that have to be checked one by one."""
+    inner = _plain(type_.value_type)
+    if isinstance(value, np.ndarray):
+        if _holds(inner, value.dtype):
+            return ()
+        if value.dtype.kind in "mM":
+            _refuse(path, type_, value)
+        items: Collection[Any] = value.tolist()
+        return items
+    if isinstance(value, _BYTES):
+        if pt.is_uint8(inner):
+            return ()
+        _refuse(path, type_, value)
+    if isinstance(value, Mapping | str) or not isinstance(value, Collection):
+        _refuse(path, type_, value)
+    return value
+
+
+def _holds(type_: pa.DataType, dtype: np.dtype[Any]) -> bool:
+    """Return True if Arrow converts all arrays of a dtype without a loss, or refuses them."""
+    if pt.is_integer(type_):
+        return dtype.kind in "iu"
+    if pt.is_floating(type_):
+        return dtype.kind == "f" and dtype.itemsize * 8 <= type_.bit_width
+    if pt.is_timestamp(type_):
+        return dtype == f"datetime64[{type_.unit}]"
+    if pt.is_duration(type_):
+        return dtype == f"timedelta64[{type_.unit}]"
+    return False
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """The type of the values that a column of a type takes."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _plain(type_.storage_type)
+    return _plain(type_.value_type) if pt.is_dictionary(type_) else type_
+
+
+def _is_time(type_: pa.DataType) -> bool:
+    kinds = (pt.is_timestamp, pt.is_date, pt.is_time, pt.is_duration)
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    kinds = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view)
+    return any(is_kind(type_) for is_kind in (*kinds, pt.is_large_list_view))
+
+
+def _joined(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _refuse(path: str, type_: pa.DataType, value: Any) -> NoReturn:
+    raise Misfit(_expected(path, type_, value))
+
+
+def _expected(path: str, type_: pa.DataType, value: Any) -> str:
+    shown = repr(value)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    return f"column {path!r} should be {type_}, but is {shown} ({type(value).__name__})"
