@@ -66,6 +66,8 @@ def discover(
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is settled by them: what it keeps, it keeps whole.
     exact = keep is not None and len(in_path.schema) > 0 and binds(keep, in_path.schema)
+    if keep is not None and exact:
+        check_filter(keep, in_path.schema)
     survivors = found.prune(statuses, keep, exact)
     pushed = None if exact else keep
     infos, facts = found.inspect(survivors, pushed)
