@@ -217,7 +217,9 @@ def test_many_named_files_are_asked_for_side_by_side(small: Served) -> None:
     finally:
         small.proxy.intercept = None
     assert len(dataset.files) == 200
-    assert len(small.taken().heads) == 200
+    heads = small.taken().heads
+    assert len([request for request in heads if request.path.endswith(".parquet")]) == 200
+    assert len(heads) <= 200 + 48  # whether they are parts of a table is asked of a few folders
 
 
 @pytest.mark.parametrize(

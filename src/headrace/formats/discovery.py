@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.errors import NothingFoundError, OptionError, ReadError, SchemaError
 from headrace.formats.discovered import Discovered
 from headrace.formats.failures import may_be_skipped
 from headrace.formats.filters import binds, check_filter, columns_of, near_names, to_expression
@@ -24,10 +24,19 @@ from headrace.formats.partitioning import (
 )
 from headrace.formats.protocol import FileFacts, Format
 from headrace.formats.reader import FormatRows, TabularReader
-from headrace.formats.registry import make_format, select_files
+from headrace.formats.registry import FORMAT_NAMES, make_format, select_files
 from headrace.formats.schemas import project, unify
+from headrace.formats.table_folders import refuse_tables
 from headrace.model import DataFileInfo, FileList
-from headrace.storage import Access, FileStatus, Store, find_files, load_manifest, side_by_side
+from headrace.storage import (
+    Access,
+    FileStatus,
+    Listing,
+    Store,
+    find_files,
+    load_manifest,
+    side_by_side,
+)
 
 __all__ = ["discover"]
 
@@ -50,15 +59,20 @@ def discover(
     manifest: str | os.PathLike[str] | None = None,
     format_options: Mapping[str, Any] | None = None,
     skip_broken: bool = False,
+    as_files: bool | None = None,
 ) -> Discovered:
-    """List, prune by path, inspect each file once in parallel, and decide the schema."""
+    """List, prune by path, inspect each file once in parallel, and decide the schema.
+
+    A folder of a table format, or a part of one, is refused unless ``as_files`` is True. What a
+    manifest lists was checked when it was found.
+    """
     keep = to_expression(filters)
     access = access or Access()
     if manifest is None:
         listing = find_files(path, access)
     else:
         listing = load_manifest(path, access, manifest)
-    name, statuses = select_files(listing, format)
+    name, statuses = _selected(listing, format, check=manifest is None and not as_files)
     chosen = make_format(
         name, format_options, schema=schema, ignore_unknown=bool(columns or schema)
     )
@@ -66,6 +80,8 @@ def discover(
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is settled by them: what it keeps, it keeps whole.
     exact = keep is not None and len(in_path.schema) > 0 and binds(keep, in_path.schema)
+    if keep is not None and exact:
+        check_filter(keep, in_path.schema)
     survivors = found.prune(statuses, keep, exact)
     pushed = None if exact else keep
     infos, facts = found.inspect(survivors, pushed)
@@ -97,6 +113,21 @@ def discover(
         counts=counts,
         listing=listing,
     )
+
+
+def _selected(
+    listing: Listing, format_: str | None, *, check: bool
+) -> tuple[str, list[FileStatus]]:
+    """Return the format and the files of it; if ``check``, refuse those of tables."""
+    try:
+        name, statuses = select_files(listing, format_)
+    except (OptionError, NothingFoundError):
+        if check and (format_ is None or format_ in FORMAT_NAMES):
+            refuse_tables(listing, listing.files)
+        raise
+    if check:
+        refuse_tables(listing, statuses)
+    return name, statuses
 
 
 class _Inspection:

@@ -100,7 +100,25 @@ def _bind(expression: ds.Expression, schema: pa.Schema) -> None:
 
 
 def rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
-    """The rows that an expression keeps, in order."""
+    """Return the rows that an expression keeps, in order.
+
+    Raises:
+        OptionError: The expression cannot be computed over these rows (an overflow, a cast that
+            fails). It is the filter that is wrong, not the data: ``on_error="skip"`` must not
+            take it for a broken file.
+    """
+    try:
+        return _rows_where(table, expression)
+    except MemoryError:  # one of Arrow's is an ArrowException too
+        raise
+    except pa.ArrowException as error:
+        raise OptionError(
+            f"filters {expression} cannot be applied: {error}; use functions that "
+            "have a value for every row (pc.add in place of +, casts with safe=False)"
+        ) from error
+
+
+def _rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
     if not has_matrices(table.schema):
         return table.filter(expression)
     steps = [
@@ -112,14 +130,26 @@ def rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
 
 
 def check_filter(expression: ds.Expression, schema: pa.Schema) -> None:
-    """Raise a SchemaError unless the expression can be evaluated over the data set's columns."""
+    """Check that an expression is a filter over the columns of the data set.
+
+    Raises:
+        SchemaError: It cannot be evaluated over these columns.
+        OptionError: Its values are not booleans.
+    """
     try:
         _bind(expression, schema)
+        values = ds.Scanner.from_batches([], schema=schema, columns={"keep": expression})
     except _NOT_BOUND as error:
         raise SchemaError(
             f"filters {expression} cannot be applied: {error}; "
             f"the columns are {', '.join(f'{f.name} ({f.type})' for f in schema)}"
         ) from error
+    type_ = values.projected_schema.field("keep").type
+    if not pa.types.is_boolean(type_):
+        raise OptionError(
+            f"filters {expression} is no filter: its values are {type_}, and not bool; compare "
+            "them with something"
+        )
 
 
 def near_names(name: str, names: Iterable[str]) -> str:

@@ -87,5 +87,5 @@ def _possible(guarantees: list[ds.Expression], schema: pa.Schema, keep: ds.Expre
     dataset = ds.FileSystemDataset(fragments, schema, file_format, filesystem)
     try:
         return sorted(int(fragment.path) for fragment in dataset.get_fragments(filter=keep))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+    except pa.ArrowException:
         return list(range(len(guarantees)))

@@ -120,7 +120,7 @@ def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[in
         return [group.id for group in fragment.row_groups]
     try:
         left = fragment.subset(keep, schema=fragment.physical_schema).row_groups
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+    except pa.ArrowException:
         left = fragment.row_groups
     return [group.id for group in left]
 

@@ -28,7 +28,7 @@ def settled_groups(
         return set()
     try:
         failing = fragment.subset(~keep, schema=fragment.physical_schema).row_groups
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+    except pa.ArrowException:
         return set()
     candidates = set(groups) - {group.id for group in failing}
     if not candidates:

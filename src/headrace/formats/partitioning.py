@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from headrace.errors import OptionError
+from headrace.formats.filters import rows_where
 
 __all__ = ["PathColumns", "matching_paths", "path_columns", "possible_paths"]
 
@@ -76,8 +77,8 @@ def matching_paths(columns: PathColumns, paths: Sequence[str], keep: ds.Expressi
     values = [columns.values(path) for path in paths]
     table = pa.Table.from_pylist(values, schema=columns.schema)
     place = "\0place"
-    kept = table.append_column(place, pa.array(range(len(paths)))).filter(keep)
-    matching = set(kept[place].to_pylist())
+    table = table.append_column(place, pa.array(range(len(paths))))
+    matching = set(rows_where(table, keep)[place].to_pylist())
     return [index in matching for index in range(len(paths))]
 
 
@@ -96,7 +97,10 @@ def possible_paths(
         for i, value in enumerate(distinct.values())
     ]
     judged = ds.FileSystemDataset(fragments, schema, format_, nowhere)
-    left = {int(fragment.path) for fragment in judged.get_fragments(filter=keep)}
+    try:
+        left = {int(fragment.path) for fragment in judged.get_fragments(filter=keep)}
+    except pa.ArrowException:  # what cannot be computed of constants rules out nothing
+        return [True] * len(paths)
     survivors = {key for i, key in enumerate(distinct) if i in left}
     return [tuple(v.items()) in survivors for v in values]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import ReadError
+from headrace.errors import OptionError
 from headrace.formats.blocks import rows_only
 from headrace.formats.cache import BoundedCache
 from headrace.formats.filters import columns_of, rows_where
@@ -142,8 +142,8 @@ class TabularReader:
     def _filtered(self, table: pa.Table, chunk: FileSplit) -> pa.Table:
         try:
             return rows_where(table, self.filter)
-        except pa.ArrowException as error:
-            raise ReadError(f"{chunk}: filters cannot be applied: {error}") from error
+        except OptionError as error:
+            raise OptionError(f"{chunk}: {error}") from error.__cause__
 
     def _stored(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
         if self.cache_bytes == 0 or not len(self.read_schema):

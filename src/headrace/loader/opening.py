@@ -47,7 +47,8 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
     directory; a directory elsewhere that holds tars has to be opened as ``TarDataset``.
     ``catalog_config`` makes it an Iceberg table, ``catalog_options`` a Paimon table, and windows
     (``window_length``, ``hop_size``, ``frame_skip``) make it video frames. All else are tabular
-    files, whose format is that of their extensions.
+    files, whose format is that of their extensions. Folders of other tables are refused, unless
+    ``as_files=True`` says that they are to be read as tabular files.
     """
     for option, dataset in _OF_OPTION.items():
         if option in options:
@@ -56,7 +57,7 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
         location = list(location)
     named = location if isinstance(location, list) else [location]
     path = os.fspath(named[0]) if named else ""
-    kind = kind_of(path)
+    kind = None if options.get("as_files") else kind_of(path)
     if kind == "lance":
         if len(named) > 1:
             raise OptionError("a Lance table is opened by itself, and not in a list")

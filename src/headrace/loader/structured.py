@@ -13,7 +13,7 @@ from headrace.formats.discovery import discover
 from headrace.loader.creating import LoaderOptions, create_loader
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset
-from headrace.loader.options import check_mapping
+from headrace.loader.options import check_flag, check_mapping
 from headrace.loader.settings import DatasetOptions, PathLike, Settings
 
 __all__ = ["StructuredDataset", "StructuredOptions"]
@@ -26,12 +26,16 @@ class StructuredOptions(DatasetOptions, LoaderOptions, total=False):
     partitioning: str | ds.Partitioning | None
     manifest: PathLike | None
     format_options: Mapping[str, Any] | None
+    as_files: bool
 
 
 class StructuredDataset(TabularDataset):
     """Rows of Parquet, ORC, CSV, JSON, JSONL or Arrow files.
 
     Building it lists the files and looks once into each of them (a footer, or a first block).
+
+    Folders of tables (Delta Lake, Hudi, Iceberg, Lance, Paimon) are refused, and so are parts of
+    them: their files hold rows that were deleted. ``as_files=True`` reads them nevertheless.
     """
 
     def __init__(
@@ -43,10 +47,12 @@ class StructuredDataset(TabularDataset):
         partitioning: str | ds.Partitioning | None = None,
         manifest: PathLike | None = None,
         format_options: Mapping[str, Any] | None = None,
+        as_files: bool = False,
         **options: Unpack[DatasetOptions],
     ) -> None:
         settings = Settings(**options)
         check_mapping("format_options", format_options)
+        check_flag("as_files", as_files)
         found = discover(
             path,
             format,
@@ -58,6 +64,7 @@ class StructuredDataset(TabularDataset):
             manifest=manifest,
             format_options=format_options,
             skip_broken=settings.skip_broken,
+            as_files=as_files,
         )
         super().__init__(found, settings)
 

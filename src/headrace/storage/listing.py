@@ -36,6 +36,10 @@ class Listing:
     """paths that were given in full or by a glob, and not found by walking a directory"""
     locations: Sequence[str] = ()
     """what the user named, without secrets"""
+    walked: Sequence[str] = ()
+    """the directories of which everything was listed"""
+    hidden_folders: frozenset[str] = frozenset()
+    """folders in them whose files are left out, because of their names"""
 
 
 def find_files(
@@ -54,9 +58,13 @@ def find_files(
     files: dict[str, FileStatus] = {}
     roots: list[str] = []
     named: set[str] = set()
+    walked: list[str] = []
+    hidden: set[str] = set()
     places = [store.resolved(location) for location in locations]
     for location, place, status in zip(locations, places, _statuses(store, places), strict=True):
-        found = dict(_expand(store, place, status, roots, named))
+        before = len(roots)
+        found = dict(_expand(store, place, status, roots, named, hidden))
+        walked += [root for root in roots[before:] if root == place]
         if not found:
             raise NothingFoundError(_nothing_found(store, location))
         twice = found.keys() & files.keys()
@@ -65,7 +73,15 @@ def find_files(
         files.update(found)
     found_files = [files[path] for path in sorted(files)]
     each_once = list(dict.fromkeys(roots))
-    return Listing(store, found_files, each_once, frozenset(named), tuple(locations))
+    return Listing(
+        store,
+        found_files,
+        each_once,
+        frozenset(named),
+        tuple(locations),
+        walked,
+        frozenset(hidden),
+    )
 
 
 def named_locations(path: object, *, as_they_are: bool) -> list[str]:
@@ -113,6 +129,7 @@ def _expand(
     status: FileStatus | None,
     roots: list[str],
     named: set[str],
+    hidden: set[str],
 ) -> Iterator[tuple[str, FileStatus]]:
     """Files of one location. A path that exists is itself, also if it looks like a glob."""
     if status is not None and not _marks_a_folder(store, status):
@@ -120,7 +137,7 @@ def _expand(
         named.add(status.path)
         yield status.path, status
         return
-    walked = dict(_walk(store, location))
+    walked = dict(_walk(store, location, hidden))
     magic = _MAGIC.search(location)
     if walked or magic is None:
         roots.append(location)
@@ -144,26 +161,36 @@ def _marks_a_folder(store: Store, status: FileStatus) -> bool:
     if status.size or store.local or protocol_of(status.path) in ("http", "https"):
         return False
     try:
-        return any(True for _ in _walk(store, status.path))
+        return any(True for _ in _walk(store, status.path, set()))
     except AccessDeniedError:  # who may read an object need not be allowed to list
         return False
 
 
-def _walk(store: Store, directory: str) -> Iterator[tuple[str, FileStatus]]:
+def _walk(store: Store, directory: str, hidden: set[str]) -> Iterator[tuple[str, FileStatus]]:
+    """Yield the files below a directory; add the folders that are left out to ``hidden``."""
     directory = directory.rstrip("/")
     for status in store.list(directory):
-        if not _hidden(status.path[len(directory) :]):
+        below = status.path[len(directory) :]
+        if not _hidden(below):
             yield status.path, status
+        elif (end := below.find("/", _hidden_part(below))) >= 0:
+            hidden.add(directory + below[:end])
 
 
 def _hidden(relative: str, pattern: str = "") -> bool:
     """Whether a part of the path starts with . or _, unless the pattern spells such a part out."""
+    return _hidden_part(relative, pattern) >= 0
+
+
+def _hidden_part(relative: str, pattern: str = "") -> int:
+    """Return where the first part of a path begins that starts with . or _, or -1."""
     spelled = {part[0] for part in pattern.split("/") if part}
-    return any(
-        part[0] in "._" and part[0] not in spelled and "=" not in part
-        for part in relative.split("/")
-        if part
-    )
+    place = 0
+    for part in relative.split("/"):
+        if part and part[0] in "._" and part[0] not in spelled and "=" not in part:
+            return place
+        place += len(part) + 1
+    return -1
 
 
 def _nothing_found(store: Store, location: str) -> str:

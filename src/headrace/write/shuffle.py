@@ -70,6 +70,7 @@ def shuffle_into(
     schema: pa.Schema | None = None,
     partitioning: str | ds.Partitioning | None = None,
     format_options: Mapping[str, Any] | None = None,
+    as_files: bool = False,
     storage_options: Options | None = None,
     target_options: Options | None = None,
     work_dir: PathLike | None = None,
@@ -83,7 +84,8 @@ def shuffle_into(
     rest waits in ``work_dir``. The target appears when it is complete. A run that was killed is
     gone on with by the next one with the same source and options, other limits of memory allowed.
 
-    ``storage_options`` are for the source, ``target_options`` for the target.
+    ``storage_options`` are for the source, ``target_options`` for the target. ``as_files`` reads
+    the files of a table format with the rows that were deleted, as for ``StructuredDataset``.
     """
     memory = MemoryPlan(parse_bytes("memory_bytes", memory_bytes))
     row_keys(seed, 0, 0)  # a seed that is none is refused before anything is read
@@ -99,6 +101,7 @@ def shuffle_into(
         schema=schema,
         partitioning=partitioning,
         format_options=format_options,
+        as_files=as_files or None,
         access=None if storage_options is None else Access(storage_options=storage_options),
     )
     location = target_location(target)

@@ -23,6 +23,7 @@ from writers.committing import commit_files, data_files, describe_file
 from writers.data_files import append_file, append_orc_data, append_rows, parquet_files
 from writers.delete_files import append_position_deletes
 
+from headrace import StructuredDataset
 from headrace.errors import (
     HeadraceError,
     MissingExtraError,
@@ -257,3 +258,13 @@ def test_messages_are_short(catalog: WritingCatalog) -> None:
     assert (
         len(refused(NothingFoundError, "77", config=catalog, name="db.wide", snapshot_id=77)) < 400
     )
+
+
+def test_the_folder_of_a_table_is_no_plain_files(catalog: WritingCatalog) -> None:
+    table = make_table(catalog, files=2, rows=10)
+    table.delete("id < 5")
+    folder = table.location().removeprefix("file://")
+    for place in (folder, f"{folder}/data", f"{folder}/data/*.parquet"):
+        with pytest.raises(OptionError, match=r"is a table of Iceberg.*IcebergDataset"):
+            StructuredDataset(place)
+        assert StructuredDataset(place, as_files=True).num_rows > 15

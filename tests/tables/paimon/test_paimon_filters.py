@@ -259,3 +259,18 @@ def test_filters_and_columns_that_do_not_fit_are_refused(filtered: Warehouse) ->
         filtered.load("rows", columns=["idd"])
     with pytest.raises(SchemaError, match="nothing"):
         filtered.load("rows", filters=ds.field("nothing") == 1)
+
+
+def test_filters_that_are_wrong_are_errors_in_any_mode(filtered: Warehouse) -> None:
+    with pytest.raises(OptionError, match="and not bool"):
+        filtered.load("rows", filters=ds.field("i") + 1, on_error="skip")
+    with pytest.raises(OptionError, match=r"\.parquet.*cannot be applied"):
+        filtered.read("rows", filters=ds.field("s").cast(pa.int64()) > 0, on_error="skip")
+
+
+def test_a_filter_over_partitions_that_cannot_be_computed(warehouse: Warehouse) -> None:
+    schema = pa.schema([("id", pa.int64()), ("part", pa.string())])
+    table = warehouse.make("words", schema, partition_keys=["part"])
+    write(table, pa.table({"id": [1], "part": ["one"]}, schema=schema))
+    with pytest.raises(OptionError, match="cannot be applied"):
+        warehouse.load("words", filters=ds.field("part").cast(pa.int64()) > 0, on_error="skip")

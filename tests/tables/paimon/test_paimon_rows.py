@@ -12,7 +12,7 @@ from paimon_tables import Warehouse, arrow_rows, delete, files, in_order, number
 from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import Move, SchemaChange
 
-from headrace import FileSplit, RowRange
+from headrace import FileSplit, OptionError, RowRange, StructuredDataset
 
 FORMATS = ["parquet", "orc", "avro", "row"]
 WIDE = pa.schema(
@@ -281,3 +281,12 @@ def test_rows_are_counted_without_their_columns(warehouse: Warehouse, file_forma
         tables = list(counting.read(FileSplit(file, rows), 1 << 20))
         assert sum(table.num_rows for table in tables) == (98 if rows is None else 50)
         assert all(not table.num_columns for table in tables)
+
+
+def test_the_folder_of_a_table_is_no_plain_files(warehouse: Warehouse) -> None:
+    table = warehouse.make("plain", numbered(0, 1).schema)
+    write(table, numbered(0, 10))
+    for place in (table.table_path, f"{table.table_path}/bucket-0"):
+        with pytest.raises(OptionError, match=r"plain is a table of Paimon.*PaimonDataset"):
+            StructuredDataset(place)
+        assert StructuredDataset(place, as_files=True).num_rows == 10

@@ -43,13 +43,20 @@ class ParquetBackend(Backend):
     one only the pages that hold the wanted rows are read, as long as that is less: see
     ``RowTaker``. So rows at random want files with small pages, and elsewhere with a page index
     (pyarrow: ``data_page_size=…, write_batch_size=…, write_page_index=True``).
+
+    Folders of table formats are refused, for their files hold rows that were deleted;
+    ``as_files=True`` reads them nevertheless.
     """
 
     def __init__(
-        self, paths: PathLike | Sequence[PathLike], *, storage_options: Options | None = None
+        self,
+        paths: PathLike | Sequence[PathLike],
+        *,
+        storage_options: Options | None = None,
+        as_files: bool = False,
     ) -> None:
         access = Access(storage_options=storage_options or {})
-        self._use(discover(paths, "parquet", access=access))
+        self._use(discover(paths, "parquet", access=access, as_files=as_files))
 
     @classmethod
     def of(cls, found: Discovered) -> ParquetBackend:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.formats.filters import columns_of
+from headrace.formats.filters import columns_of, rows_where
 from headrace.tables.columns import Column
 from headrace.tables.iceberg.planning import PlannedFile
 
@@ -36,6 +36,6 @@ def settled_by_partition(
         {_PLACE: place, **{c.name: values[c.id] for c in needed}}
         for place, values in distinct.items()
     ]
-    kept = pa.Table.from_pylist(rows, schema=schema).filter(keep)
+    kept = rows_where(pa.Table.from_pylist(rows, schema=schema), keep)
     places = set(kept[_PLACE].to_pylist())
     return None, [file for file in files if id(file.constants) in places]

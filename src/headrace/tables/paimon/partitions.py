@@ -11,7 +11,7 @@ from pypaimon.common.predicate import Predicate
 from pypaimon.common.predicate_builder import PredicateBuilder
 
 from headrace.errors import OptionError
-from headrace.formats.filters import near_names
+from headrace.formats.filters import near_names, rows_where
 from headrace.tables.columns import Column
 from headrace.tables.paimon.planning import Unit
 
@@ -80,6 +80,6 @@ def in_partitions(
         key: pa.array([partition[at] for partition in places], columns[key].type)
         for at, key in enumerate(keys)
     }
-    kept = pa.table({**values, _PLACE: list(places.values())}).filter(keep)
+    kept = rows_where(pa.table({**values, _PLACE: list(places.values())}), keep)
     wanted = set(kept[_PLACE].to_pylist())
     return [unit for unit in units if places[unit.partition] in wanted]

@@ -1,0 +1,206 @@
+"""Folders of table formats, which must not be read as plain files.
+
+A table of Delta Lake, Iceberg, Paimon, Hudi or Lance keeps files whose rows were deleted or
+replaced; only its metadata tells which rows count. So a folder that has such metadata, and any
+part of it, is refused, unless the user insists with ``as_files=True``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from headrace.errors import AccessDeniedError, OptionError
+from headrace.storage import FileStatus, Listing, Store, side_by_side
+from headrace.storage.access import protocol_of
+
+__all__ = ["refuse_tables"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A table format."""
+
+    name: str
+    own: frozenset[str]
+    """folders of a table that hold no rows of it"""
+    cure: str
+    """how to read such a table"""
+
+
+_NOT_SUPPORTED = "which this library does not support yet: write its current rows to plain files"
+_DELTA = _Kind("Delta Lake", frozenset({"_delta_log", "_change_data"}), _NOT_SUPPORTED)
+_HUDI = _Kind("Hudi", frozenset({".hoodie"}), _NOT_SUPPORTED)
+_LANCE = _Kind(
+    "Lance",
+    frozenset({"_versions", "_transactions", "_indices", "_deletions"}),
+    "which headrace.LanceDataset(path) reads",
+)
+_ICEBERG = _Kind(
+    "Iceberg",
+    frozenset({"metadata"}),
+    "which headrace.IcebergDataset('catalog.database.table', catalog_config={...}) reads",
+)
+_PAIMON = _Kind(
+    "Paimon",
+    frozenset({"snapshot", "schema", "manifest", "index", "statistics", "changelog"}),
+    "which headrace.PaimonDataset('database.table', catalog_options={'warehouse': ...}) reads",
+)
+
+_HIDDEN_MARKS = {"_delta_log": _DELTA, ".hoodie": _HUDI, "_versions": _LANCE}
+_METADATA_OF_ICEBERG = re.compile(
+    r"(.*)/metadata/([^/]+\.metadata\.json(\.gz)?|[^/]+-m\d+\.avro|snap-[^/]+\.avro)"
+)
+_SNAPSHOT_OF_PAIMON = re.compile(r"(.*)/snapshot/snapshot-\d+")
+_SCHEMA_OF_PAIMON = re.compile(r"(.*)/schema/schema-\d+")
+_FILES_OF_DELTA = ("_delta_log/00000000000000000000.json", "_delta_log/_last_checkpoint")
+"""One of them is there: the first entry of the log goes only after a checkpoint."""
+_FILE_OF_HUDI = ".hoodie/hoodie.properties"
+_FILE_OF_PAIMON = "schema/schema-0"
+
+_PARTITION = re.compile(r".+=.*|[\d-]+")
+"""Names of folders that hold a part of a table: ``day=1``, or of Hudi ``2024/07/01``."""
+_FOLDERS_UP, _FOLDERS_UP_REMOTE = 4, 2
+"""Folders above a location that are looked at, beside those that are named like partitions."""
+_MOST_FOLDERS_UP = 12
+_MOST_LOOKS, _MOST_REMOTE_LOOKS = 1000, 48
+_THREADS = 48
+_NOT_LOOKED_AT = {"http", "https", "hf"}
+"""Where a question for a file that is not there is expensive, or the answer may be a web page."""
+
+
+class _Look(NamedTuple):
+    """A question whose answer tells whether a folder is a table."""
+
+    folder: str
+    kind: _Kind
+    file: str | None
+    """the file to look for; None: any metadata of Iceberg"""
+
+
+def refuse_tables(listing: Listing, files: Sequence[FileStatus]) -> None:
+    """Check that some files of a listing are not parts of a table.
+
+    What lies in the folders that were listed is known from the listing. Folders above them, and
+    those of files that were named, are asked for a few files that tables have.
+
+    Args:
+        listing: What was found.
+        files: Those of its files that are to be read, sorted by path.
+
+    Raises:
+        OptionError: They belong to a table.
+    """
+    for folder, kind in _listed_tables(listing):
+        if _rows_below(folder, kind, files):
+            raise _refusal(folder, kind)
+    looks = _looks(listing, files)
+    found = partial(_is_there, listing.store)
+    answers: Iterator[bool] = map(found, looks)
+    if not listing.store.local and len(looks) > 1:
+        answers = side_by_side(found, looks, threads=_THREADS)
+    for look, answer in zip(looks, answers, strict=True):
+        if answer:
+            raise _refusal(look.folder, look.kind)
+
+
+def _refusal(folder: str, kind: _Kind) -> OptionError:
+    return OptionError(
+        f"{folder} is a table of {kind.name}, {kind.cure}. Read as plain files it would give rows "
+        "that were deleted or replaced; to have them all the same, give as_files=True"
+    )
+
+
+# --- in what was listed
+
+
+def _listed_tables(listing: Listing) -> Iterator[tuple[str, _Kind]]:
+    """The folders that were listed and have the metadata of a table."""
+    for hidden in sorted(listing.hidden_folders):
+        folder, _, name = hidden.rpartition("/")
+        if name in _HIDDEN_MARKS:
+            yield folder, _HIDDEN_MARKS[name]
+    paths = [file.path for file in listing.files]
+    yield from ((folder, _ICEBERG) for folder in _folders(_METADATA_OF_ICEBERG, paths))
+    snapshots, schemas = (_folders(p, paths) for p in (_SNAPSHOT_OF_PAIMON, _SCHEMA_OF_PAIMON))
+    yield from ((folder, _PAIMON) for folder in snapshots if folder in schemas)
+
+
+def _folders(pattern: re.Pattern[str], paths: Sequence[str]) -> dict[str, None]:
+    return dict.fromkeys(found[1] for path in paths if (found := pattern.fullmatch(path)))
+
+
+def _rows_below(folder: str, kind: _Kind, files: Sequence[FileStatus]) -> bool:
+    """Return whether one of some files, sorted by path, is in a table and not in its metadata."""
+    below = f"{folder}/"
+    for place in range(bisect_left(files, below, key=lambda file: file.path), len(files)):
+        path = files[place].path
+        if not path.startswith(below):
+            return False
+        if path[len(below) :].partition("/")[0] not in kind.own:
+            return True
+    return False
+
+
+# --- around it
+
+
+def _looks(listing: Listing, files: Sequence[FileStatus]) -> list[_Look]:
+    """Return what to ask, of the folders that most of the files have in common first."""
+    if any(protocol_of(file.path) in _NOT_LOOKED_AT for file in files[:1]):
+        return []
+    roots = [root.rstrip("/") for root in listing.walked]
+    below = tuple(f"{root}/" for root in roots)
+    folders = {root.rpartition("/")[::2] for root in roots}
+    folders |= {(f.path.rpartition("/")[0], "") for f in files if not f.path.startswith(below)}
+    asked: Counter[_Look] = Counter()
+    for folder, child in sorted(folders):
+        asked.update(_looks_from(folder, child, local=listing.store.local))
+    most = _MOST_LOOKS if listing.store.local else _MOST_REMOTE_LOOKS
+    return [look for look, _ in asked.most_common(most)]
+
+
+def _looks_from(folder: str, child: str, *, local: bool) -> Iterator[_Look]:
+    """Yield what to ask of a folder and of those above it.
+
+    ``child`` is the folder in it that the files are in, or nothing. Only names that a format
+    gives to folders of data lead further up than a few folders.
+    """
+    left = _FOLDERS_UP if local else _FOLDERS_UP_REMOTE
+    for _ in range(_MOST_FOLDERS_UP):
+        if not folder or folder.endswith("/"):  # there is only a root, or a bucket, above
+            return
+        is_partition = _PARTITION.fullmatch(child) is not None
+        near = left > 0
+        if near and child not in _DELTA.own:
+            yield from (_Look(folder, _DELTA, file) for file in _FILES_OF_DELTA)
+        if near and child not in _HUDI.own:
+            yield _Look(folder, _HUDI, _FILE_OF_HUDI)
+        if child == "data" or (near and is_partition) or (near and local and child != "metadata"):
+            yield _Look(folder, _ICEBERG, None)
+        if child.startswith("bucket-") or (near and is_partition):
+            yield _Look(folder, _PAIMON, _FILE_OF_PAIMON)
+        folder, _, child = folder.rpartition("/")
+        left -= _PARTITION.fullmatch(child) is None
+
+
+def _is_there(store: Store, look: _Look) -> bool:
+    """Return whether a folder has what was asked for; if it cannot be told, False."""
+    try:
+        if look.file is not None:
+            return store.status(f"{look.folder}/{look.file}") is not None
+        metadata = store.list(f"{look.folder}/metadata")
+        return any(_METADATA_OF_ICEBERG.fullmatch(file.path) for file in metadata)
+    except (AccessDeniedError, PermissionError) as error:
+        logger.debug("%s may not be looked at for metadata of tables: %s", look.folder, error)
+    except OSError as error:
+        logger.warning("%s: it cannot be told whether it is a table: %s", look.folder, error)
+    return False

@@ -1,0 +1,35 @@
+"""A filter that is wrong is an error in any mode, for tables as for files."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+import pytest
+from numbered_tables import SCHEMA, all_ids, loader_of, make_table, numbers
+from pyiceberg.transforms import IdentityTransform
+from writers.catalogs import WritingCatalog
+from writers.data_files import append_rows
+
+from headrace.errors import OptionError
+
+LARGE = 2**62
+NAME = "tests.db.t"
+
+
+@pytest.mark.parametrize("mode", ["raise", "skip"])
+def test_wrong_filters_are_errors(catalog: WritingCatalog, mode: str) -> None:
+    make_table(catalog, files=2)
+    config = catalog.properties_for_users
+    with pytest.raises(OptionError, match="and not bool"):
+        loader_of(NAME, config, filters=pc.field("id") + 1, on_error=mode)
+    with pytest.raises(OptionError, match=r"\.parquet.*cannot be applied.*overflow"):
+        all_ids(NAME, config, filters=pc.field("id") + LARGE + LARGE > 0, on_error=mode)
+
+
+def test_a_filter_over_partitions_that_cannot_be_computed(catalog: WritingCatalog) -> None:
+    table = catalog.create_table("db.t", SCHEMA)
+    with table.update_spec() as change:
+        change.add_field("id", IdentityTransform(), "part")
+    append_rows(table, numbers(1, 2))
+    wrong = pc.field("id") + LARGE + LARGE > 0
+    with pytest.raises(OptionError, match=r"cannot be applied.*overflow"):
+        loader_of(NAME, catalog.properties_for_users, filters=wrong, on_error="skip")
