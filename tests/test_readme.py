@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 
 import pytest
-
-from headrace import StructuredDataset
-from headrace.loader.creating import LoaderOptions, LoaderSettings
-from headrace.loader.settings import DatasetOptions, Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,33 +26,6 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_readme_has_blocks_to_run() -> None:
     assert len(BLOCK.findall(PAGES[0].read_text(encoding="utf-8"))) >= 5
-
-
-def test_readme_explains_every_keyword_and_no_other() -> None:
-    section = (
-        PAGES[0].read_text(encoding="utf-8").partition("## Keywords of")[2].partition("\n## ")[0]
-    )
-    explained = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\|", section, re.MULTILINE)
-    parameters = {
-        name: parameter.default
-        for takes_keywords in (StructuredDataset, Settings, LoaderSettings)
-        for name, parameter in inspect.signature(takes_keywords).parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    }
-    assert {name for name, _ in explained} == set(parameters)
-    for name, default in explained:
-        if parameters[name] is inspect.Parameter.empty:
-            assert not default, name
-        else:
-            assert default.replace('"', "'") == repr(parameters[name]), name
-
-
-@pytest.mark.parametrize(
-    ("options", "settings"),
-    [(DatasetOptions, Settings), (LoaderOptions, LoaderSettings)],
-)
-def test_typed_keywords_are_those_that_have_defaults(options: type, settings: type) -> None:
-    assert set(options.__annotations__) == set(inspect.signature(settings).parameters)
 
 
 @pytest.mark.parametrize(

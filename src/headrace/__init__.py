@@ -24,6 +24,7 @@ from headrace.errors import (
     SkippedDataWarning,
     StaleIndexError,
     StateMismatchError,
+    UnknownOptionError,
     WorkerError,
     WriteError,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "TarShards",
     "TarWriter",
     "TargetSizeSplitStrategy",
+    "UnknownOptionError",
     "VideoFramesDataset",
     "WorkerError",
     "WriteError",

@@ -2,6 +2,7 @@
 
     HeadraceError
     ├── OptionError (ValueError)            an argument is wrong, or two contradict
+    │   └── UnknownOptionError (TypeError)  there is no such keyword
     ├── NothingFoundError (FileNotFoundError)   a location holds no data file
     ├── SchemaError (ValueError)            columns or types that do not fit together
     ├── PlanError (ValueError)              a strategy loses or repeats rows
@@ -37,6 +38,7 @@ __all__ = [
     "SkippedDataWarning",
     "StaleIndexError",
     "StateMismatchError",
+    "UnknownOptionError",
     "WorkerError",
     "WriteError",
 ]
@@ -48,6 +50,10 @@ class HeadraceError(Exception):
 
 class OptionError(HeadraceError, ValueError):
     """An argument has a wrong type or value, or contradicts another."""
+
+
+class UnknownOptionError(OptionError, TypeError):
+    """A keyword does not exist; the message names similar ones."""
 
 
 class NothingFoundError(HeadraceError, FileNotFoundError):

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pytest
 from array_record_files import records_of, write_records
 
+from headrace import ArrayRecordDataset
 from headrace.archives.packed_rows import PackedRows
 from headrace.convert.decoded import HELD, decoded_kind
 from headrace.errors import SkippedDataWarning
-from headrace.loader.array_record import ArrayRecordDataset
 from headrace.loader.row_cost import row_cost, sent_cost
 from headrace.write.array_record import write_array_record
 

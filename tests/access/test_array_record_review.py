@@ -11,12 +11,12 @@ import pytest
 from array_record_files import records_of, write_records
 from warm_interpreters import run_warm
 
+from headrace import ArrayRecordDataset
 from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.archives.array_record import ServedReader
 from headrace.archives.file_copies import FileCopies
 from headrace.archives.reading_process import RecordServer
 from headrace.errors import FileChangedError, ReadError
-from headrace.loader.array_record import ArrayRecordDataset
 from headrace.model import DataFileInfo
 from headrace.storage import LocalStore
 from headrace.write.array_record import write_array_record

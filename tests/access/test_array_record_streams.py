@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from array_record_files import write_records
 
+from headrace import ArrayRecordDataset
 from headrace.access import Backend
 from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.errors import OptionError, ReadError
-from headrace.loader.array_record import ArrayRecordDataset
 from headrace.testing import BackendContract
 from headrace.write.array_record import write_array_record
 

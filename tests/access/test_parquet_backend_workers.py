@@ -13,8 +13,8 @@ from servers.http_files import HttpServer
 from torch.utils.data import DataLoader, Dataset
 
 from headrace.access.parquet.backend import ParquetBackend
-from headrace.loader.backend_dataset import BackendDataset
-from headrace.loader.settings import Settings
+from headrace.loader.datasets import BackendDataset
+from headrace.options import DatasetOptions, resolve
 
 ROWS = 3000
 
@@ -90,8 +90,8 @@ def test_rows_of_a_web_server_in_workers(files: Path, http_server: HttpServer) -
 
 
 def test_rows_are_streamed_by_the_loader(files: Path) -> None:
-    settings = Settings(batch_size=64, shuffle=True, columns=["id"])
-    dataset = BackendDataset(ParquetBackend(files), "parquet", settings)
+    options = resolve(DatasetOptions, {"batch_size": 64, "shuffle": True, "columns": ["id"]})
+    dataset = BackendDataset(ParquetBackend(files), "parquet", options)
     seen = [value for batch in dataset for value in batch["id"].tolist()]
     assert seen != list(range(ROWS))
     assert sorted(seen) == list(range(ROWS))

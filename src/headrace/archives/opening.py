@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from headrace.errors import OptionError
-from headrace.plan import parse_bytes
+from headrace.options import parse_bytes
 from headrace.storage import Access, DiskCache, Options
 
 __all__ = ["access_of"]

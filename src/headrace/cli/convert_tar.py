@@ -16,7 +16,7 @@ from headrace.cli.sources import (
     json_options,
 )
 from headrace.errors import OptionError
-from headrace.loader.opening import kind_of
+from headrace.loader.datasets import kind_of
 from headrace.write.tar_copy import write_tar
 
 __all__ = ["add_arguments", "run"]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace import StructuredDataset, TarDataset
 from headrace.cli.command import Command
 from headrace.convert.dense import dense_type
-from headrace.loader.opening import kind_of
+from headrace.loader.datasets import kind_of
 from headrace.storage.redaction import has_secret, public_url
 
 __all__ = ["INSPECT", "Column", "Report", "examine"]

@@ -16,7 +16,7 @@ from headrace.loader import (
     PaimonDataset,
     TarDataset,
 )
-from headrace.loader.opening import kind_of
+from headrace.loader.datasets import kind_of
 
 __all__ = [
     "TABLES",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderStateMixin
@@ -11,8 +11,10 @@ from accelerate.state import GradientState
 from accelerate.utils import send_to_device
 
 from headrace.loader.dataloader import StatefulLoader
-from headrace.loader.dataset import TabularDataset
 from headrace.loader.epoch import EpochPass
+
+if TYPE_CHECKING:
+    from headrace.loader.dataset import TabularDataset
 
 __all__ = ["AcceleratedLoader"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.convert.shared import is_shared, shared_integers
-from headrace.loader.options import check_count
 from headrace.loader.state import Position
+from headrace.options import check_count
 
 __all__ = ["Bookmark"]
 

@@ -16,13 +16,11 @@ from headrace.errors import OptionError, ReadError
 from headrace.loader import leaving
 from headrace.loader.forking import starting_workers
 from headrace.loader.lightning import epoch_of_fit
-from headrace.loader.options import Finish
+from headrace.loader.pipeline import Finish
 from headrace.loader.workers import WorkerOptions, WorkerStart, check_sendable
 
-__all__ = ["BUCKET_OPTIONS", "BucketedLoader", "refuse_streaming"]
+__all__ = ["BucketedLoader", "refuse_streaming"]
 
-BUCKET_OPTIONS = ("key", "target_pixel_area", "target_resolution_multiple", "round_to")
-"""which say what a bucket is"""
 _OF_STREAMS = (
     "filters",
     "mix",

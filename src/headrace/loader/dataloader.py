@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from headrace.loader.agreement import Agreement
-from headrace.loader.dataset import TabularDataset
 from headrace.loader.epoch import EpochPass
 from headrace.loader.in_step import InStep
 from headrace.loader.leaving import watched
@@ -22,7 +22,10 @@ from headrace.loader.pool import WorkerPool
 from headrace.loader.state import Position
 from headrace.loader.workers import WorkerOptions, out_of_order_option
 
-__all__ = ["StatefulLoader"]
+if TYPE_CHECKING:
+    from headrace.loader.dataset import TabularDataset
+
+__all__ = ["StatefulLoader", "loader_class"]
 
 logger = logging.getLogger(__name__)
 
@@ -210,3 +213,16 @@ class StatefulLoader(DataLoader[Any]):
             for name, value in self._pass.handed_over.items():
                 counted[name] += value
         return counted
+
+
+def loader_class(accelerator: Any) -> Callable[..., StatefulLoader]:
+    """Return the class of loaders that an accelerator can work with.
+
+    accelerate is imported only if the user has imported it.
+    """
+    accelerate = sys.modules.get("accelerate")
+    if accelerate is None or not isinstance(accelerator, accelerate.Accelerator):
+        return StatefulLoader
+    from headrace.loader.accelerated import AcceleratedLoader
+
+    return partial(AcceleratedLoader, accelerator=accelerator)

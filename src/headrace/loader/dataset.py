@@ -1,46 +1,60 @@
-"""The engine of every tabular data set: what was found, planned and turned into batches."""
+"""The engine of every dataset: what was found, planned and turned into batches."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import FrameType
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
-from headrace.access import Backend, RowDataset
+from headrace.access import ArrowBackend, Backend, ParquetBackend, RowDataset
+from headrace.access.crew import usable_cores
 from headrace.access.orphans import end_with_parent
+from headrace.access.streaming import BackendRows
 from headrace.convert import Converter
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.formats.discovered import Discovered
+from headrace.formats.reader import FormatRows
 from headrace.loader.board import Board
 from headrace.loader.bookmark import Bookmark
 from headrace.loader.claims import Claims
+from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Feed
 from headrace.loader.fingerprint import Fingerprint
 from headrace.loader.iterator import DatasetIterator, crew_here
-from headrace.loader.options import OrderOptions
+from headrace.loader.order import Order, order_of
 from headrace.loader.passes import Passes
-from headrace.loader.pipeline import Pipeline
+from headrace.loader.pipeline import Finish, Pipeline
 from headrace.loader.planner import Planner
-from headrace.loader.ranks import Ranks
-from headrace.loader.row_access import backend_of, rows_of
-from headrace.loader.settings import Settings
+from headrace.loader.ranks import Ranks, find_ranks, given_ranks
 from headrace.loader.state import Position
 from headrace.loader.stats import Stats
 from headrace.model import DataFileInfo, Split
+from headrace.options import (
+    DatasetOptions,
+    LoaderOptions,
+    documented,
+    parse_bytes,
+    refuse_unknown,
+    resolve,
+    split_options,
+)
 from headrace.plan import LanePlan, decode_factor
-from headrace.storage import save_manifest
+from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 
-__all__ = ["TabularDataset"]
+__all__ = ["TabularDataset", "rows_of", "store_access"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +69,13 @@ class TabularDataset(IterableDataset[Any]):
     ``DataLoader(dataset, batch_size=None, num_workers=n)``, whatever their number.
     """
 
-    def __init__(self, found: Discovered, settings: Settings) -> None:
+    options_class: ClassVar[type] = DatasetOptions
+    """The keywords of the dataset."""
+
+    def __init__(self, found: Discovered, options: DatasetOptions) -> None:
         super().__init__()
-        self._settings = settings
+        self._options = options
+        self._has_loader = False
         self.counters = Stats()
         self._bookmark = Bookmark()
         self._iterator: weakref.ref[DatasetIterator] | None = None
@@ -69,37 +87,35 @@ class TabularDataset(IterableDataset[Any]):
 
     def _read_from(self, found: Discovered) -> None:
         """Take what was found as the data of the iterations to come; running ones go on."""
-        settings = self._settings
-        order = settings.order(found.files)
-        counted = found.counted and not settings.skip_broken
+        options = self._options
+        order = order_of(options, found.files)
+        skip_broken = options["on_error"] == "skip"
+        counted = found.counted and not skip_broken
         planner = self._planner(found, order, counted)
-        rows, ranks = planner.num_rows, settings.ranks.size
-        if rows is not None and rows < ranks > 1:
-            raise OptionError(f"{rows} rows cannot be shared by {ranks} ranks")
         pipeline = Pipeline(
             found.reader,
             Converter(
                 found.reader.schema,
-                settings.output_format,
-                nulls=settings.nulls,
-                ragged=settings.ragged,
+                options["output_format"],
+                nulls=options["nulls"],
+                ragged=options["ragged"],
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
-            seed=order.shuffle_seed,
+            seed=order.seed,
             grouping=order.grouping,
             counted=counted,
-            skip_broken=settings.skip_broken,
-            prefetch_bytes=settings.budget_bytes,
+            skip_broken=skip_broken,
+            prefetch_bytes=parse_bytes("prefetch_bytes", options["prefetch_bytes"]),
         )
-        self._found, self._order, self._finish = found, order, settings.finish
+        self._found, self._order = found, order
         self._known_fingerprint: Fingerprint | None = None
         self.planner, self.pipeline = planner, pipeline
         self.counters.stored(found.counts)
         if order.split_strategy is None:
             self._provide_for_small_chunks()
 
-    def _planner(self, found: Discovered, order: OrderOptions, counted: bool) -> Planner:
+    def _planner(self, found: Discovered, order: Order, counted: bool) -> Planner:
         """For the same ranks and workers as before, if there was one."""
         if hasattr(self, "planner"):
             return self.planner.over(found.files, order, counted=counted)
@@ -107,10 +123,97 @@ class TabularDataset(IterableDataset[Any]):
             found.files,
             order,
             counted=counted,
-            ranks=self._settings.ranks,
-            even=self._settings.even,
-            balance=self._settings.balance,
+            ranks=given_ranks(self._options["rank"], self._options["world_size"]),
+            even=self._options["even"],
+            balance=self._options["balance"],
         )
+
+    # --- loaders
+
+    @documented(LoaderOptions)
+    def loader(self, **options: Unpack[LoaderOptions]) -> StatefulLoader:
+        """Return a DataLoader over the dataset, for this rank.
+
+        In a distributed job each rank gets its share; see ``create_dataloader``. The first loader
+        of a dataset shares its epoch with it. A further one works on a copy, so that both may run
+        at the same time.
+        """
+        dataset = self
+        if self._has_loader:
+            dataset = copy(self)
+            dataset._bookmark = Bookmark()  # a copy would share the epoch
+            dataset.set_epoch(self.epoch)
+        chosen, workers = dataset._prepare(options)
+        planner = dataset.planner
+        planner.evened(planner.crew.start(dataset.epoch).place)  # raises what cannot be now
+        dataset._has_loader = True
+        return loader_class(chosen["accelerator"])(
+            dataset,
+            num_workers=workers,
+            pin_memory=chosen["pin_memory"],
+            prefetch_factor=chosen["prefetch_factor"],
+            persistent_workers=chosen["persistent_workers"],
+            multiprocessing_context=chosen["multiprocessing_context"],
+            timeout=chosen["timeout"],
+            worker_init_fn=chosen["worker_init_fn"],
+        )
+
+    @classmethod
+    def _create(cls, *source: Any, **options: Any) -> tuple[StatefulLoader, Self]:
+        """Return a loader and its dataset; ``source`` are the dataset's own arguments."""
+        place = f"{cls.__name__}.create_dataloader"
+        refuse_unknown(options, cls.options_class, LoaderOptions, place=place)
+        of_loader, of_dataset = split_options(options, LoaderOptions)
+        resolve(LoaderOptions, of_loader)  # raises what is wrong before anything is looked for
+        dataset = cls(*source, **of_dataset)
+        return dataset.loader(**of_loader), dataset
+
+    @classmethod
+    def _resolve(cls, options: Any) -> Any:
+        """Return the options of this class of datasets, checked, with their defaults."""
+        call = f"{cls.__name__}.create_dataloader and to dataset.loader"
+        return resolve(cls.options_class, options, place=cls.__name__, others={call: LoaderOptions})
+
+    def _prepare(self, options: LoaderOptions) -> tuple[LoaderOptions, int]:
+        """Find the ranks for a loader; return its options and its number of worker processes."""
+        call = type(self).__name__
+        chosen = resolve(
+            LoaderOptions, options, place="loader", others={call: type(self).options_class}
+        )
+        ranks = find_ranks(
+            self._options["rank"],
+            self._options["world_size"],
+            accelerator=chosen["accelerator"],
+            process_group=chosen["process_group"],
+            device_mesh=chosen["device_mesh"],
+        )
+        if ranks != self.ranks:
+            self._join(ranks)
+        workers = chosen["num_workers"]
+        if workers is None:
+            workers = self._fitting_workers()
+        self.planner.workers = max(workers, 1)
+        return chosen, workers
+
+    def _join(self, ranks: Ranks) -> None:
+        """Share the data with other ranks."""
+        self.planner.share(ranks)
+
+    def _fitting_workers(self) -> int:
+        """Return 0, since threads decode as fast as the machine can, or cores for user code."""
+        if self.finish is None:
+            logger.info("num_workers=0: batches are made by threads of this process")
+            return 0
+        beside = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # processes that share these cores
+        workers = max(1, usable_cores() // beside)
+        logger.info("num_workers=%d: transform and collate_fn run in worker processes", workers)
+        return workers
+
+    @property
+    def finish(self) -> Finish | None:
+        """The user's functions, which are applied to each batch."""
+        transform, collate_fn = self._options["transform"], self._options["collate_fn"]
+        return Finish(transform, collate_fn) if transform or collate_fn else None
 
     # --- what there is
 
@@ -188,12 +291,12 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def backend(self) -> Backend:
         """What gives the rows by their index; an OptionError where nothing does."""
-        return backend_of(self._found, self._settings)
+        return backend_of(self._found, self._options)
 
     @property
     def rows(self) -> RowDataset:
         """The same rows as a map-style dataset, for samplers and ``rows[i]``."""
-        return rows_of(self._found, self._settings)
+        return rows_of(self._found, self._options)
 
     # --- epochs
 
@@ -213,6 +316,7 @@ class TabularDataset(IterableDataset[Any]):
     # --- iterating by hand
 
     def __iter__(self) -> DatasetIterator:
+        _refuse_batches_of_batches(sys._getframe(1))
         if self.planner.must_agree:
             raise OptionError(
                 "the ranks of a loader of your own cannot agree on their steps, and how many there "
@@ -275,12 +379,12 @@ class TabularDataset(IterableDataset[Any]):
 
     def _check_state_of(self, found: Discovered, state: Mapping[str, Any]) -> None:
         """Refuse a state that was not taken of this data, before anything is moved there."""
-        Position.from_state(state, _fingerprint(found, self._settings.order(found.files)))
+        Position.from_state(state, _fingerprint(found, order_of(self._options, found.files)))
 
     @property
     def passes(self) -> Passes:
         """How it is read in this process."""
-        return Passes(self.planner, self.pipeline, self._found.files, self._finish, self.counters)
+        return Passes(self.planner, self.pipeline, self._found.files, self.finish, self.counters)
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -306,7 +410,7 @@ class TabularDataset(IterableDataset[Any]):
     def feed(self, board: Board, parcel_batches: int, workers: int, claims: Claims | None) -> Feed:
         """What worker processes run."""
         files = self._found.files
-        return Feed(self.pipeline, files, board, self._finish, parcel_batches, workers, claims)
+        return Feed(self.pipeline, files, board, self.finish, parcel_batches, workers, claims)
 
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> LanePlan:
         """Who reads what: the lanes of an epoch from its start, for all ranks."""
@@ -334,18 +438,109 @@ class TabularDataset(IterableDataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         # Counters are of this process; a copy, also a shallow one, is set up and goes on by itself.
         own = {"planner": copy(self.planner), "_bookmark": copy(self._bookmark)}
-        return {**self.__dict__, **own, "_iterator": None, "counters": None}
+        return {**self.__dict__, **own, "_iterator": None, "counters": None, "_has_loader": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
 
 
-def _fingerprint(found: Discovered, order: OrderOptions) -> Fingerprint:
+def _fingerprint(found: Discovered, order: Order) -> Fingerprint:
     return Fingerprint.of(
         found.files,
         found.roots,
         filters=found.filter,
         order=order.describe(),
-        seed=order.shuffle_seed,
+        seed=order.seed,
         version=found.version,
+    )
+
+
+def _refuse_batches_of_batches(caller: FrameType) -> None:
+    """Raise an OptionError if a DataLoader would make batches of the batches of a dataset.
+
+    torch tells a dataset nothing about the loader that iterates it, but for this argument of the
+    function that calls ``iter``.
+    """
+    is_fetcher = caller.f_code is _IterableDatasetFetcher.__init__.__code__
+    if is_fetcher and caller.f_locals.get("auto_collation"):
+        raise OptionError(
+            "the dataset gives ready batches, of which this DataLoader would make batches "
+            "again: use DataLoader(dataset, batch_size=None), or create_dataloader, whose "
+            "batch_size is the number of rows"
+        )
+
+
+def store_access(options: DatasetOptions, found: Callable[[], Mapping[str, Any]] = dict) -> Access:
+    """Return how stores are reached; options that are ``found`` hold where the user gave none."""
+    given = options["storage_options"]
+    if given is None:
+        given = {} if options["filesystem"] is not None else found()
+    gap, folder, limit = options["max_gap_bytes"], options["cache_dir"], options["cache_bytes"]
+    cache = None
+    if folder is not None:
+        cache = DiskCache.at(folder, None if limit is None else parse_bytes("cache_bytes", limit))
+    return Access(
+        storage_options=given,
+        filesystem=options["filesystem"],
+        retry=RetryPolicy(options["retries"], options["timeout_s"], options["max_elapsed_s"]),
+        requests=Requests(
+            parse_bytes("max_gap_bytes", gap) if gap else None if gap is None else 0,
+            parse_bytes("max_request_bytes", options["max_request_bytes"]),
+        ),
+        cache=cache,
+    )
+
+
+# --- rows by index
+
+
+def backend_of(found: Discovered, options: DatasetOptions) -> Backend:
+    """What gives the rows that were found by their index, where that can be."""
+    rows = found.reader.rows
+    if isinstance(rows, BackendRows):
+        return rows.backend
+    if found.filter is None and isinstance(rows, FormatRows):
+        if rows.name == "parquet":
+            return ParquetBackend.of(found)
+        if rows.name == "arrow" and not len(rows.path_columns.schema):
+            return _arrow_backend(found, options)
+    raise OptionError(
+        f"{rows.name} has no rows by index here: they can be had of Parquet and Arrow files "
+        "(without filters and columns in paths), Lance tables, ArrayRecord files, tars and "
+        "video frames; "
+        "headrace shuffle-into writes a copy of anything else"
+    )
+
+
+def _arrow_backend(found: Discovered, options: DatasetOptions) -> ArrowBackend:
+    """All files are looked into: rows by index have the types that are stored, which must agree."""
+    backend = ArrowBackend(found.files.paths, access=store_access(options))
+    stored = {field.name: field.type for field in backend.schema}
+    for field in found.reader.schema:
+        if stored.get(field.name) != field.type:
+            raise OptionError(
+                f"column {field.name!r} is {field.type} in the data set and "
+                f"{stored.get(field.name, 'not there')} in its files: rows by index of Arrow files "
+                "have the columns and types that are stored; leave out schema=, or write the files "
+                "alike"
+            )
+    return backend
+
+
+def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
+    """The columns that the dataset streams, by index and in the same form."""
+    if options["filters"] is not None:
+        raise OptionError("filters are for streams; rows by index are all that there are")
+    if options["transform"] is not None or options["collate_fn"] is not None:
+        raise OptionError(
+            "transform and collate_fn are called with the batches of streams; for rows give them "
+            "to RowDataset(dataset.backend, transform=...) and to your DataLoader"
+        )
+    return RowDataset(
+        backend_of(found, options),
+        columns=options["columns"],
+        output_format=options["output_format"],
+        nulls=options["nulls"],
+        ragged=options["ragged"],
+        on_error=options["on_error"],
     )

@@ -20,9 +20,8 @@ from headrace.convert.shared import shared_bytes
 from headrace.loader.board import Board
 from headrace.loader.claims import Claims, Takings
 from headrace.loader.freed_memory import keep_freed_memory
-from headrace.loader.options import Finish
 from headrace.loader.parcels import Parcel, pack_blocks, pack_dicts
-from headrace.loader.pipeline import OpenLanes, Pipeline
+from headrace.loader.pipeline import Finish, OpenLanes, Pipeline
 from headrace.loader.stats import Stats
 from headrace.loader.streams import Stream
 from headrace.model import FileList

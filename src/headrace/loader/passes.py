@@ -13,8 +13,7 @@ import pyarrow as pa
 from headrace.convert import Block, Converter
 from headrace.loader.epoch import EpochPass, LaneFeed, LocalRun
 from headrace.loader.itinerary import Crew
-from headrace.loader.options import Finish
-from headrace.loader.pipeline import Pipeline
+from headrace.loader.pipeline import Finish, Pipeline
 from headrace.loader.planner import Planner
 from headrace.loader.state import Place, Position
 from headrace.loader.stats import Stats

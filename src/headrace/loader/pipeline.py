@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,12 +33,25 @@ from headrace.plan import (
 from headrace.storage import Meter, Patience, side_by_side
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = ["OpenLanes", "Pipeline"]
+__all__ = ["Finish", "OpenLanes", "Pipeline"]
 
 BLOCK_BYTES = 16 << 20
 _MAX_THREADS = 4
 _WAITING_THREADS = 16
 """that wait for bytes from elsewhere: decoding is bounded by the threads of Arrow"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The user's functions, which are applied to each batch."""
+
+    transform: Callable[[Any], Any] | None
+    collate_fn: Callable[[Any], Any] | None
+
+    def __call__(self, batch: Any) -> Any:
+        if self.transform is not None:
+            batch = self.transform(batch)
+        return batch if self.collate_fn is None else self.collate_fn(batch)
 
 
 @dataclass(frozen=True, slots=True)

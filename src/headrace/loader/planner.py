@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.errors import OptionError, StateMismatchError
 from headrace.loader.itinerary import Crew, Replay, Route, counted_start, resumed
-from headrace.loader.options import OrderOptions
+from headrace.loader.order import Order
 from headrace.loader.ranks import Ranks
 from headrace.loader.state import END, Place, Position
 from headrace.model import FileList
@@ -39,7 +39,7 @@ class Planner:
     def __init__(
         self,
         files: FileList,
-        order: OrderOptions,
+        order: Order,
         *,
         counted: bool,
         ranks: Ranks,
@@ -49,21 +49,31 @@ class Planner:
         self._files = files
         self._order = order
         self._counted = counted
-        self.ranks = ranks
+        self._even = even
         self.workers = 1
-        self.even = _checked_even(even, ranks)
-        if balance not in ("static", "adaptive"):
-            raise OptionError(f'balance must be "static" or "adaptive", not {balance!r}')
         self._balance = balance
-        if order.lanes is not None and order.lanes % ranks.size:
+        self.share(ranks)
+
+    def share(self, ranks: Ranks) -> None:
+        """Plan for these ranks from now on; only before the first iteration."""
+        rows, lanes = self.num_rows, self._order.lanes
+        if rows is not None and rows < ranks.size > 1:
+            raise OptionError(f"{rows} rows cannot be shared by {ranks.size} ranks")
+        if lanes is not None and lanes % ranks.size:
             raise OptionError(
-                f"lanes={order.lanes} cannot be shared evenly by {ranks.size} ranks; "
+                f"lanes={lanes} cannot be shared evenly by {ranks.size} ranks; "
                 "choose a multiple of their number"
             )
+        self.ranks = ranks
+        self.even: str | bool = False
+        if self._even is not None:
+            self.even = self._even
+        elif ranks.size > 1:
+            self.even = "drop"
         self._planned: tuple[Place, LanePlan] | None = None
         self._evened: tuple[Place, EvenPlan] | None = None
 
-    def over(self, files: FileList, order: OrderOptions, *, counted: bool) -> Planner:
+    def over(self, files: FileList, order: Order, *, counted: bool) -> Planner:
         """The same for other files; this one stays as it is."""
         made = copy(self)
         made._files, made._order, made._counted = files, order, counted
@@ -246,11 +256,3 @@ class Planner:
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send.
         return {**self.__dict__, "_planned": None, "_evened": None}
-
-
-def _checked_even(even: str | bool | None, ranks: Ranks) -> str | bool:
-    if even is None:
-        return "drop" if ranks.size > 1 else False
-    if even is not False and even not in ("drop", "pad"):
-        raise OptionError(f'even must be "drop", "pad" or False, not {even!r}')
-    return even

@@ -5,17 +5,20 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from headrace.loader.as_they_come import AsTheyCome
 from headrace.loader.board import Board
 from headrace.loader.claims import Claims, Unit, units_left
-from headrace.loader.dataset import TabularDataset
 from headrace.loader.epoch import EpochPass, LaneFeed
 from headrace.loader.pipeline import Pipeline
 from headrace.loader.row_cost import sent_cost
 from headrace.loader.state import Position
 from headrace.loader.workers import Inbox, WorkerOptions, Workers
 from headrace.plan import LanePlan
+
+if TYPE_CHECKING:
+    from headrace.loader.dataset import TabularDataset
 
 __all__ = ["WorkerPool"]
 

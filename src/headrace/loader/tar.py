@@ -3,162 +3,147 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import pyarrow as pa
 
 from headrace.access import BucketBatchSampler
-from headrace.access.streaming import BackendRows
+from headrace.access.streaming import BackendRows, discovered
 from headrace.access.tar.backend import TarBackend
-from headrace.access.tar.decoding import Decode
-from headrace.archives.tar.finding import Source
 from headrace.convert import Converter
 from headrace.errors import OptionError
 from headrace.formats.discovered import Discovered
 from headrace.formats.filters import columns_of
-from headrace.loader.backend_dataset import BackendDataset
-from headrace.loader.bucketed import BUCKET_OPTIONS, BucketedLoader, refuse_streaming
-from headrace.loader.creating import LoaderOptions, create_dataset, create_loader
+from headrace.loader.bucketed import BucketedLoader, refuse_streaming
 from headrace.loader.dataloader import StatefulLoader
-from headrace.loader.options import check_flag
+from headrace.loader.dataset import TabularDataset, rows_of, store_access
 from headrace.loader.pipeline import Pipeline
-from headrace.loader.row_access import rows_of
-from headrace.loader.settings import DatasetOptions, Settings
 from headrace.loader.workers import WorkerOptions
+from headrace.options import (
+    BucketOptions,
+    DatasetOptions,
+    LoaderOptions,
+    Paths,
+    TarOptions,
+    documented,
+    resolve,
+    split_options,
+)
 
-__all__ = ["TarDataset", "TarOptions"]
+__all__ = ["TarDataset"]
 
 
-class TarDatasetOptions(DatasetOptions, total=False):
-    """Keywords of ``TarDataset``."""
-
-    metadata: Source | None
-    decode: Decode | None
-    load_file_data: bool
-    max_file_size: int | str | None
-
-
-class TarOptions(TarDatasetOptions, LoaderOptions, total=False):
+class TarLoaderOptions(TarOptions, BucketOptions, LoaderOptions, total=False):
     """Keywords of ``TarDataset.create_dataloader``."""
 
-    bucketed: bool
-    key: str
-    target_pixel_area: int | None
-    target_resolution_multiple: int
-    round_to: int | None
 
-
-class TarDataset(BackendDataset):
+class TarDataset(TabularDataset):
     """Samples of tars, which are members that share a key: a column a field, and their keys.
 
-    ``source`` is a tar, a directory, a glob, a URL or a list of such. ``metadata`` says where the
-    indexes are, if not beside the tars; what has none is scanned once. Payloads are bytes unless
-    ``decode`` says otherwise; see ``TarBackend`` for that, for ``load_file_data=False``, which
-    reads no payloads, and for ``max_file_size``.
+    Tars that have no index are scanned once. Payloads are bytes unless ``decode`` says otherwise;
+    see ``TarBackend``.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        metadata: Source | None = None,
-        decode: Decode | None = None,
-        load_file_data: bool = True,
-        max_file_size: int | str | None = None,
-        **options: Unpack[DatasetOptions],
-    ) -> None:
-        settings = Settings(**options)
-        check_flag("load_file_data", load_file_data)
+    options_class = TarOptions
+
+    @documented(TarOptions)
+    def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
+        """Open a tar, a directory, a glob, a URL or a list of such."""
+        chosen = self._resolve(options)
         backend = TarBackend(
             source,
-            metadata=metadata,
-            decode=decode,
-            load_file_data=load_file_data,
-            max_file_size=max_file_size,
-            access=settings.access(),
-            on_error=settings.on_error,
+            metadata=chosen["metadata"],
+            decode=chosen["decode"],
+            load_file_data=chosen["load_file_data"],
+            max_file_size=chosen["max_file_size"],
+            access=store_access(chosen),
+            on_error=chosen["on_error"],
         )
-        if settings.output_format == "arrow" and backend.given:
+        if chosen["output_format"] == "arrow" and backend.given:
             raise OptionError(
                 'what functions in decode= return has no place in output_format="arrow"; choose '
                 "torch, numpy or dict"
             )
-        super().__init__(backend, "tar", settings)
+        found = discovered(
+            backend,
+            "tar",
+            columns=chosen["columns"],
+            filters=chosen["filters"],
+            split_rows=chosen["split_rows"],
+        )
+        super().__init__(replace(found, broken=backend.broken), chosen)
 
     def _read_from(self, found: Discovered) -> None:
         super()._read_from(found)
-        if self._settings.output_format in ("torch", "numpy"):
-            self.pipeline = _copying_once(self.pipeline, self._settings)
+        if self._options["output_format"] in ("torch", "numpy"):
+            self.pipeline = _copying_once(self.pipeline, self._options)
 
     @classmethod
+    @documented(TarOptions, BucketOptions, LoaderOptions)
     def create_dataloader(
-        cls, source: Source, **options: Unpack[TarOptions]
-    ) -> tuple[StatefulLoader | BucketedLoader, TarDataset]:
-        """A DataLoader over the samples, and the dataset behind it.
+        cls, source: Paths, **options: Unpack[TarLoaderOptions]
+    ) -> tuple[StatefulLoader | BucketedLoader, Self]:
+        """Return a DataLoader over the samples, and the dataset behind it.
 
-        With ``bucketed=True`` its batches hold images of one shape each: see ``aspect_buckets``
-        for ``key``, ``target_pixel_area``, ``target_resolution_multiple`` and ``round_to``, and
-        BucketBatchSampler for the order. ``batch_size`` may then be a function of (width, height).
-        See ``StructuredDataset.create_dataloader`` for workers and ranks.
+        With ``bucketed=True`` its batches hold images of one shape each, in the order of
+        ``BucketBatchSampler``; ``batch_size`` may then be a function of (width, height).
         """
-        given: dict[str, Any] = dict(options)
-        bucketed = given.pop("bucketed", False)
-        check_flag("bucketed", bucketed)
-        if bucketed:
-            return cls._create_bucketed(source, given)
-        for name in BUCKET_OPTIONS:
-            if name in given:
+        of_buckets, others = split_options(options, BucketOptions)
+        buckets = resolve(BucketOptions, of_buckets)
+        if buckets["bucketed"]:
+            return cls._create_bucketed(source, buckets, others)
+        for name in of_buckets:
+            if name != "bucketed":
                 raise OptionError(f"{name} has no effect without bucketed=True")
-        return create_loader(partial(cls, source), given)
+        return cls._create(source, **others)
 
     @classmethod
     def _create_bucketed(
-        cls, source: Source, options: dict[str, Any]
-    ) -> tuple[BucketedLoader, TarDataset]:
+        cls, source: Paths, buckets: BucketOptions, options: dict[str, Any]
+    ) -> tuple[BucketedLoader, Self]:
         refuse_streaming(options)
-        rule = {name: options.pop(name) for name in BUCKET_OPTIONS if name in options}
         batch_size = options.pop("batch_size", 1024)
-        dataset, of_loader, count = create_dataset(partial(cls, source), options)
-        settings, ranks = dataset._settings, dataset.ranks
+        of_loader, of_dataset = split_options(options, LoaderOptions)
+        dataset = cls(source, **of_dataset)
+        chosen, workers = dataset._prepare(resolve(LoaderOptions, of_loader))
+        settings, ranks = dataset._options, dataset.ranks
+        by_index = settings.copy()  # the loader applies the user's functions to whole batches
+        by_index["transform"] = by_index["collate_fn"] = None
         sampler = BucketBatchSampler(
-            dataset.backend.aspect_buckets(**rule),
+            dataset.backend.aspect_buckets(
+                key=buckets["key"],
+                target_pixel_area=buckets["target_pixel_area"],
+                target_resolution_multiple=buckets["target_resolution_multiple"],
+                round_to=buckets["round_to"],
+            ),
             batch_size,
-            shuffle=settings.shuffle,
-            seed=settings.shuffle_seed,
-            drop_last=settings.drop_last,
+            shuffle=settings["shuffle"],
+            seed=settings["shuffle_seed"],
+            drop_last=settings["drop_last"],
             rank=ranks.rank,
             world_size=ranks.size,
-            unknown=settings.on_error,
-        )
-        workers = WorkerOptions(
-            count,
-            of_loader.multiprocessing_context,
-            of_loader.persistent_workers,
-            of_loader.prefetch_factor,
-            of_loader.timeout,
-            of_loader.worker_init_fn,
+            unknown=settings["on_error"],
         )
         loader = BucketedLoader(
-            rows_of(dataset._found, replace(settings, transform=None, collate_fn=None)),
+            rows_of(dataset._found, by_index),
             sampler,
-            workers=workers,
+            workers=WorkerOptions.of(chosen, workers),
             fork_safe=dataset.fork_safe,
-            finish=settings.finish,
-            pin_memory=of_loader.pin_memory,
+            finish=dataset.finish,
+            pin_memory=chosen["pin_memory"],
         )
         return loader, dataset
 
     @property
     def backend(self) -> TarBackend:
-        """What gives samples by their number."""
+        """The backend that gives samples by their number."""
         backend = super().backend
         assert isinstance(backend, TarBackend)
         return backend
 
 
-def _copying_once(pipeline: Pipeline, settings: Settings) -> Pipeline:
-    """The same, but that bytes are copied from their tars when batches are cut, and not before."""
+def _copying_once(pipeline: Pipeline, options: DatasetOptions) -> Pipeline:
+    """Return a pipeline that copies bytes from their tars when batches are cut, and not before."""
     rows = pipeline.reader.rows
     assert isinstance(rows, BackendRows)
     backend = rows.backend
@@ -179,6 +164,6 @@ def _copying_once(pipeline: Pipeline, settings: Settings) -> Pipeline:
         read_schema=read_schema,
     )
     converter = Converter(
-        schema, settings.output_format, nulls=settings.nulls, ragged=settings.ragged
+        schema, options["output_format"], nulls=options["nulls"], ragged=options["ragged"]
     )
     return replace(pipeline, reader=reader, converter=converter)

@@ -30,6 +30,7 @@ from headrace.loader.forking import starting_workers
 from headrace.loader.parcels import Parcel, ParcelRun
 from headrace.loader.pipeline import Pipeline
 from headrace.loader.stats import Stats
+from headrace.options import LoaderOptions
 
 __all__ = [
     "Inbox",
@@ -65,6 +66,18 @@ class WorkerOptions:
                 f"multiprocessing_context must be one of {', '.join(known)} or a context, "
                 f"not {self.context!r}"
             )
+
+    @classmethod
+    def of(cls, options: LoaderOptions, count: int) -> WorkerOptions:
+        """Return what the options of a loader say of its ``count`` workers."""
+        return cls(
+            count,
+            options["multiprocessing_context"],
+            options["persistent_workers"],
+            options["prefetch_factor"],
+            options["timeout"],
+            options["worker_init_fn"],
+        )
 
     def chosen_context(self, fork_safe: bool) -> BaseContext:
         """The user's start method; else the platform's, or forkserver where fork would hang."""

@@ -7,7 +7,6 @@ from headrace.plan.lane import Grouping, Lane, Span
 from headrace.plan.lanes import LanePlan
 from headrace.plan.order import ROW_ORDER, permutation, taking_turns
 from headrace.plan.resize import plan_the_rest
-from headrace.plan.sizes import parse_bytes
 from headrace.plan.strategies import (
     EvenBatchesSplitStrategy,
     RoundRobinSplitStrategy,
@@ -48,7 +47,6 @@ __all__ = [
     "first_in_turn",
     "lane_pieces",
     "no_groups",
-    "parse_bytes",
     "permutation",
     "plan_lanes",
     "plan_the_rest",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.model import DataFileInfo, FileList, SplitStrategy
+from headrace.options import parse_bytes
 from headrace.plan.chunks import Chunks, cut_chunks
 from headrace.plan.lanes import LanePlan, deal_batches, deal_largest_first, deal_round_robin
 from headrace.plan.order import CHUNK_ORDER, permutation
-from headrace.plan.sizes import parse_bytes
 from headrace.plan.validate import checked_plan
 
 __all__ = [

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.errors import OptionError
-from headrace.plan import parse_bytes
+from headrace.options import parse_bytes
 from headrace.storage import Access, Options
 from headrace.write.journal import Journal
 from headrace.write.keys import row_keys

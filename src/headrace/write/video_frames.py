@@ -16,7 +16,7 @@ from uuid import uuid4
 from headrace.access.video.sidecar import FRAME_SCHEMA, VIDEOS_KEY
 from headrace.errors import OptionError, ReadError, WriteError
 from headrace.formats.failures import may_be_skipped
-from headrace.plan import parse_bytes
+from headrace.options import parse_bytes
 from headrace.storage import Access, Options
 from headrace.storage.credentials import resolve
 from headrace.tables.lance.options import lance_options

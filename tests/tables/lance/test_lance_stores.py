@@ -14,9 +14,9 @@ from lance_elsewhere import Elsewhere
 from servers.azure import AzureServer
 from servers.s3 import S3Server
 
+from headrace import LanceDataset
 from headrace.access.lance import LanceBackend
 from headrace.errors import NothingFoundError, OptionError, ReadError
-from headrace.loader.lance import LanceDataset
 from headrace.tables.lance.options import keys_expire_at, lance_options, located
 
 ROWS = pa.table({"id": range(100)})

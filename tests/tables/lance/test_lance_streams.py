@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pytest
 from lance_elsewhere import Elsewhere
 
+from headrace import LanceDataset
 from headrace.errors import NothingFoundError, OptionError, ReadError, StateMismatchError
-from headrace.loader.lance import LanceDataset
 
 
 def numbered(start: int, stop: int) -> pa.Table:

@@ -29,7 +29,7 @@ from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.formats.blocks import rows_only
 from headrace.formats.failures import may_be_skipped
 from headrace.model import Int64Array, computed_once
-from headrace.plan import parse_bytes
+from headrace.options import parse_bytes
 from headrace.storage import Access, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
 

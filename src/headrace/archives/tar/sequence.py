@@ -15,7 +15,7 @@ from headrace.archives.tar.payloads import Ints, Payloads
 from headrace.archives.tar.sample import TarSample
 from headrace.errors import ReadError
 from headrace.model import Int64Array
-from headrace.plan import parse_bytes
+from headrace.options import parse_bytes
 
 __all__ = ["check_sizes", "samples_of"]
 

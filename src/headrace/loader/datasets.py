@@ -1,0 +1,372 @@
+"""The datasets of files and archives, and ``open``, which chooses among all datasets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any, Self, Unpack
+
+import pyarrow as pa
+
+from headrace.access import Backend
+from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.access.arrow.backend import ArrowBackend
+from headrace.access.streaming import discovered
+from headrace.access.video.backend import VideoFramesBackend
+from headrace.convert import Converter
+from headrace.errors import OptionError
+from headrace.formats.discovered import Discovered
+from headrace.formats.discovery import discover
+from headrace.formats.registry import format_of
+from headrace.loader.dataloader import StatefulLoader
+from headrace.loader.dataset import TabularDataset, store_access
+from headrace.loader.tables import IcebergDataset, LanceDataset, PaimonDataset
+from headrace.loader.tar import TarDataset
+from headrace.options import (
+    ArrayRecordOptions,
+    ArrowOptions,
+    DatasetOptions,
+    LoaderOptions,
+    PathLike,
+    StructuredOptions,
+    VideoFramesOptions,
+    documented,
+)
+from headrace.storage import LocalStore
+
+__all__ = [
+    "ArrayRecordDataset",
+    "ArrowDataset",
+    "StructuredDataset",
+    "VideoFramesDataset",
+    "kind_of",
+    "open_dataset",
+]
+
+
+class StructuredLoaderOptions(StructuredOptions, LoaderOptions, total=False):
+    """Keywords of ``StructuredDataset.create_dataloader``."""
+
+
+class StructuredDataset(TabularDataset):
+    """Rows of Parquet, ORC, CSV, JSON, JSONL or Arrow files.
+
+    Building it lists the files and looks once into each of them (a footer, or a first block).
+
+    Folders of tables (Delta Lake, Hudi, Iceberg, Lance, Paimon) are refused, and so are parts of
+    them: their files hold rows that were deleted. ``as_files=True`` reads them nevertheless.
+    """
+
+    options_class = StructuredOptions
+
+    @documented(StructuredOptions)
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        format: str | None = "parquet",
+        **options: Unpack[StructuredOptions],
+    ) -> None:
+        """Find the files and their schema.
+
+        Args:
+            path: A file, directory or glob (also ``[01]``, ``**``), or a list of them.
+            format: ``parquet``, ``orc``, ``csv``, ``json``, ``jsonl`` or ``arrow``; None: from the
+                extensions.
+        """
+        chosen = self._resolve(options)
+        found = discover(
+            path,
+            format,
+            columns=chosen["columns"],
+            filters=chosen["filters"],
+            schema=chosen["schema"],
+            partitioning=chosen["partitioning"],
+            access=store_access(chosen),
+            manifest=chosen["manifest"],
+            format_options=chosen["format_options"],
+            skip_broken=chosen["on_error"] == "skip",
+            as_files=chosen["as_files"],
+        )
+        super().__init__(found, chosen)
+
+    @classmethod
+    @documented(StructuredOptions, LoaderOptions)
+    def create_dataloader(
+        cls,
+        path: PathLike | Sequence[PathLike],
+        format: str | None = "parquet",
+        **options: Unpack[StructuredLoaderOptions],
+    ) -> tuple[StatefulLoader, Self]:
+        """Return a DataLoader over the files, and the dataset behind it.
+
+        In a distributed job each rank gets its share. Which rank this is, of how many, is taken
+        from ``rank`` and ``world_size``, from ``process_group`` or ``device_mesh`` (the
+        data-parallel part of it), from ``accelerator``, from an initialised
+        ``torch.distributed``, or from what the launcher put into the environment.
+        """
+        return cls._create(path, format, **options)
+
+
+class BackendDataset(TabularDataset):
+    """Batches of the rows of a backend; ``rows`` gives the same rows by index."""
+
+    def __init__(self, backend: Backend, name: str, options: DatasetOptions) -> None:
+        """Stream a backend; ``name`` is what users call the kind of data."""
+        found = discovered(
+            backend,
+            name,
+            columns=options["columns"],
+            filters=options["filters"],
+            split_rows=options["split_rows"],
+        )
+        broken = getattr(backend, "broken", ())
+        super().__init__(replace(found, broken=broken), options)
+
+
+class ArrowLoaderOptions(ArrowOptions, LoaderOptions, total=False):
+    """Keywords of ``ArrowDataset.create_dataloader``."""
+
+
+class ArrowDataset(BackendDataset):
+    """Rows of Arrow IPC files and streams, or of a table in memory.
+
+    ``rows`` gives them by index. Columns are those of the first file, and all files have the same;
+    ``StructuredDataset`` brings files together that differ.
+    """
+
+    options_class = ArrowOptions
+
+    @documented(ArrowOptions)
+    def __init__(
+        self,
+        source: PathLike | Sequence[PathLike] | pa.Table,
+        **options: Unpack[ArrowOptions],
+    ) -> None:
+        """Open files, or take a table."""
+        chosen = self._resolve(options)
+        counts, schema = chosen["shard_row_counts"], chosen["schema"]
+        if isinstance(source, pa.Table):
+            backend = ArrowBackend(table=source, shard_row_counts=counts, schema=schema)
+        else:
+            backend = ArrowBackend(
+                source,
+                shard_row_counts=counts,
+                schema=schema,
+                access=store_access(chosen),
+                on_error=chosen["on_error"],
+            )
+        super().__init__(backend, "arrow", chosen)
+
+    @classmethod
+    @documented(ArrowOptions, LoaderOptions)
+    def create_dataloader(
+        cls,
+        source: PathLike | Sequence[PathLike] | pa.Table,
+        **options: Unpack[ArrowLoaderOptions],
+    ) -> tuple[StatefulLoader, Self]:
+        """Return a DataLoader over the rows, and the dataset behind it."""
+        return cls._create(source, **options)
+
+
+class ArrayRecordLoaderOptions(ArrayRecordOptions, LoaderOptions, total=False):
+    """Keywords of ``ArrayRecordDataset.create_dataloader``."""
+
+
+class ArrayRecordDataset(BackendDataset):
+    """Rows of ArrayRecord files, which workers share by ranges of records, and not by files.
+
+    ``decode`` says what a record holds, unless it was packed by this library.
+    """
+
+    options_class = ArrayRecordOptions
+
+    @documented(ArrayRecordOptions)
+    def __init__(
+        self, paths: PathLike | Sequence[PathLike], **options: Unpack[ArrayRecordOptions]
+    ) -> None:
+        """Open files, directories or globs."""
+        chosen = self._resolve(options)
+        backend = ArrayRecordBackend(
+            paths,
+            decode=chosen["decode"],
+            reader_options=chosen["reader_options"],
+            high_memory=chosen["high_memory"],
+            access=store_access(chosen),
+            on_error=chosen["on_error"],
+        )
+        super().__init__(backend, "array_record", chosen)
+
+    def _read_from(self, found: Discovered) -> None:
+        """Copy bytes from records when batches are cut, and not before.
+
+        Not where tables are filtered, or kept for later: what Arrow copies must hold its bytes.
+        """
+        super()._read_from(found)
+        options, reader = self._options, self.pipeline.reader
+        cut_from_arrow = options["output_format"] not in ("torch", "numpy")
+        if cut_from_arrow or reader.filter is not None or reader.cache_bytes:
+            return
+        schema = self.backend.held(reader.schema)
+        converter = Converter(
+            schema, options["output_format"], nulls=options["nulls"], ragged=options["ragged"]
+        )
+        reader = replace(reader, schema=schema, read_schema=schema)
+        self.pipeline = replace(self.pipeline, reader=reader, converter=converter)
+
+    @property
+    def backend(self) -> ArrayRecordBackend:
+        """The backend that gives records by their number."""
+        backend = super().backend
+        assert isinstance(backend, ArrayRecordBackend)
+        return backend
+
+    @classmethod
+    @documented(ArrayRecordOptions, LoaderOptions)
+    def create_dataloader(
+        cls, paths: PathLike | Sequence[PathLike], **options: Unpack[ArrayRecordLoaderOptions]
+    ) -> tuple[StatefulLoader, Self]:
+        """Return a DataLoader over the records, and the dataset behind it."""
+        return cls._create(paths, **options)
+
+
+class VideoFramesLoaderOptions(VideoFramesOptions, LoaderOptions, total=False):
+    """Keywords of ``VideoFramesDataset.create_dataloader``."""
+
+
+class VideoFramesDataset(BackendDataset):
+    """Batches of windows of frames, of a Lance data set that has one encoded frame a row.
+
+    The version of the data set is chosen when this is made; a state goes on in the same version and
+    with the same windows only. ``on_error="skip"`` leaves out windows that have a frame which does
+    not decode, and those alone.
+    """
+
+    options_class = VideoFramesOptions
+
+    @documented(VideoFramesOptions)
+    def __init__(self, uri: PathLike, **options: Unpack[VideoFramesOptions]) -> None:
+        """Open a Lance data set of frames."""
+        chosen = self._resolve(options)
+        backend = VideoFramesBackend(
+            uri,
+            window_length=chosen["window_length"],
+            frame_skip=chosen["frame_skip"],
+            hop_size=chosen["hop_size"],
+            min_video_frames=chosen["min_video_frames"],
+            batch_readahead=chosen["batch_readahead"],
+            storage_options=chosen["storage_options"],
+            version=chosen["version"],
+            layout=chosen["layout"],
+            resize=chosen["resize"],
+        )
+        backend.skips_broken = chosen["on_error"] == "skip"
+        super().__init__(backend, "video frames", chosen)
+
+    @classmethod
+    @documented(VideoFramesOptions, LoaderOptions)
+    def create_dataloader(
+        cls, uri: PathLike, **options: Unpack[VideoFramesLoaderOptions]
+    ) -> tuple[StatefulLoader, Self]:
+        """Return a DataLoader over the windows of a data set, and the dataset behind it."""
+        return cls._create(uri, **options)
+
+
+# --- open
+
+
+_RECORDS = re.compile(r"\.array_?record[^/]*$")
+_TARS = re.compile(r"\.tar$", re.IGNORECASE)
+_COMPRESSED_TARS = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz|tzst)$", re.IGNORECASE)
+_MAGIC = re.compile(r"[*?\[]")
+_OF_OPTION: dict[str, type[TabularDataset]] = {
+    "catalog_config": IcebergDataset,
+    "catalog_options": PaimonDataset,
+    "window_length": VideoFramesDataset,
+    "frame_skip": VideoFramesDataset,
+    "hop_size": VideoFramesDataset,
+    "min_video_frames": VideoFramesDataset,
+    "layout": VideoFramesDataset,
+}
+_ENTRIES_LOOKED_AT = 100
+_LEVELS_LOOKED_AT = 3
+
+
+def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> TabularDataset:
+    """Return the dataset for what lies at a location, with the keywords of that dataset.
+
+    Lance tables, ArrayRecord files and tars are known by their names or by what is in their
+    directory; a remote directory that holds tars has to be opened as ``TarDataset``.
+    ``catalog_config`` makes it an Iceberg table, ``catalog_options`` a Paimon table, and windows
+    (``window_length``, ``hop_size``, ``frame_skip``) make it video frames. All else are tabular
+    files, whose format is that of their extensions. Folders of other tables are refused, unless
+    ``as_files=True`` says that they are to be read as tabular files.
+    """
+    for option, dataset in _OF_OPTION.items():
+        if option in options:
+            return dataset(location, **options)  # type: ignore[arg-type]
+    if not isinstance(location, str | os.PathLike):
+        location = list(location)
+    named = location if isinstance(location, list) else [location]
+    path = os.fspath(named[0]) if named else ""
+    kind = None if options.get("as_files") else kind_of(path)
+    if kind == "lance":
+        if len(named) > 1:
+            raise OptionError("a Lance table is opened by itself, and not in a list")
+        return LanceDataset(path, **options)
+    if kind == "array-record":
+        return ArrayRecordDataset(location, **options)
+    if kind == "tar":
+        return TarDataset(location, **options)
+    return StructuredDataset(location, **{"format": None, **options})
+
+
+def kind_of(path: str) -> str | None:
+    """What lies at a path by its name, or by names that are there: lance, array-record, tar.
+
+    Also ``train.array_record-00001-of-00010``, ``train.array_record*`` and ``a.array_record[0:9]``.
+    Tars are looked for in folders of a directory, too, as far as nothing above them is a table.
+    Compressed ones are tars, of which ``TarDataset`` says what is to be done.
+    """
+    here = path.removeprefix("file://")
+    if path.rstrip("/").endswith(".lance") or os.path.isdir(os.path.join(here, "_versions")):
+        return "lance"
+    levels = _names_below(here) if os.path.isdir(here) else iter([_matches(here)])
+    names = next(levels)
+    if any(map(_RECORDS.search, [path, *names])):
+        return "array-record"
+    for some in chain([[path, *names]], levels):
+        if any(map(_TARS.search, some)):
+            return "tar"
+        if any(map(format_of, some)):
+            return None
+        if any(map(_COMPRESSED_TARS.search, some)):
+            return "tar"
+    return None
+
+
+def _names_below(folder: str) -> Iterator[list[str]]:
+    """Some names of a directory, then some of the directories in it, and so on."""
+    folders = [folder]
+    for _ in range(_LEVELS_LOOKED_AT):
+        found = list(islice(chain.from_iterable(map(_entries, folders)), _ENTRIES_LOOKED_AT))
+        yield [entry.name for entry in found]
+        folders = [one.path for one in found if one.name[0] not in "._" and one.is_dir()]
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except PermissionError:  # who reads it will say so
+        return
+
+
+def _matches(pattern: str) -> list[str]:
+    """Some names of what a glob on this machine matches."""
+    if "://" in pattern or not _MAGIC.search(pattern) or os.path.exists(pattern):
+        return []
+    found = LocalStore().glob(os.path.abspath(os.path.expanduser(pattern)))
+    return [os.path.basename(status.path) for _, status in islice(found, _ENTRIES_LOOKED_AT)]

@@ -1,0 +1,818 @@
+"""Every keyword of the datasets and loaders: its type, default, documentation and check.
+
+A keyword stands in this module once, as an entry of a ``TypedDict``. Its annotation gives the type
+that editors and type checkers see, and an ``Option`` with all else. The class in which it stands is
+the group under which it is listed. Signatures, ``help()`` and the tables of the documentation are
+made from these classes.
+
+    >>> resolve(LoaderOptions, {"num_workers": 2})["prefetch_factor"]
+    2
+"""
+
+import difflib
+import inspect
+import os
+import re
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from multiprocessing.context import BaseContext
+from types import MappingProxyType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from headrace.errors import OptionError, UnknownOptionError
+from headrace.model import SplitStrategy
+
+__all__ = [
+    "ArrayRecordOptions",
+    "ArrowOptions",
+    "BucketOptions",
+    "DatasetOptions",
+    "IcebergOptions",
+    "LanceOptions",
+    "LoaderOptions",
+    "Option",
+    "PaimonOptions",
+    "PathLike",
+    "StructuredOptions",
+    "TarOptions",
+    "VideoFramesOptions",
+    "check_count",
+    "check_together",
+    "documented",
+    "known_options",
+    "options_table",
+    "parse_bytes",
+    "refuse_unknown",
+    "resolve",
+    "split_options",
+]
+
+PathLike = str | os.PathLike[str]
+Paths = PathLike | Sequence[PathLike]
+Bytes = int | str
+"""A number of bytes, or text such as ``"64MiB"``."""
+StorageOptions = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+"""Options of a store, or a function that returns them fresh."""
+PartitionFilter = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""Values of the wanted partitions by column; a list of such mappings for several."""
+RecordDecoder = str | Callable[[bytes], Mapping[str, Any]] | tuple[Callable[..., Any], pa.Schema]
+"""The name of a codec, a function from bytes to a dict, or such a function with its schema."""
+MemberDecoder = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]
+"""All fields (True), some fields by name, or the decoder of each field by name."""
+
+Check = Callable[[str, Any], object]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+# --- checks
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise an OptionError unless ``value`` is an int of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+
+
+def _check_natural(name: str, value: object) -> None:
+    check_count(name, value, least=0)
+
+
+def _check_integer(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionError(f"{name} must be an int, not {value!r}")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise OptionError(f"{name} must be a number of seconds, not {value!r}")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} must be True or False, not {value!r}")
+
+
+def _check_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise OptionError(f"{name} must be callable, not {value!r}")
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{name} must be a mapping, not {value!r}")
+
+
+def _check_path(name: str, value: object) -> None:
+    if not isinstance(value, str | os.PathLike):
+        raise OptionError(f"{name} must be a path, not {value!r}")
+
+
+def _check_strategy(name: str, value: object) -> None:
+    if not isinstance(value, SplitStrategy):
+        raise OptionError(
+            f"{name} must have a method generate(files, num_workers, epoch), which {value!r} "
+            "does not have"
+        )
+
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{p}{b}": 1000 ** (i + 1) for i, p in enumerate("kmgt") for b in ("", "b")},
+    **{f"{p}ib": 1024 ** (i + 1) for i, p in enumerate("kmgt")},
+}
+
+
+def parse_bytes(name: str, value: Bytes) -> int:
+    """Return a number of bytes; ``name`` is the option that an error names.
+
+    >>> parse_bytes("split_bytes", "128MiB"), parse_bytes("split_bytes", "1.5 kB")
+    (134217728, 1500)
+    """
+    given = value
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        if match and match[2].lower() in _UNITS:
+            value = int(Fraction(match[1]) * _UNITS[match[2].lower()])
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise OptionError(
+            f'{name} must be a positive number of bytes, or text such as "64MiB"; got {given!r}'
+        )
+    return value
+
+
+def _check_gap(name: str, value: Bytes) -> None:
+    if value != 0 or isinstance(value, bool):
+        parse_bytes(name, value)
+
+
+# --- the keywords
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of a keyword beside its name and type.
+
+    Attributes:
+        default: The value where none is given.
+        doc: What it does, in a sentence.
+        check: Raises an OptionError for a wrong value. Choices (``Literal``) and flags (``bool``)
+            are checked by their type, and a default needs no check.
+    """
+
+    default: Any
+    doc: str
+    check: Check | None = None
+
+
+class ContentOptions(TypedDict, total=False):
+    """What to read"""
+
+    columns: Annotated[
+        Sequence[str] | None, Option(None, "Names of the columns to read; None reads all of them.")
+    ]
+    filters: Annotated[
+        ds.Expression | Sequence[Any] | None,
+        Option(None, "Rows to keep: a pyarrow expression, or tuples as pandas takes them."),
+    ]
+    on_error: Annotated[
+        Literal["raise", "skip"],
+        Option(
+            "raise",
+            '"skip" leaves out a broken file or chunk, counts it and warns; denied access, changed '
+            "files and faulty filters are errors all the same.",
+        ),
+    ]
+
+
+class OrderOptions(TypedDict, total=False):
+    """Order"""
+
+    shuffle: Annotated[bool, Option(False, "Permute the chunks anew in every epoch.")]
+    shuffle_seed: Annotated[int, Option(42, "Seed of all permutations.", _check_integer)]
+    mix: Annotated[
+        int, Option(1, "Number of chunks whose rows are permuted together.", check_count)
+    ]
+    interleave: Annotated[
+        int, Option(1, "Number of files whose rows are taken in turn; not with mix.", check_count)
+    ]
+    shuffle_buffer_rows: Annotated[
+        int | None,
+        Option(
+            None, "Chooses mix so that at least so many rows are permuted together.", check_count
+        ),
+    ]
+    split_bytes: Annotated[
+        Bytes | None,
+        Option(
+            None,
+            "Size of a chunk, uncompressed, all columns; None: 128 MiB, shared by the chunks that "
+            "are mixed.",
+            parse_bytes,
+        ),
+    ]
+    split_rows: Annotated[
+        int | None, Option(None, "Number of rows in a chunk; wins over split_bytes.", check_count)
+    ]
+    split_strategy: Annotated[
+        SplitStrategy | None,
+        Option(
+            None,
+            "Object with generate(files, num_workers, epoch) that deals the chunks.",
+            _check_strategy,
+        ),
+    ]
+    lanes: Annotated[
+        int | None,
+        Option(
+            None,
+            "Number of streams that batches are dealt to. Fixed, the order is the same for every "
+            "number of workers and ranks that divides it; None: one for each worker of each rank.",
+            check_count,
+        ),
+    ]
+
+
+class BatchOptions(TypedDict, total=False):
+    """Batches"""
+
+    batch_size: Annotated[
+        int, Option(1024, "Number of rows in a batch, across row groups and files.", check_count)
+    ]
+    drop_last: Annotated[bool, Option(False, "Leave out the short batch at the end.")]
+    output_format: Annotated[
+        Literal["torch", "numpy", "arrow", "dict"], Option("torch", "What a batch is made of.")
+    ]
+    nulls: Annotated[
+        str | Mapping[str, Any] | None,
+        Option(
+            None,
+            'What nulls become: {"column": value}, or "mask"; None: NaN in floats, else an error.',
+        ),
+    ]
+    ragged: Annotated[
+        Literal["list", "pad", "offsets", "nested"],
+        Option("list", "What lists of varying length become."),
+    ]
+    transform: Annotated[
+        Callable[[Any], Any] | None,
+        Option(None, "Function that is called with each batch, in the worker.", _check_callable),
+    ]
+    collate_fn: Annotated[
+        Callable[[Any], Any] | None,
+        Option(
+            None,
+            "Function that is called with what transform returned, in the worker.",
+            _check_callable,
+        ),
+    ]
+
+
+class RankOptions(TypedDict, total=False):
+    """Ranks"""
+
+    rank: Annotated[
+        int | None,
+        Option(
+            None,
+            "Number of this process among world_size; None: from accelerator, process_group, "
+            "device_mesh, torch.distributed or the launcher.",
+        ),
+    ]
+    world_size: Annotated[int | None, Option(None, "Number of processes that share the data.")]
+    even: Annotated[
+        Literal["drop", "pad", False] | None,
+        Option(
+            None,
+            'How all ranks take the same number of steps: "drop" leaves out the odd batches at the '
+            'end, "pad" repeats a few rows, False does neither; None: "drop" with several ranks.',
+        ),
+    ]
+    balance: Annotated[
+        Literal["static", "adaptive"],
+        Option(
+            "static",
+            '"adaptive" lets idle workers take chunks of slower ones; the order then depends on '
+            "timing, and every row still comes exactly once.",
+        ),
+    ]
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Reading"""
+
+    prefetch_bytes: Annotated[
+        Bytes, Option("256MiB", "Bytes to read ahead, for the whole process.", parse_bytes)
+    ]
+
+
+class StorageGroup(TypedDict, total=False):
+    """Storage"""
+
+    storage_options: Annotated[
+        StorageOptions | None,
+        Option(
+            None,
+            "Credentials, endpoint and the like, as fsspec users know them, or a function that "
+            "returns them fresh.",
+        ),
+    ]
+    filesystem: Annotated[
+        Any, Option(None, "Filesystem of fsspec or pyarrow, or store of obstore, to use as it is.")
+    ]
+    cache_dir: Annotated[
+        PathLike | None,
+        Option(
+            None,
+            "Local folder that keeps fetched bytes, shared by the processes of the machine.",
+            _check_path,
+        ),
+    ]
+    cache_bytes: Annotated[
+        Bytes | None,
+        Option(None, "Largest size of cache_dir; None: half of what is free.", parse_bytes),
+    ]
+    retries: Annotated[
+        int,
+        Option(10, "Number of times that a failed request is tried again.", _check_natural),
+    ]
+    timeout_s: Annotated[
+        float,
+        Option(
+            30.0,
+            "Seconds that a server may be silent, or send less than 1 KiB a second.",
+            _check_seconds,
+        ),
+    ]
+    max_elapsed_s: Annotated[
+        float,
+        Option(300.0, "Seconds after which a failing request is not tried again.", _check_seconds),
+    ]
+    max_gap_bytes: Annotated[
+        Bytes | None,
+        Option(
+            None,
+            "Bytes between two ranges that are fetched rather than asking twice; None: up to "
+            "1 MiB, at most a sixteenth of all.",
+            _check_gap,
+        ),
+    ]
+    max_request_bytes: Annotated[
+        Bytes, Option("8MiB", "Largest range to ask for in one request.", parse_bytes)
+    ]
+
+
+class DatasetOptions(
+    ContentOptions,
+    OrderOptions,
+    BatchOptions,
+    RankOptions,
+    ReadingOptions,
+    StorageGroup,
+    total=False,
+):
+    """Keywords of every dataset."""
+
+
+class LoaderOptions(TypedDict, total=False):
+    """Workers"""
+
+    num_workers: Annotated[
+        int | None,
+        Option(
+            None,
+            "0: threads of this process; n: n processes; None: processes if transform or "
+            "collate_fn are given, else threads.",
+            _check_natural,
+        ),
+    ]
+    accelerator: Annotated[Any, Option(None, "An accelerate.Accelerator that knows the rank.")]
+    process_group: Annotated[
+        Any, Option(None, "A torch process group whose members share the data.")
+    ]
+    device_mesh: Annotated[
+        Any, Option(None, "A DeviceMesh; its data-parallel dimensions share the data.")
+    ]
+    pin_memory: Annotated[
+        bool, Option(False, "Put batches into pinned memory, as DataLoader does.")
+    ]
+    prefetch_factor: Annotated[
+        int, Option(2, "Number of parcels of batches that a worker may be ahead.", check_count)
+    ]
+    persistent_workers: Annotated[bool, Option(False, "Keep worker processes for the next epoch.")]
+    multiprocessing_context: Annotated[
+        str | BaseContext | None, Option(None, "Start method of worker processes, or a context.")
+    ]
+    timeout: Annotated[
+        float,
+        Option(0, "Seconds to wait for a batch of a worker; 0 waits forever.", _check_seconds),
+    ]
+    worker_init_fn: Annotated[
+        Callable[[int], None] | None,
+        Option(
+            None,
+            "Function that is called in each worker with its number before it reads.",
+            _check_callable,
+        ),
+    ]
+
+
+class StructuredOptions(DatasetOptions, total=False):
+    """Files"""
+
+    schema: Annotated[
+        pa.Schema | None, Option(None, "A pyarrow.Schema instead of the one found in the files.")
+    ]
+    partitioning: Annotated[
+        str | ds.Partitioning | None,
+        Option(None, '"hive", or a pyarrow Partitioning, for columns in paths.'),
+    ]
+    manifest: Annotated[
+        PathLike | None,
+        Option(
+            None,
+            "File that dataset.save_manifest wrote; nothing is listed and no footer is fetched.",
+        ),
+    ]
+    format_options: Annotated[
+        Mapping[str, Any] | None,
+        Option(None, "Read options of CSV, JSON, JSONL and Parquet.", _check_mapping),
+    ]
+    as_files: Annotated[
+        bool,
+        Option(
+            False,
+            "Read the files of a table format (Delta Lake, Hudi, Iceberg, Paimon, Lance) with the "
+            "rows that were deleted from it.",
+        ),
+    ]
+
+
+class ArrowOptions(DatasetOptions, total=False):
+    """Arrow"""
+
+    shard_row_counts: Annotated[
+        Sequence[int] | None,
+        Option(None, "Number of rows of each file, so that no file is opened to count them."),
+    ]
+    schema: Annotated[
+        pa.Schema | None, Option(None, "The schema of the files, so that none is opened for it.")
+    ]
+
+
+class IcebergOptions(DatasetOptions, total=False):
+    """Iceberg"""
+
+    scan_filter: Annotated[
+        Any, Option(None, "A pyiceberg expression; rows that it does not keep are left out.")
+    ]
+    snapshot_id: Annotated[int | None, Option(None, "The snapshot to read.")]
+    tag: Annotated[str | None, Option(None, "Tag of the snapshot to read.")]
+    branch: Annotated[str | None, Option(None, "Branch whose newest snapshot is read.")]
+    as_of: Annotated[
+        datetime | str | int | None,
+        Option(None, "Time whose snapshot is read: a datetime, ISO text, or milliseconds."),
+    ]
+
+
+class PaimonOptions(DatasetOptions, total=False):
+    """Paimon"""
+
+    chunk_size: Annotated[
+        int | None, Option(None, "Another name of split_rows: live rows in a chunk.", check_count)
+    ]
+    partition_filter: Annotated[
+        PartitionFilter | None,
+        Option(None, "Values of the wanted partitions by column; a list for several."),
+    ]
+    snapshot_id: Annotated[int | None, Option(None, "The snapshot to read.")]
+    tag: Annotated[str | None, Option(None, "Tag of the snapshot to read.")]
+    blobs: Annotated[
+        Literal["bytes", "descriptors"],
+        Option("bytes", '"descriptors" gives where blobs lie instead of their bytes.'),
+    ]
+
+
+class LanceOptions(DatasetOptions, total=False):
+    """Lance"""
+
+    version: Annotated[
+        int | str | None, Option(None, "Version to read, by number or tag; None: the newest.")
+    ]
+    batch_readahead: Annotated[
+        int, Option(8, "Number of batches that Lance reads ahead.", check_count)
+    ]
+
+
+class ArrayRecordOptions(DatasetOptions, total=False):
+    """ArrayRecord"""
+
+    decode: Annotated[
+        RecordDecoder | None,
+        Option(
+            None,
+            "How records become rows: the name of a codec, a function from bytes to a dict, or "
+            "such a function with its schema.",
+        ),
+    ]
+    reader_options: Annotated[
+        str | Mapping[str, Any] | None, Option(None, "Options of array_record's reader.")
+    ]
+    high_memory: Annotated[bool, Option(False, "Read each range of records at once.")]
+
+
+class VideoFramesOptions(DatasetOptions, total=False):
+    """Video frames"""
+
+    window_length: Annotated[int, Option(1, "Number of frames in a window.")]
+    frame_skip: Annotated[int, Option(0, "Number of frames to leave out between two frames.")]
+    hop_size: Annotated[int, Option(1, "Number of frames between the starts of two windows.")]
+    min_video_frames: Annotated[
+        int | None, Option(None, "Leave out videos with fewer frames than this.")
+    ]
+    layout: Annotated[str, Option("THWC", "Order of the dimensions of a window.")]
+    resize: Annotated[tuple[int, int] | None, Option(None, "Height and width to bring frames to.")]
+    version: Annotated[
+        int | str | None, Option(None, "Version to read, by number or tag; None: the newest.")
+    ]
+    batch_readahead: Annotated[
+        int, Option(8, "Number of batches that Lance reads ahead.", check_count)
+    ]
+
+
+class TarOptions(DatasetOptions, total=False):
+    """Tar"""
+
+    metadata: Annotated[
+        Paths | None, Option(None, "Where the indexes lie, if not beside the tars.")
+    ]
+    decode: Annotated[
+        MemberDecoder | None,
+        Option(None, "Fields to decode: True, names, or the decoder of each field."),
+    ]
+    load_file_data: Annotated[bool, Option(True, "False reads no payloads, only the index.")]
+    max_file_size: Annotated[
+        Bytes | None, Option(None, "Largest member to read; larger ones are errors.", parse_bytes)
+    ]
+
+
+class BucketOptions(TypedDict, total=False):
+    """Buckets"""
+
+    bucketed: Annotated[bool, Option(False, "Make batches of images of one shape each.")]
+    key: Annotated[str, Option("aspect", "What a bucket has in common.")]
+    target_pixel_area: Annotated[
+        int | None, Option(None, "Number of pixels that images are brought to.")
+    ]
+    target_resolution_multiple: Annotated[
+        int, Option(64, "Multiple that width and height are rounded to.")
+    ]
+    round_to: Annotated[int | None, Option(2, "Number of decimals of the aspect ratio.")]
+
+
+# --- what is known of them
+
+
+_COMMON: tuple[type, ...] = (
+    ContentOptions,
+    OrderOptions,
+    BatchOptions,
+    RankOptions,
+    ReadingOptions,
+    StorageGroup,
+)
+_Known = Mapping[str, tuple[Any, Option, str]]
+_known: dict[type, _Known] = {}
+
+
+def known_options(kind: type) -> _Known:
+    """Return the type, the ``Option`` and the group of each keyword of an options class."""
+    if kind not in _known:
+        hints = get_type_hints(kind, include_extras=True)
+        groups = {name: group for group, names in _groups(kind) for name in names}
+        _known[kind] = {
+            name: (get_args(hint)[0], get_args(hint)[1], groups[name])
+            for name, hint in sorted(hints.items(), key=lambda item: list(groups).index(item[0]))
+        }
+    return _known[kind]
+
+
+def _groups(kind: type) -> Iterator[tuple[str, list[str]]]:
+    """Yield the headings of an options class with their keywords, its own keywords first."""
+    common = {name for group in _COMMON for name in group.__annotations__}
+    own = [name for name in kind.__annotations__ if name not in common]
+    if own:
+        yield kind.__doc__ or "", own
+    for group in _COMMON:
+        shared = [name for name in group.__annotations__ if name in kind.__annotations__]
+        if shared:
+            yield group.__doc__ or "", shared
+
+
+Resolved = TypeVar("Resolved")
+
+
+def resolve(
+    kind: type[Resolved],
+    given: Mapping[str, Any],
+    *,
+    place: str = "create_dataloader",
+    others: Mapping[str, type] = MappingProxyType({}),
+) -> Resolved:
+    """Return all options of a kind: those that were given, checked, and defaults for the others.
+
+    Args:
+        kind: The options class.
+        given: Keywords as the user gave them.
+        place: What was called, for messages.
+        others: Options classes of other calls, by the name of the call. A keyword that belongs to
+            one of them is an error that says so.
+
+    Raises:
+        UnknownOptionError: A keyword does not exist.
+        OptionError: A value is wrong, or two of them contradict each other.
+    """
+    refuse_unknown(given, kind, place=place, others=others)
+    known = known_options(kind)
+    for name, value in given.items():
+        hint, option, _ = known[name]
+        _check(name, value, hint, option)
+    made = {name: option.default for name, (_, option, _) in known.items()} | dict(given)
+    check_together(made)
+    return cast(Resolved, made)
+
+
+def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keywords that belong to ``kind``, and all others."""
+    known = known_options(kind)
+    mine = {name: value for name, value in given.items() if name in known}
+    return mine, {name: value for name, value in given.items() if name not in known}
+
+
+def refuse_unknown(
+    given: Iterable[str],
+    *kinds: type,
+    place: str,
+    others: Mapping[str, type] = MappingProxyType({}),
+) -> None:
+    """Raise an UnknownOptionError for a keyword that none of the kinds has; see ``resolve``."""
+    known = [name for kind in kinds for name in known_options(kind)]
+    for name in given:
+        if name in known:
+            continue
+        text = f"{place} has no keyword {name}"
+        for call, kind in others.items():
+            if name in known_options(kind):
+                raise UnknownOptionError(f"{text}: it belongs to {call}")
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"help({place}) lists all of them"
+        raise UnknownOptionError(f"{text}; {hint}")
+
+
+def _check(name: str, value: Any, hint: Any, option: Option) -> None:
+    if value is option.default or (value is None and type(None) in get_args(hint)):
+        return
+    choices = _choices(hint)
+    if hint is bool:
+        _check_flag(name, value)
+    elif choices is not None:
+        if not any(
+            value is choice or (value == choice and type(value) is type(choice))
+            for choice in choices
+        ):
+            *some, last = [
+                f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices
+            ]
+            raise OptionError(f"{name} must be {', '.join(some)} or {last}, not {value!r}")
+    elif option.check is not None:
+        option.check(name, value)
+
+
+def _choices(hint: Any) -> tuple[Any, ...] | None:
+    """Return the values of a ``Literal``, also of one that may be None."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        found = [_choices(part) for part in get_args(hint)]
+        return next((choices for choices in found if choices is not None), None)
+    return None
+
+
+def check_together(options: Mapping[str, Any]) -> None:
+    """Raise an OptionError if two options contradict each other."""
+    get = options.get
+    if get("mix", 1) > 1 and get("interleave", 1) > 1:
+        raise OptionError(
+            f"mix={get('mix')} and interleave={get('interleave')} exclude each other: the rows of "
+            "a window are either permuted or taken in turn from its files"
+        )
+    if get("shuffle_buffer_rows") is not None:
+        for name in ("mix", "interleave"):
+            if get(name, 1) > 1:
+                raise OptionError(
+                    f"shuffle_buffer_rows={get('shuffle_buffer_rows')} chooses mix, and {name} is "
+                    "given: leave one out"
+                )
+    if get("split_strategy") is not None:
+        for name in ("shuffle", "split_bytes", "split_rows"):
+            if get(name):
+                raise OptionError(
+                    f"{name}={get(name)!r} has no effect beside split_strategy, whose splits are "
+                    "the order; give it to the strategy instead"
+                )
+    if get("cache_bytes") is not None and get("cache_dir") is None:
+        raise OptionError("cache_bytes has no effect without cache_dir")
+    if get("num_workers") == 0 and get("persistent_workers"):
+        raise OptionError(
+            "persistent_workers=True has no effect beside num_workers=0: there are no workers"
+        )
+    if get("process_group") is not None and get("device_mesh") is not None:
+        raise OptionError("process_group and device_mesh both say who shares the data: give one")
+    if get("chunk_size") is not None and get("split_rows") is not None:
+        raise OptionError("chunk_size is another name of split_rows: give one of them")
+
+
+# --- signatures and documentation
+
+
+_MODULES = re.compile(r"\b(?:typing|collections\.abc|os|datetime|\w[\w.]*)\.(?=[A-Z])")
+"""The modules of types, which are left out where a type is shown."""
+
+
+def documented(*kinds: type) -> Callable[[Function], Function]:
+    """Give a function that takes ``**options`` the signature and documentation of its keywords.
+
+    Type checkers see the keywords by ``Unpack``; this is for ``help()``, ``inspect.signature`` and
+    notebooks.
+    """
+
+    def document(function: Function) -> Function:
+        plain = inspect.signature(function)
+        own = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        keywords = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hint
+            )
+            for kind in kinds
+            for name, (hint, option, _) in known_options(kind).items()
+            if name not in plain.parameters
+        ]
+        function.__signature__ = plain.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        text = inspect.cleandoc(function.__doc__ or "")
+        function.__doc__ = "\n\n".join([text, *(_listing(kind) for kind in kinds)])
+        return function
+
+    return document
+
+
+def _listing(kind: type) -> str:
+    """Return the keywords of a kind as the section of a docstring."""
+    lines, heading = [], ""
+    for name, (hint, option, group) in known_options(kind).items():
+        if group != heading:
+            lines.append(f"{group}:")
+            heading = group
+        text = f"{name} ({_type_name(hint)}, default {option.default!r}): {option.doc}"
+        lines += textwrap.wrap(text, 88, initial_indent="    ", subsequent_indent="        ")
+    return "\n".join(lines)
+
+
+def _type_name(hint: Any) -> str:
+    choices = _choices(hint)
+    if choices is not None:
+        return " | ".join(map(repr, choices))
+    name = hint.__name__ if isinstance(hint, type) else str(hint)
+    return _MODULES.sub("", name)
+
+
+def options_table(*kinds: type) -> str:
+    """Return the keywords of options classes as a Markdown table."""
+    lines = ["| keyword | default | meaning |", "|---|---|---|"]
+    for kind in kinds:
+        heading = ""
+        for name, (_, option, group) in known_options(kind).items():
+            if group != heading:
+                lines.append(f"| **{group}** | | |")
+                heading = group
+            default = f'"{option.default}"' if isinstance(option.default, str) else option.default
+            doc = option.doc.replace("|", r"\|")
+            lines.append(f"| `{name}` | `{default}` | {doc} |")
+    return "\n".join(lines)

@@ -1,0 +1,197 @@
+"""Keywords: what is refused and how, and what signatures and documentation show of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import pydoc
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from torch.utils.data import DataLoader
+
+import headrace
+from headrace import OptionError, StructuredDataset, TarDataset, UnknownOptionError, options
+from headrace.options import parse_bytes
+
+ROOT = Path(__file__).parents[1]
+DATASETS = [
+    headrace.StructuredDataset,
+    headrace.ArrowDataset,
+    headrace.ArrayRecordDataset,
+    headrace.VideoFramesDataset,
+    headrace.TarDataset,
+    headrace.IcebergDataset,
+    headrace.PaimonDataset,
+    headrace.LanceDataset,
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pq.write_table(pa.table({"id": range(100)}), tmp_path / "a.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize("error", [UnknownOptionError, OptionError, TypeError])
+def test_a_misspelt_keyword_names_the_right_one(folder: Path, error: type[Exception]) -> None:
+    with pytest.raises(error, match="StructuredDataset has no keyword batch_sise; did you mean"):
+        StructuredDataset(folder, batch_sise=8)  # type: ignore[call-arg]
+    with pytest.raises(error, match=r"did you mean num_workers"):
+        StructuredDataset.create_dataloader(folder, num_worker=2)  # type: ignore[call-arg]
+
+
+def test_a_keyword_of_another_call_says_where_it_belongs(folder: Path) -> None:
+    with pytest.raises(UnknownOptionError, match=r"num_workers: it belongs to .*loader"):
+        StructuredDataset(folder, num_workers=2)  # type: ignore[call-arg]
+    with pytest.raises(UnknownOptionError, match=r"batch_size: it belongs to StructuredDataset"):
+        StructuredDataset(folder).loader(batch_size=2)  # type: ignore[call-arg]
+
+
+def test_no_message_names_an_internal_class(folder: Path) -> None:
+    with pytest.raises(UnknownOptionError) as caught:
+        StructuredDataset.create_dataloader(folder, nonsense_that_is_like_nothing=1)  # type: ignore[call-arg]
+    assert "Options" not in str(caught.value)
+    assert "__init__" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"output_format": "pandas"}, '"torch", "numpy", "arrow" or "dict", not'),
+        ({"on_error": "ignore"}, '"raise" or "skip"'),
+        ({"shuffle": 1}, "True or False"),
+        ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": True}, "at least 1"),
+        ({"even": True}, '"drop", "pad" or False'),
+        ({"prefetch_bytes": "lots"}, "number of bytes"),
+        ({"transform": 3}, "callable"),
+        ({"timeout_s": "soon"}, "seconds"),
+        ({"num_workers": -1}, "at least 0"),
+        ({"mix": 2, "interleave": 2}, "exclude each other"),
+        ({"shuffle_buffer_rows": 10, "mix": 2}, "leave one out"),
+        ({"cache_bytes": "1GiB"}, "without cache_dir"),
+        ({"num_workers": 0, "persistent_workers": True}, "no workers"),
+        ({"process_group": object(), "device_mesh": object()}, "give one"),
+    ],
+)
+def test_wrong_values_and_contradictions(folder: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        StructuredDataset.create_dataloader(folder, **given)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_keyword_is_in_signatures_and_help(dataset: Any) -> None:
+    own, of_loader = (
+        options.known_options(kind) for kind in (dataset.options_class, options.LoaderOptions)
+    )
+    constructor = inspect.signature(dataset).parameters
+    assert set(own) <= set(constructor)
+    assert set(of_loader).isdisjoint(constructor)
+    assert set(own) | set(of_loader) <= set(inspect.signature(dataset.create_dataloader).parameters)
+    shown = " ".join(pydoc.render_doc(dataset.create_dataloader, renderer=pydoc.plaintext).split())
+    for name, (_, option, group) in {**own, **of_loader}.items():
+        assert f"{name} (" in shown
+        assert option.doc in shown
+        assert group
+        assert option.doc.endswith(".")
+    for parameter in constructor.values():
+        assert parameter.kind is not parameter.VAR_KEYWORD
+
+
+def test_a_dataset_makes_loaders_of_its_own(folder: Path) -> None:
+    dataset = headrace.open(folder, batch_size=30)
+    first = dataset.loader()
+    second = dataset.loader(num_workers=0)
+    assert first.dataset is dataset
+    assert second.dataset is not dataset
+    ids = [batch["id"].tolist() for batch in first]
+    assert [len(some) for some in ids] == [30, 30, 30, 10]
+    assert dataset.epoch == 1
+    assert second.dataset.epoch == 0  # type: ignore[attr-defined]
+    assert [batch["id"].tolist() for batch in second] == ids
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_would_make_batches_of_batches_is_refused(folder: Path, workers: int) -> None:
+    dataset = StructuredDataset(folder, batch_size=10)
+    with pytest.raises(OptionError, match="batch_size=None"):
+        list(DataLoader(dataset, batch_size=8, num_workers=workers))
+    whole = DataLoader(dataset, batch_size=None, num_workers=workers)
+    assert sum(len(batch["id"]) for batch in whole) == 100
+
+
+def test_buckets_are_keywords_of_the_loader_only(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no effect without bucketed=True"):
+        TarDataset.create_dataloader(tmp_path, key="aspect")
+
+
+def _tables() -> ModuleType:
+    path = ROOT / "scripts" / "write_keyword_tables.py"
+    spec = importlib.util.spec_from_file_location("write_keyword_tables", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_tables_of_keywords_are_those_of_the_code(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert _tables().written(text) == text, "run: python scripts/write_keyword_tables.py"
+
+
+def test_the_readme_has_all_keywords() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for kind in (options.StructuredOptions, options.LoaderOptions):
+        assert all(f"| `{name}` |" in text for name in options.known_options(kind))
+
+
+# --- sizes as people write them
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (1, 1),
+        (10**30, 10**30),
+        ("1", 1),
+        ("64 B", 64),
+        ("1k", 1000),
+        ("1KB", 1000),
+        ("1kib", 1024),
+        (" 128MiB ", 128 << 20),
+        ("1.5 kB", 1500),
+        ("0.5GiB", 1 << 29),
+        ("2TB", 2 * 10**12),
+        ("3 TiB", 3 << 40),
+        ("9007199254740993", 2**53 + 1),
+        ("0.1kB", 100),
+    ],
+)
+def test_sizes(text: int | str, size: int) -> None:
+    assert parse_bytes("split_bytes", text) == size
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [0, -1, True, 1.5, None, "", "MiB", "1 MiBs", "-1", "1e6", "0", "0.5B", "1..5k", "1,5k", [1]],
+)
+def test_what_is_no_size_is_named(wrong: Any) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_bytes("prefetch_bytes", wrong)
+    assert "prefetch_bytes" in str(caught.value)
+    assert repr(wrong) in str(caught.value)
+
+
+def test_an_absurd_size_is_no_crash() -> None:
+    assert parse_bytes("split_bytes", "9" * 400) == int("9" * 400)
