@@ -17,9 +17,12 @@ import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
 from headrace.access import Backend, RowDataset
+from headrace.access.streaming import BackendRows
 from headrace.convert import Converter
+from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.formats.discovered import Discovered
+from headrace.formats.reader import TabularReader
 from headrace.loader.board import Board
 from headrace.loader.bookmark import Bookmark
 from headrace.loader.claims import Claims
@@ -82,6 +85,7 @@ class TabularDataset(IterableDataset[Any]):
                 settings.output_format,
                 nulls=settings.nulls,
                 ragged=settings.ragged,
+                kinds=_kinds_of(found),
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
@@ -122,6 +126,11 @@ class TabularDataset(IterableDataset[Any]):
     def schema(self) -> pa.Schema:
         """Columns and Arrow types of what comes out."""
         return self._found.reader.schema
+
+    @property
+    def reader(self) -> TabularReader:
+        """Reads chunks of the files into tables that hold all of their values."""
+        return self._found.reader
 
     @property
     def format(self) -> str:
@@ -336,6 +345,12 @@ class TabularDataset(IterableDataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
+
+
+def _kinds_of(found: Discovered) -> Kinds:
+    """What columns hold that a backend has decoded; no column of files is of such a kind."""
+    rows = found.reader.rows
+    return rows.backend.kinds if isinstance(rows, BackendRows) else {}
 
 
 def _fingerprint(found: Discovered, order: OrderOptions) -> Fingerprint:

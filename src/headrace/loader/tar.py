@@ -179,6 +179,10 @@ def _copying_once(pipeline: Pipeline, settings: Settings) -> Pipeline:
         read_schema=read_schema,
     )
     converter = Converter(
-        schema, settings.output_format, nulls=settings.nulls, ragged=settings.ragged
+        schema,
+        settings.output_format,
+        nulls=settings.nulls,
+        ragged=settings.ragged,
+        kinds=lending.kinds,
     )
     return replace(pipeline, reader=reader, converter=converter)
