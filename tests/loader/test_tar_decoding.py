@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sample_tars import SIZES, npy, picture, sample, write_samples, write_tar
+from sample_tars import SIZES, huge_jpeg, npy, picture, sample, write_samples, write_tar
 from torch.utils.data import DataLoader
 
 from headrace import (
@@ -119,6 +119,7 @@ def test_arrow_keeps_npy_and_text(folder: Path) -> None:
     [
         ("png", b"no picture", "image"),
         ("png", picture(1, (500, 500))[:200], "image"),
+        ("png", huge_jpeg(30_000, 30_000), "30000 x 30000 pixels exceeds limit"),
         ("json", b"{", "."),
         ("json", b"\xff\xfe\xff", "."),
         ("cls", b"seven", "seven"),
@@ -131,6 +132,7 @@ def test_arrow_keeps_npy_and_text(folder: Path) -> None:
     ids=[
         "no image",
         "half an image",
+        "huge image",
         "half json",
         "no text",
         "no number",
