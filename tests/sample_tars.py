@@ -32,6 +32,14 @@ def picture(number: int, size: tuple[int, int], kind: str = "PNG") -> bytes:
     return stream.getvalue()
 
 
+def huge_jpeg(width: int, height: int) -> bytes:
+    """A JPEG of a few hundred bytes that claims to have so many pixels."""
+    data = bytearray(picture(1, (16, 16), "JPEG"))
+    place = data.index(b"\xff\xc0") + 5
+    data[place : place + 4] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    return bytes(data)
+
+
 def npy(values: np.ndarray) -> bytes:
     stream = BytesIO()
     np.save(stream, values)

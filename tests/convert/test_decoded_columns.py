@@ -13,7 +13,7 @@ import torch
 from sample_tars import npy
 
 from headrace.convert import Block, Converter
-from headrace.convert.decoded import JSON, NPY, PICKLE, decoded_field, npy_array, npy_header
+from headrace.convert.decoded import Kind, npy_array, npy_header
 from headrace.convert.packing import pack, unpack
 from headrace.errors import ConversionError, OptionError
 
@@ -23,10 +23,11 @@ SHAPES = [np.arange(3 * (i + 1), dtype=np.uint8).reshape(3, -1) for i in range(5
 
 def arrays_table(arrays: list[np.ndarray | None]) -> pa.Table:
     column = pa.array([None if one is None else npy(one) for one in arrays], pa.large_binary())
-    return pa.Table.from_arrays([column], schema=pa.schema([decoded_field("a", NPY)]))
+    return pa.table({"a": column})
 
 
 def block_of(table: pa.Table, output_format: str = "torch", **options: Any) -> Block:
+    options.setdefault("kinds", {"a": Kind.NPY})
     return Converter(table.schema, output_format, **options).convert(table)
 
 
@@ -81,9 +82,7 @@ def test_numbers_that_torch_has_no_type_for() -> None:
     assert batch["a"][0].dtype == np.longdouble
     late = b"{'shape': (1,), 'fortran_order': False, 'descr': '<u8'}"  # not where numpy has it
     stored = np.lib.format.magic(1, 0) + len(late).to_bytes(2, "little") + late + b"\xff" * 8
-    table = pa.Table.from_arrays(
-        [pa.array([stored], pa.large_binary())], schema=pa.schema([decoded_field("a", NPY)])
-    )
+    table = pa.table({"a": pa.array([stored], pa.large_binary())})
     with pytest.raises(ConversionError, match="18446744073709551615"):
         list(block_of(table).batches(1))
 
@@ -106,8 +105,8 @@ def test_json_and_objects(output_format: str) -> None:
     said: list[Any] = [{"a": 1, "b": [1, 2]}, [3], "text"]
     texts = pa.array([json.dumps(one) for one in said], pa.large_string())
     kept = pa.array([pickle.dumps(one) for one in said], pa.large_binary())
-    schema = pa.schema([decoded_field("json", JSON), decoded_field("object", PICKLE)])
-    block = block_of(pa.Table.from_arrays([texts, kept], schema=schema), output_format)
+    kinds = {"json": Kind.JSON, "object": Kind.PICKLE}
+    block = block_of(pa.table({"json": texts, "object": kept}), output_format, kinds=kinds)
     (batch,) = block.batches(3)
     assert list(batch["json"]) == list(batch["object"]) == said
     if output_format == "torch":

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.convert import Block, Converter
-from headrace.convert.decoded import HELD, decoded_field
-from headrace.convert.lent import held_array
+from headrace.convert.decoded import Kind
+from headrace.convert.lent import LENT_TYPE, held_array
 from headrace.convert.packing import EndToEnd, pack, unpack
 from headrace.errors import ConversionError
 
-SCHEMA = pa.schema([decoded_field("data", HELD)])
+SCHEMA = pa.schema([pa.field("data", LENT_TYPE)])
+KINDS = {"data": Kind.HELD}
 
 
 class Owned(bytearray):
@@ -30,7 +31,7 @@ def table_of(parts: list[bytes | None]) -> pa.Table:
 
 
 def block_of(parts: list[bytes | None], **options: Any) -> Block:
-    return Converter(SCHEMA, **options).convert(table_of(parts))
+    return Converter(SCHEMA, kinds=KINDS, **options).convert(table_of(parts))
 
 
 def values(block: Block, size: int = 3) -> list[Any]:
@@ -79,7 +80,7 @@ def test_objects_live_as_long_as_something_is_made_of_them() -> None:
     del owned
     gc.collect()
     assert seen() is not None
-    block = Converter(SCHEMA).convert(table).slice(0, 1)
+    block = Converter(SCHEMA, kinds=KINDS).convert(table).slice(0, 1)
     del table
     gc.collect()
     assert values(block) == [b"owned"]

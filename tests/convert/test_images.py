@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
+from sample_tars import huge_jpeg
 from warm_interpreters import WarmProcess
 
 from headrace.convert.images import _jpeg_pixels, decode_image
@@ -187,3 +188,51 @@ def test_a_process_that_is_forked_while_another_thread_imports_decodes_too(tmp_p
     with WarmProcess("-c", FORKED_DURING_AN_IMPORT, tmp_path) as process:
         ended = process.finish(timeout_s=60)
     assert (ended.stdout, ended.stderr) == ("(3, 20, 30) 3\n", "")
+
+
+BEYOND_THE_LIMIT = """
+import resource, sys
+from pathlib import Path
+from headrace.convert.images import decode_image
+from headrace.errors import ReadError
+
+data = Path(sys.argv[1]).read_bytes()
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+most = pages * resource.getpagesize() + (4 << 30)  # of which 12 would be needed
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+try:
+    decode_image(data)
+except ReadError as error:
+    print(error)
+"""
+
+
+def test_a_jpeg_that_claims_to_be_huge_takes_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(huge_jpeg(65_500, 65_500))
+    with WarmProcess("-c", BEYOND_THE_LIMIT, tmp_path / "a.jpg") as process:
+        ended = process.finish(timeout_s=60)
+    assert "65500 x 65500 pixels exceeds limit of 178956970 pixels" in ended.stdout
+
+
+def test_the_limit_is_that_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(Image.fromarray(PIXELS), "JPEG")
+    for limit in (300, 600, None):  # of 20 x 30 pixels
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        assert decode_image(data).shape == (3, 20, 30)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 299)
+    with pytest.raises(ReadError, match="30 x 20 pixels exceeds limit of 598 pixels"):
+        decode_image(data)
+
+
+def test_without_pillow_its_limit_holds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = huge_jpeg(20_000, 20_000)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ReadError, match="20000 x 20000 pixels exceeds limit of 178956970"):
+        decode_image(data)
+
+
+def test_postscript_is_not_run() -> None:
+    """Pillow would give it to Ghostscript."""
+    data = encoded(Image.fromarray(PIXELS), "EPS")
+    with pytest.raises(ReadError, match="PostScript"):
+        decode_image(data)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sample_tars import SIZES, npy, picture, sample, write_samples, write_tar
+from sample_tars import SIZES, huge_jpeg, npy, picture, sample, write_samples, write_tar
 from torch.utils.data import DataLoader
 
 from headrace import (
@@ -119,6 +119,7 @@ def test_arrow_keeps_npy_and_text(folder: Path) -> None:
     [
         ("png", b"no picture", "image"),
         ("png", picture(1, (500, 500))[:200], "image"),
+        ("png", huge_jpeg(30_000, 30_000), "30000 x 30000 pixels exceeds limit"),
         ("json", b"{", "."),
         ("json", b"\xff\xfe\xff", "."),
         ("cls", b"seven", "seven"),
@@ -131,6 +132,7 @@ def test_arrow_keeps_npy_and_text(folder: Path) -> None:
     ids=[
         "no image",
         "half an image",
+        "huge image",
         "half json",
         "no text",
         "no number",
@@ -209,3 +211,25 @@ def test_missing_fields_of_what_is_decoded(tmp_path: Path) -> None:
     row = TarDataset(tmp_path, decode=True, nulls={"png": None}).rows[1]
     assert row["png"] is None
     assert int(row["cls"]) == 2
+
+
+def stored_text(row: dict[str, Any]) -> dict[str, Any]:
+    return {"npy": row["txt"]}
+
+
+@pytest.mark.parametrize("output_format", ["torch", "dict"])
+def test_copies_of_rows_in_memory_are_decoded_alike(folder: Path, output_format: str) -> None:
+    decode = {"npy": "npy", "cls": as_vector, "json": "json", "txt": "bytes"}
+    dataset = TarDataset(folder, decode=decode, output_format=output_format)
+    rows = dataset.rows.select_columns(["npy", "cls", "json", "txt"])
+    expected = frozen(rows.batch([3, 1]))
+    assert frozen(rows.flatten().batch([3, 1])) == expected
+    assert frozen(rows[1:].flatten().select([2, 0]).batch([0, 1])) == expected
+    more = rows.rename_column("npy", "array").add_column("one", [1] * len(rows))
+    batch = more.batch([3, 1])
+    assert frozen({"npy": batch.pop("array"), **batch}) == frozen(
+        {**rows.batch([3, 1]), "one": batch["one"]}
+    )
+    replaced = rows.map(stored_text).batch([3, 1])
+    assert list(replaced["npy"]) == ["ä 3".encode(), "ä 1".encode()]  # which are no arrays
+    assert frozen({**replaced, "npy": None}) == frozen({**rows.batch([3, 1]), "npy": None})

@@ -120,6 +120,7 @@ def of_http(url: str) -> dict[str, Case]:
             f"{file}?X-Amz-Credential={KEY}&X-Amz-Signature={TOKEN}&X-Amz-Security-Token={TOKEN}",
             {"token": TOKEN},
         ),
+        "unknown parameter": Case([f"{file}?code={quote(SECRET)}&raw=1"], {"token": TOKEN}),
         "signature of Azure": Case([f"{file}?sv=1&sp=r&sig={quote(SECRET)}"], {"token": TOKEN}),
         "token as user": Case(
             f"http://{TOKEN}@{host}/d", {"headers": {"Authorization": f"Bearer {TOKEN}"}}

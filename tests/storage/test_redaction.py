@@ -12,7 +12,20 @@ from headrace.storage.redaction import Redaction, has_secret, public_url, withou
     [
         ("http://me:pw@h/x", "http://***@h/x"),
         ("http://me:p@w@h/x", "http://***@h/x"),
-        ("http://tok@h/x?a=1&sig=b&c=2", "http://***@h/x?a=1&sig=***&c=2"),
+        ("http://tok@h/x?id=1&sig=b&page=2", "http://***@h/x?id=1&sig=***&page=2"),
+        (
+            "http://h/x?code=a&hmac=b&session=c&k=d",
+            "http://h/x?code=***&hmac=***&session=***&k=***",
+        ),
+        ("http://h/x?c%6Fde=a&[k]=b&a.b=c", "http://h/x?c%6Fde=***&[k]=***&a.b=***"),
+        ("http://h/x?code=a,b, http://h/y", "http://h/x?code=***, http://h/y"),
+        ("http://h/x?page=1;code=a", "http://h/x?page=***"),
+        ("http://h/x?file=http%3A%2F%2Fme%3Apw%40h", "http://h/x?file=***"),
+        ("http://h/x?file=http%3A%2F%2Fh%3Fk%3Da", "http://h/x?file=***"),
+        ("GET /x?k=a HTTP/1.1", "GET /x?k=*** HTTP/1.1"),
+        ("'/x?page=1&amp;k=a'", "'/x?page=1&amp;k=***'"),
+        ("webdav://h/x?k=a", "webdav://h/x?k=***"),
+        ("s3://b/x,https://h/x?k=a", "s3://b/x,https://h/x?k=***"),
         ("GET /x?X-Amz-Signature=b&X-Amz-Security-Token=c done", None),
         (
             "http://h/x?OSSAccessKeyId=b&security-token=c",
@@ -43,6 +56,10 @@ def test_what_is_hidden(text: str, shown: str | None) -> None:
         "az://c@account.blob.core.windows.net/d",
         "hf://datasets/o/n@refs/convert/parquet/x",
         "https://h/d?page=2&sort=key",
+        "https://h/d?versionId=Ab.c-1&download=1&raw=true&dl=1&file=a/b.parquet",
+        "https://h/d/year=202?/month=1/*.parquet",
+        "https://h/d/part-?.parquet",
+        "s3://b/run-?-lr=1/x.parquet",
         "mail me@there, or see http://h/x, and y@z",
     ],
 )
@@ -52,7 +69,8 @@ def test_what_is_shown(text: str) -> None:
 
 
 def test_urls_that_are_shown() -> None:
-    assert public_url("https://u:p@h:1/a%20b?x=1&sig=2&sv=3&y=4#f") == "https://h:1/a%20b?x=1&y=4"
+    assert public_url("https://u:p@h:1/a%20b?id=1&sig=2&sv=3&v=4#f") == "https://h:1/a%20b?id=1&v=4"
+    assert public_url("https://h/a?code=1&raw=1&k=2") == "https://h/a?raw=1"
     assert public_url("https://h/a?X-Amz-Date=1&X-Amz-Signature=2") == "https://h/a"
 
 
@@ -66,12 +84,12 @@ def test_parts_of_secrets_are_hidden() -> None:
             "sas_token": "sv=1&sig=q%2Fr%3D",
             "auth": ("user", "pass word"),
             "token": {"private_key": pem},
-            "url": "https://me:p%40ss@host/x",
+            "url": "https://me:p%40ss@host/x?code=c%2Fde&page=here",
             "endpoint_url": "http://here",
             "region": "us-east-1",
         }
     )
-    for secret in ("a/b+c==", "a%2Fb%2Bc%3D%3D", "q/r=", "q%2Fr%3D", "pass word", "p@ss"):
+    for secret in ("a/b+c==", "a%2Fb%2Bc%3D%3D", "q/r=", "q%2Fr%3D", "pass word", "p@ss", "c/de"):
         assert secret not in hide(f"so {secret} is"), secret
     assert "MIIEvQIBADANBgkqhkiG9w0B" not in hide("bad line MIIEvQIBADANBgkqhkiG9w0B!")
     assert "dXNlcjpwYXNzIHdvcmQ" not in hide("Basic dXNlcjpwYXNzIHdvcmQ=")

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.convert.decoded import Kinds
 from headrace.errors import SchemaError
 from headrace.model import Int64Array, computed_once
 from headrace.plan import ROW_ORDER, permutation
@@ -75,6 +76,11 @@ class Backend(ABC):
     @property
     def given(self) -> Mapping[str, Any]:
         """Functions of the user that reading calls, by how he named them."""
+        return {}
+
+    @property
+    def kinds(self) -> Kinds:
+        """What columns hold that this backend has decoded, where their types do not tell."""
         return {}
 
     def through(self, store: Store) -> Backend:

@@ -14,7 +14,7 @@ from headrace import StructuredDataset, TarDataset
 from headrace.cli.command import Command
 from headrace.convert.dense import dense_type
 from headrace.loader.datasets import kind_of
-from headrace.storage.redaction import has_secret, public_url
+from headrace.storage.access import shown_location
 
 __all__ = ["INSPECT", "Column", "Report", "examine"]
 
@@ -55,7 +55,7 @@ def examine(location: str, *, format: str | None = None, batch_size: int = 1024)
     groups = [file.row_groups for file in dataset.files]
     rows = dataset.num_rows
     return Report(
-        location=public_url(location) if has_secret(location) else location,
+        location=shown_location(location),
         format=dataset.format,
         files=len(dataset.files),
         size_bytes=None if None in sizes else sum(size or 0 for size in sizes),

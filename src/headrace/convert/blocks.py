@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.convert.columns import Column, Rows, StructColumn
-from headrace.convert.decoded import decoded_kind, python_values
+from headrace.convert.decoded import Kinds, python_values
 from headrace.errors import ConversionError
 from headrace.matrices import rows_at
 
@@ -144,6 +144,8 @@ class ArrowBlock(Block):
 
     table: pa.Table
     as_python: bool
+    kinds: Kinds = field(default_factory=dict)
+    """of columns whose Python values are not those of their Arrow types"""
 
     @property
     def num_rows(self) -> int:
@@ -154,17 +156,18 @@ class ArrowBlock(Block):
         return int(self.table.nbytes)
 
     def slice(self, start: int, length: int) -> ArrowBlock:
-        return ArrowBlock(self.table.slice(start, length), self.as_python)
+        return replace(self, table=self.table.slice(start, length))
 
     def take(self, rows: npt.NDArray[np.int64]) -> ArrowBlock:
         if self.table.num_columns == 0:
             return self.slice(0, len(rows))
-        return ArrowBlock(rows_at(self.table, rows), self.as_python)
+        return replace(self, table=rows_at(self.table, rows))
 
     def batches(self, batch_size: int) -> Iterator[Any]:
         starts = range(0, self.num_rows, batch_size)
         if self.as_python:
-            yield from (_python_values(self.table.slice(start, batch_size)) for start in starts)
+            for start in starts:
+                yield _python_values(self.table.slice(start, batch_size), self.kinds)
             return
         whole = _whole_batch(self.table)
         for start in starts:
@@ -184,7 +187,7 @@ class ArrowBlock(Block):
 
     @classmethod
     def joined(cls, blocks: Sequence[ArrowBlock]) -> ArrowBlock:
-        return cls(pa.concat_tables([block.table for block in blocks]), blocks[0].as_python)
+        return replace(blocks[0], table=pa.concat_tables([block.table for block in blocks]))
 
 
 def _whole_batch(table: pa.Table) -> pa.RecordBatch | None:
@@ -217,22 +220,19 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0]
 
 
-def _python_values(rows: pa.Table) -> dict[str, list[Any]]:
+def _python_values(rows: pa.Table, kinds: Kinds) -> dict[str, list[Any]]:
     return {
-        field.name: _to_pylist(field, column)
-        for field, column in zip(rows.schema, rows.columns, strict=True)
+        name: python_values(column, kinds[name]) if name in kinds else _to_pylist(name, column)
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
     }
 
 
-def _to_pylist(field: pa.Field, column: pa.ChunkedArray) -> list[Any]:
-    kind = decoded_kind(field)
-    if kind is not None:
-        return python_values(column, kind)
+def _to_pylist(name: str, column: pa.ChunkedArray) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:  # nanoseconds, or a year beyond 9999
         raise ConversionError(
-            f"column {field.name!r} ({column.type}) holds a value that Python has no object for: "
+            f"column {name!r} ({column.type}) holds a value that Python has no object for: "
             f"{error}; "
             'give it another type in schema=, or read with output_format="arrow"'
         ) from error

@@ -13,6 +13,7 @@ import torch
 from headrace.convert.blocks import ArrowBlock, Block, ColumnBlock
 from headrace.convert.builders import Builder, DenseBuilder, ObjectBuilder, rebuild
 from headrace.convert.columns import Column, StructColumn
+from headrace.convert.decoded import Kinds
 from headrace.convert.fields import FieldPlanner, field_paths
 from headrace.convert.memory import contiguous
 from headrace.convert.nulls import Remedies
@@ -39,14 +40,26 @@ class Converter:
         *,
         nulls: str | Mapping[str, Any] | None = None,
         ragged: str = "list",
+        kinds: Kinds | None = None,
     ) -> None:
+        """Decide what each column becomes.
+
+        Args:
+            schema: The columns of the tables that will be converted.
+            output_format: One of "torch", "numpy", "arrow" and "dict".
+            nulls: What stands for nulls, for all columns or by column.
+            ragged: The form of columns of lists of different lengths.
+            kinds: What columns hold that their source has decoded, by name. It comes from the
+                source and the options of the user, never from what is read.
+        """
         _check_options(output_format, nulls, ragged)
         self.schema = schema
         self.output_format = output_format
+        self.kinds: Kinds = dict(kinds or {})
         self._builders: tuple[Builder, ...] = ()
         if output_format in ("torch", "numpy"):
             remedies = Remedies.parse(nulls, field_paths(list(schema)))
-            planner = FieldPlanner(output_format == "torch", ragged, remedies)
+            planner = FieldPlanner(output_format == "torch", ragged, remedies, self.kinds)
             self._builders = planner.plan(list(schema))
         elif output_format == "dict" and len(set(schema.names)) < len(schema.names):
             raise SchemaError(
@@ -61,7 +74,7 @@ class Converter:
         if self.output_format in ("arrow", "dict"):
             if table.num_columns:  # a table of no columns would forget its rows
                 table = pa.Table.from_arrays(table.columns, schema=self.schema)
-            return ArrowBlock(table, self.output_format == "dict")
+            return ArrowBlock(table, self.output_format == "dict", self.kinds)
         return self.convert_columns(table.columns, table.num_rows)
 
     @property

@@ -1,15 +1,18 @@
 """Columns of what Arrow has no type for: arrays of any shape, JSON, Python objects.
 
-They are stored as bytes or text, and metadata of their fields says of what. Batches hold the values
-themselves, made when a batch is cut; arrays of one shape and type are stacked.
+They are stored as bytes or text. What they stand for is passed beside the schema, as a mapping of
+column names to kinds: the source that made the columns gives it to the converter. A schema cannot
+say it, so that a file cannot ask for its bytes to be unpickled. Batches hold the values themselves,
+made when a batch is cut; arrays of one shape and type are stacked.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from io import BytesIO
 from tokenize import TokenError
@@ -30,50 +33,45 @@ from headrace.convert.objects import object_array
 from headrace.errors import OptionError
 
 __all__ = [
-    "HELD",
-    "JSON",
-    "LENT",
-    "NPY",
-    "PICKLE",
+    "STORED_TYPES",
     "DecodedBuilder",
     "DecodedColumn",
-    "decoded_field",
-    "decoded_kind",
+    "Kind",
+    "Kinds",
     "npy_array",
     "npy_header",
     "python_values",
     "together",
 ]
 
-JSON, NPY, PICKLE, LENT, HELD = "json", "npy", "pickle", "lent", "held"
-_KIND = b"headrace.decoded"
-_TYPES = {
-    JSON: pa.large_string(),
-    NPY: pa.large_binary(),
-    PICKLE: pa.large_binary(),
-    LENT: LENT_TYPE,
-    HELD: LENT_TYPE,
+
+class Kind(Enum):
+    """What the values of a column stand for, other than what their Arrow type says."""
+
+    JSON = "JSON text"
+    NPY = "the bytes of .npy files"
+    PICKLE = "what a function of the user returned, pickled by this library for its own processes"
+    LENT = "positions of bytes in files that are mapped"
+    HELD = "positions of bytes in objects of this process"
+
+
+Kinds = Mapping[str, Kind]
+"""the kinds of columns by their names; columns without one are what their types say"""
+
+STORED_TYPES = {
+    Kind.JSON: pa.large_string(),
+    Kind.NPY: pa.large_binary(),
+    Kind.PICKLE: pa.large_binary(),
+    Kind.LENT: LENT_TYPE,
+    Kind.HELD: LENT_TYPE,
 }
+"""the Arrow types of columns of each kind"""
 _MAGIC = b"\x93NUMPY"
 _SHORT = 10
 """bytes before the header of a .npy of version 1; later ones have two more"""
 _MOST = np.iinfo(np.int64).max
 _DESCRIBED = 32
 """bytes of a .npy of numpy in which the type of its numbers stands"""
-
-
-def decoded_field(name: str, kind: str) -> pa.Field:
-    """The field of a column of values of a kind.
-
-    JSON text, .npy files, pickles, and bytes that are lent: in files, or in objects held for it.
-    """
-    return pa.field(name, _TYPES[kind], metadata={_KIND: kind})
-
-
-def decoded_kind(field: pa.Field) -> str | None:
-    """What ``decoded_field`` was told; None for every other field."""
-    kind = (field.metadata or {}).get(_KIND)
-    return None if kind is None else kind.decode()
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
@@ -131,13 +129,13 @@ def _parsed(head: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any], bool]:
     return len(head), shape, dtype, fortran
 
 
-def python_values(values: pa.Array | pa.ChunkedArray, kind: str) -> list[Any]:
+def python_values(values: pa.Array | pa.ChunkedArray, kind: Kind) -> list[Any]:
     """The values of all rows, None where there is none. Arrays are views of their memory."""
     if isinstance(values, pa.ChunkedArray):
         return [value for chunk in values.chunks for value in python_values(chunk, kind)]
-    if kind == NPY:
+    if kind is Kind.NPY:
         return _arrays(values)
-    load: Any = json.loads if kind == JSON else pickle.loads
+    load: Any = {Kind.JSON: json.loads, Kind.PICKLE: pickle.loads}[kind]
     objects = values.to_numpy(zero_copy_only=False).tolist()
     return [None if value is None else load(value) for value in objects]
 
@@ -181,7 +179,7 @@ class DecodedColumn:
     """Values that stay bytes or text until a batch is cut."""
 
     values: pa.Array
-    kind: str
+    kind: Kind
     for_torch: bool
 
     @property
@@ -197,9 +195,9 @@ class DecodedColumn:
     def split(self, batch_size: int) -> Iterator[Any]:
         for start in range(0, len(self.values), batch_size):
             made = python_values(self.values.slice(start, batch_size), self.kind)
-            if self.for_torch and self.kind != JSON:
+            if self.for_torch and self.kind is not Kind.JSON:
                 made = [_tensor(value) for value in made]
-            if self.kind == JSON:  # or it were numbers that make a batch of JSON an array
+            if self.kind is Kind.JSON:  # or it were numbers that make a batch of JSON an array
                 yield made if self.for_torch else object_array(made)
             else:
                 yield together(made, "torch" if self.for_torch else "numpy")
@@ -209,7 +207,7 @@ class DecodedColumn:
 
     def to_send(self) -> DecodedColumn | None:
         """Arrays are stacked where they were read; they cross without being copied again."""
-        return None if self.kind == NPY else self
+        return None if self.kind is Kind.NPY else self
 
     def pin(self) -> DecodedColumn:
         return self
@@ -248,13 +246,13 @@ class DecodedBuilder:
 
     path: str
     keys: tuple[str, ...]
-    kind: str
+    kind: Kind
     allows_null: bool
     for_torch: bool
 
     @classmethod
     def of(
-        cls, path: str, keys: tuple[str, ...], kind: str, remedy: Remedy, for_torch: bool
+        cls, path: str, keys: tuple[str, ...], kind: Kind, remedy: Remedy, for_torch: bool
     ) -> DecodedBuilder:
         if remedy.fill is not REFUSE and remedy.fill is not None:
             raise OptionError(
@@ -265,7 +263,7 @@ class DecodedBuilder:
     def build(self, array: pa.Array) -> list[Column]:
         if array.null_count and not self.allows_null:
             raise null_error(self.path, array.type, array.null_count, len(array), None)
-        if self.for_torch and self.kind == NPY:
+        if self.for_torch and self.kind is Kind.NPY:
             self._check_unsigned(array)
         columns: list[Column] = [DecodedColumn(array, self.kind, self.for_torch)]
         if len(self.keys) > 1:

@@ -17,7 +17,7 @@ from headrace.convert.builders import (
     RaggedBuilder,
     StructBuilder,
 )
-from headrace.convert.decoded import HELD, LENT, DecodedBuilder, decoded_kind
+from headrace.convert.decoded import DecodedBuilder, Kind, Kinds
 from headrace.convert.dense import Dense, dense_type
 from headrace.convert.lent import LentBuilder
 from headrace.convert.memory import decoded_type, storage_type
@@ -46,6 +46,8 @@ class FieldPlanner:
     for_torch: bool
     ragged: str
     remedies: Remedies
+    kinds: Kinds
+    """of columns; the fields of structs have none"""
 
     def plan(
         self, fields: Sequence[pa.Field], above: str = "", outer: Remedy | None = None
@@ -60,12 +62,12 @@ class FieldPlanner:
         _check_type(field.type, path)
         remedy = self.remedies.of(path, field.nullable, outer)
         keys = (field.name, f"{field.name}_mask") if remedy.mask else (field.name,)
-        decoded = decoded_kind(field)
-        if decoded in (LENT, HELD):
+        kind = None if above else self.kinds.get(field.name)
+        if kind in (Kind.LENT, Kind.HELD):
             fill = object_fill(remedy, b"", pa.large_binary(), path)
-            return LentBuilder(path, keys, fill, self.for_torch, decoded == HELD)
-        if decoded is not None:
-            return DecodedBuilder.of(path, keys, decoded, remedy, self.for_torch)
+            return LentBuilder(path, keys, fill, self.for_torch, kind is Kind.HELD)
+        if kind is not None:
+            return DecodedBuilder.of(path, keys, kind, remedy, self.for_torch)
         type_ = storage_type(field.type)
         dense = dense_type(field.type, self.for_torch)
         if dense is not None:

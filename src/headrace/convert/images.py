@@ -18,6 +18,10 @@ Encoded = bytes | bytearray | memoryview
 Pixels = npt.NDArray[np.uint8]
 
 _JPEG = b"\xff\xd8"
+_MOST_PIXELS = 1024 * 1024 * 1024 // 4 // 3
+"""the value of ``PIL.Image.MAX_IMAGE_PIXELS``, where Pillow is not installed"""
+_POSTSCRIPT = ("EPS",)
+"""formats that Pillow gives to Ghostscript, which runs what they hold"""
 _importing = threading.Lock()
 
 
@@ -25,8 +29,12 @@ def decode_image(data: Encoded, *, channels_first: bool = True) -> Pixels:
     """JPEG, PNG, WebP or whatever else Pillow reads, as RGB: uint8 [3, H, W], or [H, W, 3].
 
     Grey images have three equal channels, transparency is left out, of 16 bits the upper 8 stay,
-    and of several frames the first. Orientation tags of cameras are not applied. A ReadError says
-    why bytes do not decode; where they lie the caller has to add. Any thread may call this.
+    and of several frames the first. Orientation tags of cameras are not applied. Any thread may
+    call this.
+
+    Raises:
+        ReadError: The bytes do not decode, claim more than twice ``PIL.Image.MAX_IMAGE_PIXELS``
+            pixels, or are PostScript. The caller has to add where they lie.
     """
     pixels = image_pixels(data)
     return np.array(pixels.transpose(2, 0, 1) if channels_first else pixels, order="C")
@@ -41,6 +49,8 @@ def image_pixels(data: Encoded) -> Pixels:
     library = pillow()
     try:
         with library.open(BytesIO(data)) as image:
+            if image.format in _POSTSCRIPT:
+                raise ValueError("they are PostScript, which is a program and is not run")
             if image.mode.startswith("I;16"):
                 return _grey(np.asarray(image))
             return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
@@ -57,6 +67,7 @@ def _jpeg_pixels(data: Encoded) -> Pixels | None:
     """A JPEG by simplejpeg where that is installed: the same pixels in half of the time.
 
     None for all else, and for whatever is wrong with a JPEG: Pillow knows what to make of that.
+    A JPEG that claims too many pixels is refused before memory is taken for them.
     """
     if bytes(data[:2]) != _JPEG:
         return None
@@ -64,13 +75,34 @@ def _jpeg_pixels(data: Encoded) -> Pixels | None:
     if library is None:
         return None
     try:
-        colors = library.decode_jpeg_header(data)[2]
+        height, width, colors, _ = library.decode_jpeg_header(data)
+        _check_size(data, width, height)
         if colors not in ("YCbCr", "Gray", "RGB"):
             return None
         pixels: Pixels = library.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
     except ValueError:
         return None
     return pixels
+
+
+def _check_size(data: Encoded, width: int, height: int) -> None:
+    """Apply the limit of Pillow, which is an error above twice ``MAX_IMAGE_PIXELS``."""
+    limit = _most_pixels()
+    if limit is not None and width * height > 2 * limit:
+        raise ReadError(
+            f"{memoryview(data).nbytes} bytes do not decode as an image: {width} x {height} pixels "
+            f"exceeds limit of {2 * limit} pixels; set PIL.Image.MAX_IMAGE_PIXELS if images may be "
+            "that large"
+        )
+
+
+def _most_pixels() -> int | None:
+    with _importing:
+        try:
+            from PIL import Image
+        except ImportError:
+            return _MOST_PIXELS
+        return Image.MAX_IMAGE_PIXELS
 
 
 def _simplejpeg() -> Any:

@@ -24,9 +24,10 @@ from headrace.access.crew import usable_cores
 from headrace.access.orphans import end_with_parent
 from headrace.access.streaming import BackendRows
 from headrace.convert import Converter
+from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.formats.discovered import Discovered
-from headrace.formats.reader import FormatRows
+from headrace.formats.reader import FormatRows, TabularReader
 from headrace.loader.board import Board
 from headrace.loader.bookmark import Bookmark
 from headrace.loader.claims import Claims
@@ -99,6 +100,7 @@ class TabularDataset(IterableDataset[Any]):
                 options["output_format"],
                 nulls=options["nulls"],
                 ragged=options["ragged"],
+                kinds=_kinds_of(found),
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
@@ -226,6 +228,11 @@ class TabularDataset(IterableDataset[Any]):
     def schema(self) -> pa.Schema:
         """Columns and Arrow types of what comes out."""
         return self._found.reader.schema
+
+    @property
+    def reader(self) -> TabularReader:
+        """Reads chunks of the files into tables that hold all of their values."""
+        return self._found.reader
 
     @property
     def format(self) -> str:
@@ -442,6 +449,12 @@ class TabularDataset(IterableDataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
+
+
+def _kinds_of(found: Discovered) -> Kinds:
+    """Return the kinds of columns that a backend has decoded; columns of files have none."""
+    rows = found.reader.rows
+    return rows.backend.kinds if isinstance(rows, BackendRows) else {}
 
 
 def _fingerprint(found: Discovered, order: Order) -> Fingerprint:

@@ -209,9 +209,13 @@ class ArrayRecordDataset(BackendDataset):
         cut_from_arrow = options["output_format"] not in ("torch", "numpy")
         if cut_from_arrow or reader.filter is not None or reader.cache_bytes:
             return
-        schema = self.backend.held(reader.schema)
+        schema, kinds = self.backend.held(reader.schema)
         converter = Converter(
-            schema, options["output_format"], nulls=options["nulls"], ragged=options["ragged"]
+            schema,
+            options["output_format"],
+            nulls=options["nulls"],
+            ragged=options["ragged"],
+            kinds=kinds,
         )
         reader = replace(reader, schema=schema, read_schema=schema)
         self.pipeline = replace(self.pipeline, reader=reader, converter=converter)

@@ -88,7 +88,7 @@ class Pipeline:
             self.grouping.reorders,
             self.counted,
             self.block_bytes,
-            row_cost(self.reader.read_schema),
+            row_cost(self.reader.read_schema, self.converter.kinds),
             self.batch_size,
             by_columns=not self.reader.store.local,  # larger jobs have fewer requests
             groups_of=self._groups_of if self.reader.store.local else no_groups,
@@ -126,7 +126,7 @@ class OpenLanes:
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
         self._reader = replace(pipeline.reader, store=store)
-        self._row_cost = row_cost(pipeline.reader.schema)
+        self._row_cost = row_cost(pipeline.reader.schema, pipeline.converter.kinds)
         self._cores = cores = min(_MAX_THREADS, usable_cores())
         # What is only copied is made as fast as it is used: more threads than cores would take
         # them from each other, and who waits for one may as well be one.

@@ -114,7 +114,8 @@ class WorkerPool:
         """
         rows, stored_bytes = self._dataset.stored
         pipeline, options = self._dataset.pipeline, self._options
-        size_bytes = sent_cost(pipeline.reader.schema).of(rows, stored_bytes)
+        cost = sent_cost(pipeline.reader.schema, pipeline.converter.kinds)
+        size_bytes = cost.of(rows, stored_bytes)
         batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
         ahead = max(options.count * options.prefetch_factor, 1)
         most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)

@@ -164,6 +164,10 @@ def _copying_once(pipeline: Pipeline, options: DatasetOptions) -> Pipeline:
         read_schema=read_schema,
     )
     converter = Converter(
-        schema, options["output_format"], nulls=options["nulls"], ragged=options["ragged"]
+        schema,
+        options["output_format"],
+        nulls=options["nulls"],
+        ragged=options["ragged"],
+        kinds=lending.kinds,
     )
     return replace(pipeline, reader=reader, converter=converter)

@@ -15,12 +15,12 @@ from headrace.storage.local import LocalStore
 from headrace.storage.meter import Meter
 from headrace.storage.options.names import is_url
 from headrace.storage.ranges import Requests
-from headrace.storage.redaction import has_secret, public_url, without_secrets
+from headrace.storage.redaction import has_secret, public_url, unsigned_url, without_secrets
 from headrace.storage.remote import RemoteStore
 from headrace.storage.retrying import RetryPolicy
 from headrace.storage.store import Store
 
-__all__ = ["Access", "protocol_of", "store_for"]
+__all__ = ["Access", "protocol_of", "shown_location", "store_for"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,17 @@ class Access:
         protocols = {protocol_of(location) for location in locations}
         if self.filesystem is not None:
             protocols = {""}
-        shown = [_shown(one) for one in locations]
+        shown = [shown_location(one) for one in locations]
         if len(protocols) > 1:
             raise OptionError(f"paths lie in different stores: {', '.join(sorted(shown))}")
         protocol = protocols.pop()
         if protocol == "" and self.filesystem is None:
             return LocalStore(), locations
+        if protocol in ("http", "https"):
+            for one, public in zip(locations, shown, strict=True):
+                if not is_url(one):
+                    raise OptionError(f"{without_secrets(public)} is no URL of a web server")
+            shown = _numbered(locations, shown)
         signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
         if signed and protocol not in ("http", "https"):
             raise OptionError(
@@ -70,9 +75,6 @@ class Access:
                 "two URLs differ only in what signs them, so that their files could not be told "
                 f"apart: {', '.join(sorted(one for one in set(shown) if shown.count(one) > 1))}"
             )
-        for one, public in zip(locations, shown, strict=True):
-            if protocol in ("http", "https") and not is_url(one):
-                raise OptionError(f"{without_secrets(public)} is no URL of a web server")
         connection = Connection(
             protocol,
             self.storage_options,
@@ -84,7 +86,26 @@ class Access:
         return RemoteStore(connection, self.requests, self.cache, self.meter), shown
 
 
-def _shown(location: str) -> str:
+def _numbered(locations: list[str], shown: list[str]) -> list[str]:
+    """Return what is shown of URLs, numbered where several look alike: ``https://host/get#2``.
+
+    They differ in parameters that may name files or be secrets, which are not shown. The numbers
+    follow from the URLs alone, in whatever order these are given. URLs of one file that only the
+    signature tells apart are not numbered.
+    """
+    alike: dict[str, set[str]] = {}
+    for location, public in zip(locations, shown, strict=True):
+        alike.setdefault(public, set()).add(location)
+    numbers = {
+        location: f"{public}#{number}"
+        for public, group in alike.items()
+        if len(group) > 1 and len({unsigned_url(one) for one in group}) == len(group)
+        for number, location in enumerate(sorted(group), 1)
+    }
+    return [numbers.get(one, public) for one, public in zip(locations, shown, strict=True)]
+
+
+def shown_location(location: str) -> str:
     """A location without secrets; other than in URLs there are none."""
     looks_like_url = "://" in location and protocol_of(location) != ""
     if not looks_like_url or not has_secret(location):

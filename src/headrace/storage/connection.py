@@ -13,7 +13,7 @@ from headrace.errors import AccessDeniedError, MissingExtraError, OptionError, R
 from headrace.storage.credentials import Options, Resolved, resolve
 from headrace.storage.engines import SIGNED, Engine, Failure, RequestError, connect
 from headrace.storage.fetching import Patience
-from headrace.storage.identity import store_identity
+from headrace.storage.identity import hidden_identity, store_identity
 from headrace.storage.meter import Meter
 from headrace.storage.redaction import Redaction, of_environment
 from headrace.storage.retrying import Attempts, RetryPolicy
@@ -53,6 +53,7 @@ class Connection:
     ) -> None:
         self.protocol = protocol
         self._signed = dict(signed_urls or {})
+        self._hidden = hidden_identity(self._signed)
         self._options = options
         self._policy = policy
         self._filesystem = filesystem
@@ -65,7 +66,7 @@ class Connection:
         return self._by_process.setdefault(os.getpid(), _Own())
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("protocol", "_options", "_policy", "_signed", "_filesystem", "_name")
+        kept = ("protocol", "_options", "_policy", "_signed", "_hidden", "_filesystem", "_name")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -81,7 +82,7 @@ class Connection:
         if self._filesystem is not None:
             return self._name
         resolved = self._current()[1]
-        return store_identity(self.protocol, resolved.options)
+        return store_identity(self.protocol, resolved.options, self._hidden)
 
     @property
     def given(self) -> Mapping[str, Any]:

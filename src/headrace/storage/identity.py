@@ -9,8 +9,9 @@ from hashlib import sha256
 from typing import Any
 
 from headrace.storage.engines import OBJECT_STORES
+from headrace.storage.redaction import unsigned_url
 
-__all__ = ["store_identity"]
+__all__ = ["hidden_identity", "store_identity"]
 
 _PLACES = re.compile(r"(?:aws_)?endpoint\w*|account_(?:name|url|host)|base_url")
 _IN_STRING = re.compile(r"(?i)(?:AccountName|BlobEndpoint|EndpointSuffix)=[^;]*")
@@ -23,15 +24,27 @@ _OF_ENVIRONMENT = (
 )
 
 
-def store_identity(protocol: str, options: Mapping[str, Any]) -> str:
+def store_identity(protocol: str, options: Mapping[str, Any], hidden: str = "") -> str:
     """A short text that names a store, without its secrets; credentials do not change it.
 
-    Of a filesystem of fsspec any option may say where files are: there all of them count.
+    Of a filesystem of fsspec any option may say where files are: there all of them count. What is
+    not shown of URLs may say it, too: see ``hidden_identity``.
     """
     known = protocol in OBJECT_STORES or protocol in ("http", "https", "hf")
     places = sorted(_places(options)) if known else [repr(sorted(options.items(), key=str))]
     around = [f"{name}={os.environ.get(name, '')}" for name in _OF_ENVIRONMENT if known]
-    return sha256("\0".join([protocol, *places, *around]).encode()).hexdigest()[:16]
+    more = [hidden] if hidden else []
+    return sha256("\0".join([protocol, *places, *around, *more]).encode()).hexdigest()[:16]
+
+
+def hidden_identity(urls: Mapping[str, str]) -> str:
+    """Return a text that tells apart what is not shown of URLs; empty if these are signatures only.
+
+    Args:
+        urls: URLs with their secrets, by what is shown of them.
+    """
+    found = sorted(one for one in map(unsigned_url, urls.values()) if one not in urls)
+    return sha256("\0".join(found).encode()).hexdigest() if found else ""
 
 
 def _places(options: Mapping[str, Any]) -> Iterator[str]:

@@ -7,11 +7,20 @@ import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit, urlunsplit
 
-__all__ = ["Redaction", "has_secret", "of_environment", "public_url", "without_secrets"]
+from headrace.model import computed_once
+
+__all__ = [
+    "Redaction",
+    "has_secret",
+    "of_environment",
+    "public_url",
+    "unsigned_url",
+    "without_secrets",
+]
 
 _HIDDEN = "***"
 # In paths of Azure a container stands before the @, and no password.
@@ -27,6 +36,21 @@ _SECRET = (
     r"[\w-]*secret|pass|passwd|password|passphrase|pwd|\w*accesskeyid|googleaccessid|policy|"
     r"key-pair-id|expires|hdnts|hdnea|hdntl"
 )
+_HARMLESS = re.compile(
+    r"(?i)alt|branch|commit|compression|config|dataset|date|day|dl|download|export|ext|file|"
+    r"filename|files|format|generation|id|index|lang|language|length|limit|month|name|offset|page|"
+    r"part|path|persistentid|prefix|raw|ref|rev|revision|row|rows|shard|size|sort|split|start|stop|"
+    r"subset|tag|type|v|version|versionid|year"
+)
+"""names of the parameters of URLs whose values are shown; the value of any other may be a secret"""
+_MAY_BE_NESTED = re.compile(r"(?i)[=@]|%3d|%40")
+"""what a URL inside of a value has in front of its own secrets"""
+_WORD = re.compile(r"[^\s\"'<>]+")
+_SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
+_WITHOUT_QUERY = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "file", "local"}
+"""schemes of URLs in which a question mark is a part of a path, or of a pattern"""
+# A name has no slash: what follows the question mark of a pattern may be `/month=1`.
+_QUERY = re.compile(r"([?&][^=&?#/\s\"'<>,]+)=((?:[^&\s\"'<>,]|,(?=[^&\s\"'<>]))+)")
 # Words that are names of columns as well, and so of folders, count in the query of a URL only.
 _PARAMETER = re.compile(rf"(?i)((?:[?&](?:{_SECRET})|(?<![\w/?&-])(?:{_SIGNATURE}))=)[^&\s\"'<>,]+")
 _HEADER = re.compile(
@@ -59,23 +83,39 @@ class Redaction:
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         found = {part for secret in _strings(options or {}) for part in _parts(secret)}
         self.secrets = frozenset(part for part in found if len(part) >= _SHORTEST)
-        forms = {form for secret in self.secrets for form in _forms(secret)}
-        longest_first = sorted(forms, key=len, reverse=True)
-        self._secrets = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+
+    @computed_once
+    def _longest_first(self) -> list[str]:
+        """How the secrets may be written. Computed for the first error: signed URLs may be many."""
+        return sorted({form for one in self.secrets for form in _forms(one)}, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
         """The text without credentials: neither those of the options nor those in URLs."""
-        if self._secrets is not None:
-            text = self._secrets.sub(_HIDDEN, text)
+        for form in self._longest_first:
+            text = text.replace(form, _HIDDEN)
         return without_secrets(text)
 
 
 def without_secrets(text: str) -> str:
-    """A text, or a URL, without userinfo and signatures in the URLs that it contains."""
+    """Return a text without the userinfo, signatures and unknown parameters of URLs in it."""
     text = _USERINFO.sub(f"{_HIDDEN}@", text)
     for pattern in (_PARAMETER, _HEADER, _ELEMENT):
         text = pattern.sub(rf"\1{_HIDDEN}", text)
-    return text
+    return _WORD.sub(_without_unknown_values, text)
+
+
+def _without_unknown_values(word: re.Match[str]) -> str:
+    """Hide the values of parameters that are not known to be harmless."""
+    schemes = {scheme.lower() for scheme in _SCHEME.findall(word[0])}
+    if schemes and schemes <= _WITHOUT_QUERY:
+        return word[0]
+    return _QUERY.sub(
+        lambda one: one[0] if _is_harmless(one[1][1:], one[2]) else f"{one[1]}={_HIDDEN}", word[0]
+    )
+
+
+def _is_harmless(name: str, value: str) -> bool:
+    return _HARMLESS.fullmatch(name) is not None and _MAY_BE_NESTED.search(value) is None
 
 
 def has_secret(url: str) -> bool:
@@ -84,12 +124,31 @@ def has_secret(url: str) -> bool:
 
 
 def public_url(url: str) -> str:
-    """A URL without userinfo, and without the parameters that sign it."""
+    """Return a URL without userinfo, and without parameters that may be secrets."""
+    return _with_parameters(url, lambda one: not has_secret(f"?{one}"))
+
+
+def unsigned_url(url: str) -> str:
+    """Return a URL without what is known to sign it.
+
+    It tells apart URLs of different files. It must not be shown: unknown parameters are still
+    there.
+    """
+    is_sas = "sig=" in urlsplit(url).query
+    return _with_parameters(
+        url,
+        lambda one: (
+            not _TELLING.fullmatch(one.partition("=")[0])
+            and not (is_sas and _OF_SAS.fullmatch(one.partition("=")[0]))
+        ),
+    )
+
+
+def _with_parameters(url: str, keep: Callable[[str], bool]) -> str:
+    """Return a URL without userinfo and fragment, and with some of its parameters."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
-    kept = [one for one in parts.query.split("&") if one and not has_secret(f"?{one}")]
-    if "sig=" in parts.query:
-        kept = [one for one in kept if not _OF_SAS.fullmatch(one.partition("=")[0])]
+    kept = [one for one in parts.query.split("&") if one and keep(one)]
     return urlunsplit((parts.scheme, host, parts.path, "&".join(kept), ""))
 
 
@@ -126,6 +185,11 @@ def _parts(secret: str) -> Iterator[str]:
     yield secret.rstrip("=")  # some leave the padding out
     for name, value in _PAIR.findall(secret):
         if _TELLING.fullmatch(name):
+            yield value
+            yield unquote(value)
+    query = secret.partition("?")[2].partition("#")[0] if "://" in secret else ""
+    for name, _, value in (one.partition("=") for one in query.split("&")):
+        if not _is_harmless(name, value):
             yield value
             yield unquote(value)
     userinfo = secret.partition("://")[2].partition("/")[0].rpartition("@")[0]

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import ipc
 
 from headrace.access.streaming import BackendRows
+from headrace.convert.decoded import Kind
 from headrace.errors import OptionError
 from headrace.formats import TabularReader, discover
 from headrace.formats.failures import naming
@@ -129,15 +130,23 @@ def as_rows(source: Any, **options: Any) -> tuple[SourceRows, Sequence[str]]:
         raise OptionError(f"a dataset is copied as it is; {given[0]} is an option of paths")
     if isinstance(source, SourceRows):
         return source, ()
-    reader = getattr(getattr(source, "pipeline", source), "reader", None)
+    reader = getattr(source, "reader", None)
     files = getattr(source, "files", None)
     if not isinstance(reader, TabularReader) or not isinstance(files, FileList):
         raise OptionError(
             "source must be a path, a list of paths, or a dataset of this library, not a "
             f"{type(source).__name__}"
         )
-    named = reader.rows.backend.locations if isinstance(reader.rows, BackendRows) else ()
-    return FileRows.of(reader, files), named
+    if not isinstance(reader.rows, BackendRows):
+        return FileRows.of(reader, files), ()
+    backend = reader.rows.backend
+    for name in reader.schema.names:
+        if backend.kinds.get(name) is Kind.PICKLE:
+            raise OptionError(
+                f"column {name!r} holds what a function in decode= returns: Python objects, which "
+                "a copy has no type for; leave the function out, or the column out of columns="
+            )
+    return FileRows.of(reader, files), backend.locations
 
 
 def read_in_order(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.archives.packed_cells import NULL, States, bytes_column
-from headrace.convert.decoded import HELD, decoded_field
+from headrace.convert.decoded import STORED_TYPES, Kind, Kinds
 from headrace.convert.lent import LENT_TYPE, held_array
 
 __all__ = ["bytes_or_held", "held_schema"]
@@ -18,16 +18,15 @@ __all__ = ["bytes_or_held", "held_schema"]
 _NOT_THERE = -1
 
 
-def held_schema(schema: pa.Schema) -> pa.Schema:
-    """The same columns, but that those of bytes have places in records that are held."""
-    return pa.schema(
-        [
-            decoded_field(field.name, HELD).with_nullable(field.nullable)
-            if pt.is_binary(field.type) or pt.is_large_binary(field.type)
-            else field
-            for field in schema
-        ]
-    )
+def held_schema(schema: pa.Schema) -> tuple[pa.Schema, Kinds]:
+    """Return the same columns with positions in place of bytes, and the kinds of those columns."""
+    kinds = {
+        field.name: Kind.HELD
+        for field in schema
+        if pt.is_binary(field.type) or pt.is_large_binary(field.type)
+    }
+    held = STORED_TYPES[Kind.HELD]
+    return pa.schema([f.with_type(held) if f.name in kinds else f for f in schema]), kinds
 
 
 def bytes_or_held(

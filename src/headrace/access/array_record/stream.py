@@ -13,7 +13,7 @@ from headrace.access.broken_records import BrokenRecords
 from headrace.archives.array_record import read_at_once, read_run
 from headrace.archives.record_codecs import RecordCodec
 from headrace.archives.record_files import RecordFiles, Shard
-from headrace.convert.decoded import HELD, decoded_kind
+from headrace.convert.lent import LENT_TYPE
 from headrace.errors import ReadError
 
 __all__ = ["RecordStream"]
@@ -50,7 +50,7 @@ class RecordStream:
     def _read(self, shard: Shard, first: int, count: int) -> Iterator[_Found]:
         """All by one reader: any other would have to decode the group that this one is in."""
         stop, size = first + count, max(_FIRST_BYTES, (shard.size_bytes or 0) // shard.rows)
-        held = any(decoded_kind(field) == HELD for field in self.schema)
+        held = LENT_TYPE in self.schema.types
         most_bytes = self.block_bytes if held else min(self.block_bytes, _JOINED_BYTES)
         reader = None
         while first < stop:

@@ -16,6 +16,7 @@ from headrace.access.arrow.opening import MOST_OPEN, OpenShards, ShardOpener
 from headrace.access.arrow.rows import OpenRows, Taken
 from headrace.access.arrow.shards import Shard, ShardIndex, check_index, cut, read_index
 from headrace.access.backend import Backend
+from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.formats.arrow_ipc import ArrowFormat
 from headrace.formats.blocks import rows_only
@@ -69,6 +70,7 @@ class ArrowBackend(Backend):
         if (shard_paths is None) == (table is None):
             raise OptionError("give either shard_paths or table")
         self._table = table
+        self._kinds: Kinds = {}
         self._store: Store = LocalStore()
         self._files: list[DataFileInfo] = []
         self._indices: dict[int, ShardIndex] = {}
@@ -93,7 +95,23 @@ class ArrowBackend(Backend):
                 "index need names that tell columns apart"
             )
 
+    @classmethod
+    def of_decoded(cls, table: pa.Table, kinds: Kinds) -> ArrowBackend:
+        """Return a backend over rows in memory that another backend has decoded.
+
+        Args:
+            table: The rows.
+            kinds: What the columns hold, as that backend says.
+        """
+        made = cls(table=table)
+        made._kinds = dict(kinds)
+        return made
+
     # --- what there is
+
+    @property
+    def kinds(self) -> Kinds:
+        return self._kinds
 
     @property
     def schema(self) -> pa.Schema:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from headrace.access.arrow.backend import ArrowBackend
-from headrace.access.backend import Indices, StorageBackend, checked_indices
+from headrace.access.backend import Backend, Indices, StorageBackend, checked_indices
 from headrace.access.orphans import end_with_parent
 from headrace.access.rows.batch import Row, RowBatch
 from headrace.access.rows.decoding import named_decoders
@@ -22,6 +22,7 @@ from headrace.access.rows.form import RowForm
 from headrace.access.rows.reading import RowReader
 from headrace.access.rows.tables import gathered, mapped, with_column
 from headrace.access.rows.views import View
+from headrace.convert.decoded import Kinds
 from headrace.convert.shared import shared_integers
 from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning
 
@@ -225,7 +226,7 @@ class RowDataset(Dataset[Any]):
 
     def flatten(self) -> RowDataset:
         """The rows of this view gathered in its order."""
-        return self._over(self._table())
+        return self._over(self._table(), self._kinds)
 
     def rename_column(self, old: str, new: str) -> RowDataset:
         """A copy in which a column has another name."""
@@ -236,11 +237,12 @@ class RowDataset(Dataset[Any]):
             raise SchemaError(f"there is a column {new!r} already; rename it first")
         names = [new if name == old else name for name in self.column_names]
         form = self._reader.form.renamed(old, new, self.column_names)
-        return self._over(self._table().rename_columns(names), form)
+        kinds = {new if name == old else name: kind for name, kind in self._kinds.items()}
+        return self._over(self._table().rename_columns(names), kinds, form)
 
     def add_column(self, name: str, values: Any) -> RowDataset:
         """A copy with one more column: a list, an array or a tensor with a value for each row."""
-        return self._over(with_column(self._table(), name, values))
+        return self._over(with_column(self._table(), name, values), self._kinds)
 
     def map(
         self,
@@ -256,12 +258,20 @@ class RowDataset(Dataset[Any]):
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise OptionError(f"batch_size must be an int of at least 1, not {batch_size!r}")
-        return self._over(mapped(self._table(), function, batched, batch_size))
+        table, made = mapped(self._table(), function, batched, batch_size)
+        kinds = {name: kind for name, kind in self._kinds.items() if name not in made}
+        return self._over(table, kinds)
 
     def _table(self) -> pa.Table:
         return gathered(self.backend, self._view, self._reader.columns)
 
-    def _over(self, table: pa.Table, form: RowForm | None = None) -> RowDataset:
+    @property
+    def _kinds(self) -> Kinds:
+        """The kinds of the columns that are read."""
+        kinds = self.backend.kinds if isinstance(self.backend, Backend) else {}
+        return {name: kind for name, kind in kinds.items() if name in self.column_names}
+
+    def _over(self, table: pa.Table, kinds: Kinds, form: RowForm | None = None) -> RowDataset:
         made = copy(self)
         replaced = [
             f.name
@@ -269,6 +279,6 @@ class RowDataset(Dataset[Any]):
             if f.name in table.schema.names and table.schema.field(f.name).type != f.type
         ]
         form = (form or self._reader.form).of_all(replaced, table.schema.names)
-        made._reader = RowReader(ArrowBackend(table=table), form)
+        made._reader = RowReader(ArrowBackend.of_decoded(table, kinds), form)
         made._view = View(table.num_rows)
         return made

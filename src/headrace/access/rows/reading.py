@@ -37,7 +37,11 @@ class RowReader:
         plain = [field for field in self.schema if field.name not in decoded]
         self._plain = [field.name for field in plain]
         self._converter = Converter(
-            pa.schema(plain), form.output_format, nulls=form.nulls, ragged=form.ragged
+            pa.schema(plain),
+            form.output_format,
+            nulls=form.nulls,
+            ragged=form.ragged,
+            kinds=backend.kinds if isinstance(backend, Backend) else None,
         )
         self._cells = self._converter.cell_columns
         is_plain = form.output_format in ("torch", "numpy") and not decoded and bool(plain)

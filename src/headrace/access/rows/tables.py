@@ -72,8 +72,11 @@ def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
 
 def mapped(
     table: pa.Table, function: Callable[[Any], Mapping[str, Any]], batched: bool, batch_size: int
-) -> pa.Table:
-    """The table with what a function makes of its rows in place of, or beside, their columns."""
+) -> tuple[pa.Table, set[str]]:
+    """Return the table with the columns that a function makes of its rows, and their names.
+
+    They take the place of columns of the same name.
+    """
     made: dict[str, list[Any]] = {}
     for start in range(0, table.num_rows, batch_size):
         part = table.slice(start, min(batch_size, table.num_rows - start))
@@ -93,7 +96,7 @@ def mapped(
         else:
             column = arrow_column(name, values, table.schema.field(place).type)
             table = table.set_column(place, name, column)
-    return table
+    return table, set(made)
 
 
 def _by_row(

@@ -24,7 +24,7 @@ from headrace.archives.tar.buckets import AspectBuckets, aspect_buckets
 from headrace.archives.tar.collection import TarCollection
 from headrace.archives.tar.finding import Source
 from headrace.archives.tar.payloads import Payloads
-from headrace.convert.decoded import decoded_kind, python_values
+from headrace.convert.decoded import Kinds, python_values
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.formats.blocks import rows_only
 from headrace.formats.failures import may_be_skipped
@@ -137,6 +137,13 @@ class TarBackend(Backend):
             return pa.schema([*named, *METADATA])
         return pa.schema([*named, *(form.field for form in self._forms.values())])
 
+    @property
+    def kinds(self) -> Kinds:
+        if not self.loads_file_data:
+            return {}
+        forms = self._forms.items()
+        return {name: form.kind for name, form in forms if form.kind is not None}
+
     @computed_once
     def _forms(self) -> dict[str, FieldForm]:
         names = self.collection.field_names
@@ -170,14 +177,10 @@ class TarBackend(Backend):
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """One sample as Python values; images and npy are arrays."""
-        table = self.take([idx], columns=columns)
+        table, kinds = self.take([idx], columns=columns), self.kinds
         return {
-            field.name: (
-                column.to_pylist()
-                if (kind := decoded_kind(field)) is None
-                else python_values(column, kind)
-            )[0]
-            for field, column in zip(self.projected(columns), table.columns, strict=True)
+            name: (python_values(column, kinds[name]) if name in kinds else column.to_pylist())[0]
+            for name, column in zip(table.schema.names, table.columns, strict=True)
         }
 
     def lending(self, columns: Sequence[str]) -> TarBackend:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.access.rows.decoding import DATA_ERRORS
-from headrace.convert.decoded import JSON, LENT, NPY, PICKLE, decoded_field, npy_array, npy_header
+from headrace.convert.decoded import STORED_TYPES, Kind, npy_array, npy_header
 from headrace.convert.images import image_pixels
 from headrace.errors import MissingExtraError, OptionError, ReadError, SchemaError
 
@@ -33,6 +33,13 @@ _BY_EXTENSION = {
     "cls": "int",
     "npy": "npy",
 }
+_KINDS = {
+    "image": Kind.NPY,
+    "npy": Kind.NPY,
+    "json": Kind.JSON,
+    "function": Kind.PICKLE,
+    "lent": Kind.LENT,
+}
 _IMAGE_GROWTH = 10
 """about how many bytes of pixels one of an encoded image makes"""
 
@@ -48,16 +55,15 @@ class FieldForm:
     @property
     def field(self) -> pa.Field:
         """The column."""
-        if self.how in ("image", "npy"):
-            return decoded_field(self.name, NPY)
-        if self.how == "json":
-            return decoded_field(self.name, JSON)
-        if self.how == "function":
-            return decoded_field(self.name, PICKLE)
-        if self.how == "lent":
-            return decoded_field(self.name, LENT)
+        if self.kind is not None:
+            return pa.field(self.name, STORED_TYPES[self.kind])
         types = {"bytes": pa.large_binary(), "text": pa.large_string(), "int": pa.int64()}
         return pa.field(self.name, types[self.how])
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the column holds, where its type does not tell."""
+        return _KINDS.get(self.how)
 
     @property
     def growth(self) -> int:
