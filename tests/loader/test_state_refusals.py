@@ -161,7 +161,7 @@ def test_a_cursor_beyond_the_rows_is_refused_where_they_are_counted(data: Path) 
 
 
 def test_a_missing_part_is_named(data: Path, state: dict[str, Any]) -> None:
-    assert len(state) == 10
+    assert len(state) == 11
     for part in state:
         with pytest.raises(StateMismatchError, match=part):
             make(data).load_state_dict({k: v for k, v in state.items() if k != part})

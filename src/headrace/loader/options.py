@@ -15,6 +15,7 @@ from headrace.model import FileList, SplitStrategy
 from headrace.plan import (
     EvenBatchesSplitStrategy,
     Grouping,
+    describe_strategy,
     parse_bytes,
     plan_lanes,
     same_in_every_epoch,
@@ -140,15 +141,24 @@ class OrderOptions:
         return size
 
     def describe(self) -> str:
-        """All that changes the order beside files and filters, for the fingerprint of a state."""
-        strategy = self.strategy
+        """Return all that changes the order beside files, filters and seed, for fingerprints.
+
+        A strategy of the user's own is only named: see ``has_own_strategy``.
+        """
         way = f" mix {self.mix}" if self.mix > 1 else ""
         if self.interleave > 1:
             way = f" interleave {self.interleave}"
-        if isinstance(strategy, EvenBatchesSplitStrategy):
-            cut = f"{strategy.split_rows}r" if self.split_rows else f"{strategy.split_bytes}b"
-            return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
-        return f"{type(strategy).__name__}{way}"
+        strategy = self.split_strategy
+        if strategy is not None:
+            return f"{describe_strategy(strategy) or type(strategy).__name__}{way}"
+        cut = f"{self.split_rows}r" if self.split_rows else f"{self.chunk_bytes}b"
+        return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
+
+    @property
+    def has_own_strategy(self) -> bool:
+        """Whether only the plan of ``split_strategy`` tells what order it makes."""
+        strategy = self.split_strategy
+        return strategy is not None and describe_strategy(strategy) is None
 
     @property
     def grouping(self) -> Grouping:

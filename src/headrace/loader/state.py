@@ -14,7 +14,7 @@ from headrace.stream import Cursor
 
 __all__ = ["END", "Place", "Position", "Stage", "merge_states"]
 
-VERSION = 2
+VERSION = 3
 _ALL = -1
 """in place of a rank: the state is that of all of them"""
 _ALONE = [0, 1, 0]
@@ -110,8 +110,25 @@ class Position:
         steps = self.steps[0] + running.handed_over["batches"] + repeated
         return replace(self, steps=(steps,), turns=(running.turn,), cursors=cursors, loose=loose)
 
-    def as_state(self, fingerprint: Fingerprint) -> dict[str, Any]:
+    @property
+    def _first_lanes(self) -> int:
+        """The number of lanes for which the split strategy planned the epoch."""
+        place = self.place
+        return len(place.before[0].cursors) if place.before else place.lanes
+
+    def _splits(self, fingerprint: Fingerprint) -> str | None:
+        """The digest of the user's own splits; None at the start of an epoch, where any will do."""
+        if not self.begun and not any(self.steps):
+            return None
+        return fingerprint.splits_digest(self.place.epoch, self._first_lanes)
+
+    def as_state(
+        self, fingerprint: Fingerprint, loaded: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """JSON-safe, and all that is needed to go on in a new process.
+
+        ``loaded`` is the state that this position was loaded from, if nothing was read since: what
+        it says of its data holds, whatever data is there now.
 
         Its keys are always the same and none of its values is a dict: torch's distributed
         checkpoints load, of what was saved, the keys that a fresh loader's state has.
@@ -128,7 +145,8 @@ class Position:
             "ranks": [_ALL if self.rank is None else self.rank, place.ranks, place.taken],
             "before": [stage.as_list() for stage in place.before],
             "loose": loose if self.adaptive else None,
-            "plan": fingerprint.as_list(),
+            "plan": fingerprint.as_list() if loaded is None else list(loaded["plan"]),
+            "splits": self._splits(fingerprint) if loaded is None else loaded["splits"],
         }
 
     @classmethod
@@ -137,9 +155,13 @@ class Position:
         _check_version(state)
         fingerprint.check(state.get("plan"))
         try:
-            return cls._read(state)
+            position = cls._read(state)
+            splits = _part(state, "splits")
         except (KeyError, TypeError, ValueError) as error:
             raise StateMismatchError(f"the state is damaged: {error}") from error
+        if position.begun or any(position.steps):
+            fingerprint.check_splits(splits, position.place.epoch, position._first_lanes)
+        return position
 
     @classmethod
     def _read(cls, state: Mapping[str, Any]) -> Position:
@@ -189,9 +211,12 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(states) == 1 and (ranks == 1 or rank == _ALL):
         return dict(first)
     same = ("epoch", "batch_size", "plan", "before")
+    splits = {state["splits"] for state in states} - {None}  # None: a rank has not begun
     for state in states:
-        if state.get("ranks", _ALONE)[1:] != [ranks, taken] or any(
-            state.get(name) != first.get(name) for name in same
+        if (
+            state.get("ranks", _ALONE)[1:] != [ranks, taken]
+            or any(state.get(name) != first.get(name) for name in same)
+            or len(splits) > 1
         ):
             raise StateMismatchError(
                 "states of different jobs, or of different moments of one, cannot be merged: "
@@ -213,6 +238,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "steps": [state["steps"] for state in by_rank],
         "turn": [state["turn"] for state in by_rank],
         "lanes": lanes,
+        "splits": next(iter(splits), None),
     }
 
 

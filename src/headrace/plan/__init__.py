@@ -12,6 +12,7 @@ from headrace.plan.strategies import (
     EvenBatchesSplitStrategy,
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
+    describe_strategy,
     plan_lanes,
     same_in_every_epoch,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "batches_in",
     "cut_chunks",
     "decode_factor",
+    "describe_strategy",
     "even_out",
     "first_in_turn",
     "lane_pieces",
