@@ -13,6 +13,7 @@ from headrace.loader.dataset import TabularDataset
 from headrace.loader.fingerprint import Fingerprint
 from headrace.loader.ranks import Ranks, is_initialised
 from headrace.loader.settings import Settings
+from headrace.loader.state import check_state
 
 __all__ = ["OpenTable", "TableDataset"]
 
@@ -67,6 +68,7 @@ class TableDataset(TabularDataset):
     def move_to(self, state: Mapping[str, Any]) -> None:
         version = Fingerprint.version_of(state)
         if version is not None and version != self._version:
+            check_state(state)
             found = self._opened.discover(version)
             self._check_state_of(found, state)
             self._move(found)
