@@ -99,6 +99,25 @@ def test_it_is_used_where_there_is_no_network(
         TarShards(urls, access=impatient(tmp_path / "another"))
 
 
+def test_a_damaged_listing_is_of_no_use(
+    http_server: HttpServer, indices: Path, tmp_path: Path
+) -> None:
+    """Neither wrong files nor an error of Arrow: what is said is that there is no network."""
+    folder = served(http_server, indices)[0].rpartition("/")[0]
+    TarShards(folder, access=impatient(tmp_path / "cache"))
+    [listing] = (tmp_path / "cache/listings").iterdir()
+    whole = listing.read_bytes()
+    http_server.stop()
+    for at in range(40, len(whole), len(whole) // 6):
+        listing.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        with pytest.raises(ReadError) as caught:
+            TarShards(folder, access=impatient(tmp_path / "cache"))
+        assert http_server.url in str(caught.value)
+        assert "manifest" not in str(caught.value)
+    listing.write_bytes(whole)
+    TarShards(folder, access=impatient(tmp_path / "cache"))
+
+
 def test_a_part_of_what_was_listed_is_there_without_network(
     http_server: HttpServer, indices: Path, tmp_path: Path
 ) -> None:

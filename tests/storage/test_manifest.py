@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,12 +140,33 @@ def test_several_locations(bucket: Served, tmp_path: Path) -> None:
 
 def arrow_file(path: Path, metadata: dict[str, str] | None = None) -> None:
     schema = pa.schema([("path", pa.string())], metadata=metadata)
-    with ipc.new_file(path, schema) as file:
+    with ipc.new_stream(path, schema) as file:
         file.write_table(pa.table({"path": ["a"]}, schema=schema))
 
 
-@pytest.mark.parametrize("kind", ["text", "empty", "cut", "arrow", "columns", "version"])
-def test_what_is_no_manifest_is_refused(bucket: Served, tmp_path: Path, kind: str) -> None:
+def with_checksum(path: Path, version: int = 2) -> None:
+    """Make the last line fit what is before it."""
+    content = path.read_bytes()
+    checksum = hashlib.sha256(content).hexdigest()
+    path.write_bytes(content + f"headrace.manifest {version} {checksum}\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("text", "not a manifest"),
+        ("empty", "not a manifest"),
+        ("cut", "cut short"),
+        ("arrow", "not a manifest"),
+        ("no checksum", "save it again"),
+        ("columns", "not a manifest: .*size"),
+        ("locations", "not a manifest: locations are 7"),
+        ("version", "manifest of version 99; this release reads 2"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(
+    bucket: Served, tmp_path: Path, kind: str, said: str
+) -> None:
     manifest = saved(bucket, tmp_path, "parquet/")
     whole = manifest.read_bytes()
     location = f'"locations": ["{bucket.bucket}/parquet/"], "roots": []'
@@ -155,13 +178,62 @@ def test_what_is_no_manifest_is_refused(bucket: Served, tmp_path: Path, kind: st
         manifest.write_bytes(whole[: len(whole) // 2])
     elif kind == "arrow":
         arrow_file(manifest)
+        with_checksum(manifest)
+    elif kind == "no checksum":
+        manifest.write_bytes(whole[: whole.rindex(b"headrace.manifest")])
     elif kind == "columns":
-        arrow_file(manifest, {"headrace.manifest": f'{{"version": 1, {location}}}'})
+        arrow_file(manifest, {"headrace.manifest": f"{{{location}}}"})
+        with_checksum(manifest)
+    elif kind == "locations":
+        arrow_file(manifest, {"headrace.manifest": '{"locations": 7, "roots": []}'})
+        with_checksum(manifest)
     else:
-        arrow_file(manifest, {"headrace.manifest": f'{{"version": 99, {location}}}'})
+        arrow_file(manifest, {"headrace.manifest": f"{{{location}}}"})
+        with_checksum(manifest, 99)
     expected = OptionError if kind == "version" else ReadError
-    with pytest.raises(expected, match=r"found\.manifest"):
+    with pytest.raises(expected, match=rf"found\.manifest.*{said}"):
         bucket.loader("parquet/", manifest=manifest)
+
+
+def damaged(whole: bytes, chance: random.Random) -> bytes:
+    """A file of which something is different, missing or too much."""
+    at = chance.randrange(len(whole))
+    length = chance.choice([1, 1, 1, 8, 64, len(whole)])
+    way = chance.choice(["flip", "flip", "zero", "cut", "delete", "insert", "last line"])
+    if way == "last line":
+        at = chance.randrange(whole.rindex(b"headrace.manifest"), len(whole))
+        length = 1
+    if way == "cut":
+        return whole[:at]
+    if way == "delete":
+        return whole[:at] + whole[at + length :]
+    if way == "insert":
+        return whole[:at] + chance.randbytes(min(length, 64)) + whole[at:]
+    part = whole[at : at + length]
+    if way == "zero":
+        return whole[:at] + bytes(len(part)) + whole[at + length :]
+    changed = bytes([part[0] ^ (1 << chance.randrange(8))]) + part[1:]
+    return whole[:at] + changed + whole[at + length :]
+
+
+def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+    for part in range(3):
+        put(tmp_path, f"data/{part}.parquet", parquet(numbers(ROWS, ROWS * part)))
+    manifest = tmp_path / "found"
+    StructuredDataset(tmp_path / "data").save_manifest(manifest)
+    whole, chance = manifest.read_bytes(), random.Random(0)
+    refused = 0
+    while refused < 400:
+        wrong = damaged(whole, chance)
+        if wrong == whole:
+            continue
+        refused += 1
+        manifest.write_bytes(wrong)
+        with pytest.raises((ReadError, OptionError), match=r"found.*manifest"):
+            StructuredDataset(tmp_path / "data", manifest=manifest)
+    manifest.write_bytes(whole)
+    given = StructuredDataset(tmp_path / "data", manifest=manifest)
+    assert rows_of(given) == list(range(3 * ROWS))
 
 
 def test_a_manifest_that_is_not_there(bucket: Served, tmp_path: Path) -> None:

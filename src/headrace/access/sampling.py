@@ -5,15 +5,17 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
+from headrace.access.state_checksum import check_checksum, plain_state, with_checksum
 from headrace.errors import OptionError, StateMismatchError
 from headrace.model import Int64Array
 
-__all__ = ["OneOfRanks", "ShuffleSampler", "whole_number"]
+__all__ = ["OneOfRanks", "ShuffleSampler", "state_of", "whole_number"]
 
 _AT_ONCE = 1 << 13
 """indices that are computed together while they are handed out one by one"""
@@ -150,24 +152,22 @@ class ShuffleSampler(Sampler[int]):
         else:
             epoch, position = self._epoch, self._position
         epoch, position = self._or_next_epoch(epoch, position)
-        return {"epoch": epoch, "position": position, **self._identity(), "ranks": self.world_size}
+        where = {"epoch": epoch, "position": position}
+        return with_checksum({**where, **self._identity(), "ranks": self.world_size})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration, once, go on from a state of any rank that was in step with this.
 
         An iteration that only looks at a first batch uses it up: load the state again after it.
         """
-        missing = self.state_dict().keys() - state.keys()
-        if "kind" in missing or (missing and state["kind"] == self.kind):
-            raise StateMismatchError(f"not a state of a sampler: it has only {list(state)}")
-        for name, mine in self._identity().items():
-            if state[name] != mine:
-                raise StateMismatchError(f"the state has {name} {state[name]}, and this {mine}")
+        names = self.state_dict().keys()
+        plain = state_of(state, self._identity(), names)
         try:
-            epoch, position = (whole_number(name, state[name], 0) for name in ("epoch", "position"))
+            epoch, position = (whole_number(name, plain[name], 0) for name in ("epoch", "position"))
         except OptionError as error:
             raise StateMismatchError(f"a damaged state: {error}") from None
-        self._check_ranks(state["ranks"])
+        self._check_ranks(plain["ranks"])
+        check_checksum(plain, names)
         self._go_to(epoch, position)
 
     def _identity(self) -> dict[str, Any]:
@@ -203,6 +203,22 @@ class OneOfRanks(DistributedSampler[int]):
             f"this sampler is of rank {self.rank} of {self.num_replicas}, and Accelerate shares "
             "out batches itself: give it a sampler without rank and world_size"
         )
+
+
+def state_of(state: object, identity: Mapping[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
+    """Return the items with these names of a sampler's state, as JSON has them.
+
+    Raises:
+        StateMismatchError: It is the state of something else than ``identity`` says.
+    """
+    plain = plain_state(state, names)
+    missing = names - plain.keys()
+    if "kind" in missing or (missing and plain["kind"] == identity["kind"]):
+        raise StateMismatchError(f"not a state of a sampler: it has only {list(plain)}")
+    for name, mine in identity.items():
+        if plain.get(name) != mine:
+            raise StateMismatchError(f"the state has {name} {plain.get(name)}, and this {mine}")
+    return plain
 
 
 def whole_number(name: str, value: object, least: int | None = None) -> int:

@@ -112,7 +112,7 @@ class StatefulLoader(DataLoader[Any]):
         held = batch_is_held(self)
         position = self._position(without_last=held)
         if position is self._resume:  # in the data that it was loaded for, whatever is there now
-            return {**position.as_state(self._fingerprint), "plan": list(self._loaded["plan"])}
+            return position.as_state(self._fingerprint, self._loaded)
         # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
         running = self._pass is not None and position.place == self._began.place
         return position.as_state(self._fingerprint if running else self.dataset.fingerprint)

@@ -338,7 +338,7 @@ class TabularDataset(IterableDataset[Any]):
         made = DatasetIterator(
             self.passes,
             self._bookmark,
-            partial(_fingerprint, self._found, self._order),
+            partial(_fingerprint, self._found, self._order, self.planner),
             crew=crew_here(self.planner),
             in_worker=in_worker,
         )
@@ -361,10 +361,8 @@ class TabularDataset(IterableDataset[Any]):
                 "here: use torchdata's StatefulDataLoader, or the loader of create_dataloader"
             )
         position = self._bookmark.position or crew_here(self.planner).start(self.epoch)
-        state = position.as_state(self.fingerprint)
-        if self._bookmark.position is not None:
-            state["plan"] = list(self._loaded["plan"])
-        return state
+        loaded = None if self._bookmark.position is None else self._loaded
+        return position.as_state(self.fingerprint, loaded)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, in this process or in workers."""
@@ -386,7 +384,9 @@ class TabularDataset(IterableDataset[Any]):
 
     def _check_state_of(self, found: Discovered, state: Mapping[str, Any]) -> None:
         """Refuse a state that was not taken of this data, before anything is moved there."""
-        Position.from_state(state, _fingerprint(found, order_of(self._options, found.files)))
+        order = order_of(self._options, found.files)
+        planner = self.planner.over(found.files, order, counted=found.counted)
+        Position.from_state(state, _fingerprint(found, order, planner))
 
     @property
     def passes(self) -> Passes:
@@ -397,7 +397,7 @@ class TabularDataset(IterableDataset[Any]):
     def fingerprint(self) -> Fingerprint:
         """What a state of this data set refers to; of many files it is made once."""
         if self._known_fingerprint is None:
-            self._known_fingerprint = _fingerprint(self._found, self._order)
+            self._known_fingerprint = _fingerprint(self._found, self._order, self.planner)
         return self._known_fingerprint
 
     @property
@@ -457,7 +457,7 @@ def _kinds_of(found: Discovered) -> Kinds:
     return rows.backend.kinds if isinstance(rows, BackendRows) else {}
 
 
-def _fingerprint(found: Discovered, order: Order) -> Fingerprint:
+def _fingerprint(found: Discovered, order: Order, planner: Planner) -> Fingerprint:
     return Fingerprint.of(
         found.files,
         found.roots,
@@ -465,6 +465,7 @@ def _fingerprint(found: Discovered, order: Order) -> Fingerprint:
         order=order.describe(),
         seed=order.seed,
         version=found.version,
+        splits_digest=planner.splits_digest,
     )
 
 

@@ -10,7 +10,13 @@ import numpy as np
 from headrace.errors import OptionError
 from headrace.model import FileList, SplitStrategy
 from headrace.options import DatasetOptions, parse_bytes
-from headrace.plan import EvenBatchesSplitStrategy, Grouping, plan_lanes, same_in_every_epoch
+from headrace.plan import (
+    EvenBatchesSplitStrategy,
+    Grouping,
+    describe_strategy,
+    plan_lanes,
+    same_in_every_epoch,
+)
 
 __all__ = ["Order", "chunk_bytes", "order_of"]
 
@@ -65,15 +71,24 @@ class Order:
         return not self.shuffle if strategy is None else same_in_every_epoch(strategy)
 
     def describe(self) -> str:
-        """Return all that changes the order beside files and filters, for a fingerprint."""
-        strategy, grouping = self.strategy, self.grouping
+        """Return all that changes the order beside files, filters and seed, for fingerprints.
+
+        A strategy of the user's own is only named: see ``has_own_strategy``.
+        """
+        grouping, strategy = self.grouping, self.split_strategy
         way = f" mix {grouping.mix}" if grouping.mix > 1 else ""
         if grouping.interleave > 1:
             way = f" interleave {grouping.interleave}"
-        if isinstance(strategy, EvenBatchesSplitStrategy):
-            cut = f"{self.split_rows}r" if self.split_rows else f"{self.split_bytes}b"
-            return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
-        return f"{type(strategy).__name__}{way}"
+        if strategy is not None:
+            return f"{describe_strategy(strategy) or type(strategy).__name__}{way}"
+        cut = f"{self.split_rows}r" if self.split_rows else f"{self.split_bytes}b"
+        return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
+
+    @property
+    def has_own_strategy(self) -> bool:
+        """Whether only the plan of ``split_strategy`` tells what order it makes."""
+        strategy = self.split_strategy
+        return strategy is not None and describe_strategy(strategy) is None
 
 
 def order_of(options: DatasetOptions, files: FileList) -> Order:

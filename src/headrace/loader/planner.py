@@ -72,6 +72,7 @@ class Planner:
             self.even = "drop"
         self._planned: tuple[Place, LanePlan] | None = None
         self._evened: tuple[Place, EvenPlan] | None = None
+        self._digests: dict[tuple[int, int], str] = {}  # of the user's own splits
 
     def over(self, files: FileList, order: Order, *, counted: bool) -> Planner:
         """The same for other files; this one stays as it is."""
@@ -142,6 +143,8 @@ class Planner:
         sizes.append((place.batch_size, place.lanes))
         strategy = self._order.strategy_for(sizes[0][0])
         plan = plan_lanes(strategy, self._files, lanes=sizes[0][1], epoch=place.epoch)
+        if self._order.has_own_strategy:
+            self._digests[place.epoch, sizes[0][1]] = plan.digest()
         plan = plan.grouped(self._order.grouping)
         for stage, (batch_size, lanes) in zip(stages, sizes[1:], strict=True):
             self._check_cursors(plan, dict(enumerate(stage.cursors)))
@@ -155,6 +158,17 @@ class Planner:
                 loose=stage.loose,
             )
         return plan
+
+    def splits_digest(self, epoch: int, lanes: int) -> str | None:
+        """Return a digest of the splits that a strategy of the user's own makes for an epoch.
+
+        None for the strategies of the library: their parameters say as much.
+        """
+        if not self._order.has_own_strategy:
+            return None
+        if (epoch, lanes) not in self._digests:
+            self.plan_at(Place(epoch, self._order.batch_size, lanes))  # kept: it is read next
+        return self._digests[epoch, lanes]
 
     def evened(self, place: Place) -> EvenPlan:
         """The lanes from a place on with the same number of batches for every rank.
@@ -255,4 +269,4 @@ class Planner:
 
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send.
-        return {**self.__dict__, "_planned": None, "_evened": None}
+        return {**self.__dict__, "_planned": None, "_evened": None, "_digests": {}}

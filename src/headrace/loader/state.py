@@ -7,17 +7,38 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Protocol
 
+from headrace.access.state_checksum import (
+    CHECKSUM,
+    check_checksum,
+    check_names,
+    plain_state,
+    with_checksum,
+)
 from headrace.errors import StateMismatchError
 from headrace.loader.claims import DONE, Loose
 from headrace.loader.fingerprint import Fingerprint
 from headrace.stream import Cursor
 
-__all__ = ["END", "Place", "Position", "Stage", "merge_states"]
+__all__ = ["END", "Place", "Position", "Stage", "check_state", "merge_states"]
 
-VERSION = 2
+VERSION = 3
 _ALL = -1
 """in place of a rank: the state is that of all of them"""
-_ALONE = [0, 1, 0]
+_NAMES = (
+    "version",
+    "epoch",
+    "batch_size",
+    "steps",
+    "turn",
+    "lanes",
+    "ranks",
+    "before",
+    "loose",
+    "plan",
+    "splits",
+    CHECKSUM,
+)
+"""the keys of every state"""
 END = -1
 """in place of a window: behind the last, whichever that is"""
 
@@ -110,15 +131,32 @@ class Position:
         steps = self.steps[0] + running.handed_over["batches"] + repeated
         return replace(self, steps=(steps,), turns=(running.turn,), cursors=cursors, loose=loose)
 
-    def as_state(self, fingerprint: Fingerprint) -> dict[str, Any]:
+    @property
+    def _first_lanes(self) -> int:
+        """The number of lanes for which the split strategy planned the epoch."""
+        place = self.place
+        return len(place.before[0].cursors) if place.before else place.lanes
+
+    def _splits(self, fingerprint: Fingerprint) -> str | None:
+        """The digest of the user's own splits; None at the start of an epoch, where any will do."""
+        if not self.begun and not any(self.steps):
+            return None
+        return fingerprint.splits_digest(self.place.epoch, self._first_lanes)
+
+    def as_state(
+        self, fingerprint: Fingerprint, loaded: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """JSON-safe, and all that is needed to go on in a new process.
+
+        ``loaded`` is the state that this position was loaded from, if nothing was read since: what
+        it says of its data holds, whatever data is there now.
 
         Its keys are always the same and none of its values is a dict: torch's distributed
         checkpoints load, of what was saved, the keys that a fresh loader's state has.
         """
         place, merged = self.place, self.rank is None
         loose = [list(window) for window in self.loose]
-        return {
+        state = {
             "version": VERSION,
             "epoch": place.epoch,
             "batch_size": place.batch_size,
@@ -128,34 +166,42 @@ class Position:
             "ranks": [_ALL if self.rank is None else self.rank, place.ranks, place.taken],
             "before": [stage.as_list() for stage in place.before],
             "loose": loose if self.adaptive else None,
-            "plan": fingerprint.as_list(),
+            "plan": fingerprint.as_list() if loaded is None else list(loaded["plan"]),
+            "splits": self._splits(fingerprint) if loaded is None else loaded["splits"],
         }
+        return with_checksum(state)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], fingerprint: Fingerprint) -> Position:
         """The place that a state describes, if it is one in this data and this order."""
-        _check_version(state)
-        fingerprint.check(state.get("plan"))
+        plain = _plain_of_this_version(state)
+        fingerprint.check(plain.get("plan"))
+        check_names(plain, _NAMES)
         try:
-            return cls._read(state)
-        except (KeyError, TypeError, ValueError) as error:
+            position = cls._read(plain)
+        except (TypeError, ValueError) as error:
             raise StateMismatchError(f"the state is damaged: {error}") from error
+        check_checksum(plain, _NAMES)  # after what has more to say of a fault
+        if position.begun or any(position.steps):
+            splits, lanes = plain["splits"], position._first_lanes
+            fingerprint.check_splits(splits, position.place.epoch, lanes)
+        return position
 
     @classmethod
     def _read(cls, state: Mapping[str, Any]) -> Position:
-        rank, ranks, taken = _part(state, "ranks")
+        rank, ranks, taken = state["ranks"]
         merged = rank == _ALL and ranks > 1
-        before = tuple(map(Stage.of_list, _part(state, "before")))
-        cursors = _cursors(_part(state, "lanes"))
+        before = tuple(map(Stage.of_list, state["before"]))
+        cursors = _cursors(state["lanes"])
         place = Place(
-            _count(_part(state, "epoch")),
-            _count(_part(state, "batch_size"), 1),
+            _count(state["epoch"]),
+            _count(state["batch_size"], 1),
             len(cursors) * (1 if merged else _count(ranks, 1)),
             _count(ranks, 1),
             _count(taken),
             before,
         )
-        steps, turns = _part(state, "steps"), _part(state, "turn")
+        steps, turns = state["steps"], state["turn"]
         position = cls(
             place,
             None if merged else _count(rank),
@@ -167,7 +213,7 @@ class Position:
             raise ValueError(f"steps are {steps!r}, and turns {turns!r}, of {place.ranks} ranks")
         if not cursors or place.lanes % place.ranks or rank >= place.ranks:
             raise ValueError(f"{len(cursors)} lanes of rank {rank} of {place.ranks}")
-        loose = _part(state, "loose")
+        loose = state["loose"]
         return replace(
             position,
             cursors=dict(zip(position.own_lanes, cursors, strict=True)),
@@ -180,69 +226,80 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The states of all ranks of a job, in any order, as one that a job of any size can load."""
     if not states:
         raise StateMismatchError("there are no states to merge")
-    for state in states:
-        _check_version(state)
-    epoch = min(state.get("epoch", 0) for state in states)
-    first = next(state for state in states if state.get("epoch", 0) == epoch)
+    states = [check_state(state) for state in states]
+    epoch = min(state["epoch"] for state in states)
+    first = next(state for state in states if state["epoch"] == epoch)
     states = [_at_its_end(state, first) for state in states]
-    rank, ranks, taken = first.get("ranks", _ALONE)
+    rank, ranks, taken = first["ranks"]
     if len(states) == 1 and (ranks == 1 or rank == _ALL):
         return dict(first)
     same = ("epoch", "batch_size", "plan", "before")
+    splits = {state["splits"] for state in states} - {None}  # None: a rank has not begun
     for state in states:
-        if state.get("ranks", _ALONE)[1:] != [ranks, taken] or any(
-            state.get(name) != first.get(name) for name in same
+        if (
+            state["ranks"][1:] != [ranks, taken]
+            or any(state[name] != first[name] for name in same)
+            or len(splits) > 1
         ):
             raise StateMismatchError(
                 "states of different jobs, or of different moments of one, cannot be merged: "
                 f"{first!r} and {state!r}"
             )
-    found = [state.get("ranks", _ALONE)[0] for state in states]
+    found = [state["ranks"][0] for state in states]
     if sorted(found) != list(range(ranks)):
         raise StateMismatchError(f"a state of each of {ranks} ranks is needed, not of {found}")
     by_rank = [state for _, state in sorted(zip(found, states, strict=True), key=itemgetter(0))]
     lanes: list[Any] = [None] * sum(len(state["lanes"]) for state in states)
     for rank, state in enumerate(by_rank):
         lanes[rank::ranks] = state["lanes"]
-    adaptive = any(state.get("loose") is not None for state in by_rank)
-    loose = [window for state in by_rank for window in state.get("loose") or ()]
-    return {
+    adaptive = any(state["loose"] is not None for state in by_rank)
+    loose = [window for state in by_rank for window in state["loose"] or ()]
+    merged = {
         **first,
         "loose": loose if adaptive else None,
         "ranks": [_ALL, ranks, taken],
         "steps": [state["steps"] for state in by_rank],
         "turn": [state["turn"] for state in by_rank],
         "lanes": lanes,
+        "splits": next(iter(splits), None),
     }
+    return with_checksum(merged)
 
 
 def _at_its_end(state: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
     """A rank that stands before the next epoch has ended the one that another is still in."""
-    begun = state.get("steps", 0) or any(map(any, state.get("lanes", ())))
-    alone = other.get("ranks", _ALONE)[1] == 1
-    if state.get("epoch") != other.get("epoch", 0) + 1 or begun or alone:
+    begun = state["steps"] or any(map(any, state["lanes"]))
+    alone = other["ranks"][1] == 1 or other["ranks"][0] == _ALL
+    if state["epoch"] != other["epoch"] + 1 or begun or alone:
         return state
-    ranks = [state.get("ranks", _ALONE)[0], *other["ranks"][1:]]
-    if state.get("plan") != other.get("plan"):
+    ranks = [state["ranks"][0], *other["ranks"][1:]]
+    if state["plan"] != other["plan"]:
         return state
     lanes = [[END, 0]] * len(other["lanes"])
     # Another number of steps, whatever it is: the ranks are not in step.
     return {**other, "ranks": ranks, "steps": other["steps"] + 1, "turn": 0, "lanes": lanes}
 
 
-def _check_version(state: object) -> None:
-    found = state.get("version") if isinstance(state, Mapping) else type(state).__name__
+def check_state(state: object) -> dict[str, Any]:
+    """Return a state as JSON has it.
+
+    Raises:
+        StateMismatchError: It is no state of this version, or it was changed since it was taken.
+    """
+    plain = _plain_of_this_version(state)
+    check_checksum(plain, _NAMES)
+    return plain
+
+
+def _plain_of_this_version(state: object) -> dict[str, Any]:
+    plain = plain_state(state, _NAMES)
+    found = plain.get("version")
     if found != VERSION:
         raise StateMismatchError(
             f"not a state of this library, or of another version of it: {found!r} "
             f"where {VERSION!r} is expected"
         )
-
-
-def _part(state: Mapping[str, Any], name: str) -> Any:
-    if name not in state:
-        raise ValueError(f"it has no {name}")
-    return state[name]
+    return plain
 
 
 def _count(value: object, least: int = 0) -> int:

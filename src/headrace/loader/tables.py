@@ -26,6 +26,7 @@ from headrace.loader.dataset import TabularDataset, store_access
 from headrace.loader.fingerprint import Fingerprint
 from headrace.loader.order import chunk_bytes
 from headrace.loader.ranks import Ranks, is_initialised
+from headrace.loader.state import check_state
 from headrace.options import (
     DatasetOptions,
     IcebergOptions,
@@ -99,6 +100,7 @@ class TableDataset(TabularDataset):
     def move_to(self, state: Mapping[str, Any]) -> None:
         version = Fingerprint.version_of(state)
         if version is not None and version != self._version:
+            check_state(state)
             found = self._opened.discover(version)
             self._check_state_of(found, state)
             self._move(found)

@@ -11,6 +11,7 @@ from headrace.plan.strategies import (
     EvenBatchesSplitStrategy,
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
+    describe_strategy,
     plan_lanes,
     same_in_every_epoch,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "batches_in",
     "cut_chunks",
     "decode_factor",
+    "describe_strategy",
     "even_out",
     "first_in_turn",
     "lane_pieces",

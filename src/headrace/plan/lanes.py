@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,6 +95,15 @@ class LanePlan(Sequence[Split]):
 
     def __iter__(self) -> Iterator[Split]:
         return (self[index] for index in range(len(self)))
+
+    def digest(self) -> str:
+        """Return a short digest of the chunks of every lane, in order, and of their windows."""
+        made = hashlib.sha256()
+        chunks = self.chunks
+        columns = (chunks.file, chunks.offset, chunks.length, chunks.kind, self.bounds, self.window)
+        for column in columns:
+            made.update(np.ascontiguousarray(column, "<i8").data)
+        return made.hexdigest()[:12]
 
     @property
     def row_count(self) -> int | None:

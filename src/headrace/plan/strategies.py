@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ __all__ = [
     "EvenBatchesSplitStrategy",
     "RoundRobinSplitStrategy",
     "TargetSizeSplitStrategy",
+    "describe_strategy",
     "plan_lanes",
     "same_in_every_epoch",
 ]
@@ -82,6 +83,15 @@ class RoundRobinSplitStrategy:
 
 
 _BUILT_IN = (EvenBatchesSplitStrategy, TargetSizeSplitStrategy, RoundRobinSplitStrategy)
+
+
+def describe_strategy(strategy: SplitStrategy) -> str | None:
+    """Return a built-in strategy with all that decides its lanes; None for a user's own one."""
+    if type(strategy) not in _BUILT_IN:
+        return None
+    if isinstance(strategy, EvenBatchesSplitStrategy | TargetSizeSplitStrategy):
+        strategy = replace(strategy, split_bytes=parse_bytes("split_bytes", strategy.split_bytes))
+    return repr(strategy)
 
 
 def same_in_every_epoch(strategy: SplitStrategy) -> bool:

@@ -198,7 +198,7 @@ class ResumeContract:
 
     def test_states_are_small(self, states: list[State]) -> None:
         for state in states:
-            assert len(json.dumps(state)) < 240 + 20 * len(state["lanes"])
+            assert len(json.dumps(state)) < 300 + 20 * len(state["lanes"])
 
     @pytest.mark.parametrize("part", range(4), ids=["files", "filters", "order", "seed"])
     def test_a_state_of_something_else_is_refused(

@@ -13,7 +13,8 @@ from torch.utils.data import Sampler
 
 from headrace.access.buckets.order import BucketOrder, Deal
 from headrace.access.buckets.sources import Buckets, buckets_of
-from headrace.access.sampling import whole_number
+from headrace.access.sampling import state_of, whole_number
+from headrace.access.state_checksum import check_checksum, with_checksum
 from headrace.errors import OptionError, StateMismatchError
 from headrace.model import Int64Array, computed_once
 
@@ -186,26 +187,24 @@ class BucketBatchSampler(Sampler[list[int]]):
             deal = self._running or self._deal(epoch, place)
             epoch, place = self._or_next_epoch(deal.epoch, deal.after(taken))
         position, offset = place
-        return {"epoch": epoch, "position": position, "offset": offset, **self._identity}
+        where = {"epoch": epoch, "position": position, "offset": offset}
+        return with_checksum({**where, **self._identity})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration, once, go on from a state of any rank that was in step with this.
 
         An iteration that only looks at a first batch uses it up: load the state again after it.
         """
-        missing = self.state_dict().keys() - state.keys()
-        if "kind" in missing or (missing and state["kind"] == self.kind):
-            raise StateMismatchError(f"not a state of a sampler: it has only {list(state)}")
-        for name, mine in self._identity.items():
-            if state.get(name) != mine:
-                raise StateMismatchError(f"the state has {name} {state.get(name)}, and this {mine}")
+        names = self.state_dict().keys()
+        plain = state_of(state, self._identity, names)
         try:
             epoch, position, offset = (
-                whole_number(name, state[name], 0) for name in ("epoch", "position", "offset")
+                whole_number(name, plain[name], 0) for name in ("epoch", "position", "offset")
             )
         except OptionError as error:
             raise StateMismatchError(f"a damaged state: {error}") from None
         self._check_place(epoch, position, offset)
+        check_checksum(plain, names)
         self._go_to(epoch, (position, offset))
 
     def _check_place(self, epoch: int, position: int, offset: int) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from headrace.archives.tar.kept_files import KeptFiles
+from headrace.errors import OptionError, ReadError
 from headrace.storage import Access, FileStatus, Listing, Store, load_manifest, save_manifest
+from headrace.storage.manifest import locations_in_manifest
 
 __all__ = ["SavedListing", "SavedListings"]
 
+logger = logging.getLogger(__name__)
+
 Beside = Callable[[Iterable[str], Iterable[FileStatus]], list[FileStatus]]
 """of some files those that belong to tars of these paths"""
-
-_ABOUT = b"headrace.manifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,13 @@ class SavedListing:
     def listing(self, beside: Beside) -> Listing | None:
         """The part of it that is wanted, with what lies beside the files that are named.
 
-        None if there was nothing at one of the locations.
+        None if there was nothing at one of the locations, or if the listing is damaged.
         """
-        whole = load_manifest(list(self.of), self.access, self.path)
+        try:
+            whole = load_manifest(list(self.of), self.access, self.path)
+        except (ReadError, OptionError) as error:
+            logger.warning("a listing in the cache is of no use: %s", error)
+            return None
         if _ends(self.of) == _ends(self.wanted):
             return whole
         files = {status.path: status for status in whole.files}
@@ -70,7 +74,7 @@ class SavedListings:
         """That of these locations, or one of folders that they lie in, as far as it tells."""
         own = self._at(locations)
         for path in sorted(self.kept.listings(), key=own.__ne__):
-            listed = _locations_in(path)
+            listed = locations_in_manifest(path)
             if self._at(listed) == path and _has_all(listed, locations):
                 self.kept.used(path)
                 return SavedListing(path, self.access, self.store, listed, locations)
@@ -81,17 +85,6 @@ class SavedListings:
 
     def _at(self, locations: Sequence[str]) -> str:
         return self.kept.listing_at(self.store.identity, *locations)
-
-
-def _locations_in(path: str) -> list[str]:
-    """What was listed, as the file says; nothing if it cannot be read."""
-    try:
-        with pa.memory_map(path) as file:
-            about = json.loads(pa.ipc.open_file(file).schema.metadata[_ABOUT])
-            locations: list[str] = about["locations"]
-            return locations
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):
-        return []
 
 
 def _has_all(listed: Sequence[str], wanted: Sequence[str]) -> bool:
