@@ -35,23 +35,23 @@ def transform(batch, state, folder):
             pa.OSFile(f"{folder}/pipe").read()  # which nobody writes to
     return {"text": "x" * 1_000_000} if state == "sending" else 0
 
-def opened(kind, data, method, transform):
+def opened(kind, data, workers, method, transform):
     if kind == "own":
-        options = dict(num_workers=2, multiprocessing_context=method, transform=transform)
+        options = dict(num_workers=workers, multiprocessing_context=method, transform=transform)
         return StructuredDataset.create_dataloader(data, batch_size=50, **options)[0]
-    options = dict(num_workers=2, multiprocessing_context=method, collate_fn=transform)
+    options = dict(num_workers=workers, multiprocessing_context=method, collate_fn=transform)
     if kind == "plain":
         return DataLoader(StructuredDataset(data, batch_size=50), batch_size=None, **options)
     return DataLoader(StructuredDataset(data).rows, batch_size=50, **options)
 
 if __name__ == "__main__":
-    data, folder, method, *cases = sys.argv[1:]
+    data, folder, method, count, *cases = sys.argv[1:]
     multiprocessing.set_forkserver_preload(["headrace"])
     running = []
     for case in cases:
         kind, _, state = case.partition(" ")
-        loader = opened(kind, data, method, partial(transform, state=state, folder=folder))
-        running.append(iter(loader))
+        stay = partial(transform, state=state, folder=folder)
+        running.append(iter(opened(kind, data, int(count), method, stay)))
         next(running[-1])
     threading.Event().wait()
 """
@@ -65,25 +65,26 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("method", "cases"),
-    [("fork", CASES), ("forkserver", CASES), ("spawn", CASES[:1])],
+    ("method", "workers", "cases"),
+    [("fork", 2, CASES[:3]), ("forkserver", 2, CASES), ("spawn", 1, CASES[:1])],
     ids=["fork", "forkserver", "spawn"],
 )
 def test_no_process_and_no_shared_memory_outlives_a_killed_trainer(
-    data: Path, tmp_path: Path, method: str, cases: list[str]
+    data: Path, tmp_path: Path, method: str, workers: int, cases: list[str]
 ) -> None:
     script, folder = tmp_path / "trainer.py", tmp_path / "states"
     script.write_text(TRAINER)
     folder.mkdir()
     os.mkfifo(folder / "pipe")
-    with WarmProcess(script, data, folder, method, *cases) as trainer:
-        blocked = eventually(lambda: len(workers_in(folder)) == 2 * len(cases))
-        started = session_members(trainer.pid)
-        names = shared_names(started)
-        os.kill(trainer.pid, signal.SIGKILL)
+    with WarmProcess(script, data, folder, method, workers, *cases) as trainer:
         try:
-            assert blocked, trainer.finish().stderr
+            expected = workers * len(cases)
+            eventually(lambda: len(workers_in(folder)) == expected or trainer.poll(), 300.0)
+            assert trainer.poll() is None, trainer.finish().stderr
+            started = session_members(trainer.pid)
             assert workers_in(folder) < started
+            names = shared_names(started)
+            os.kill(trainer.pid, signal.SIGKILL)
             assert eventually(lambda: not session_members(trainer.pid))
             assert eventually(lambda: not any(map(os.path.exists, names)))
         finally:
