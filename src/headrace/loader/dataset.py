@@ -30,6 +30,7 @@ from headrace.loader.options import OrderOptions
 from headrace.loader.passes import Passes
 from headrace.loader.pipeline import Pipeline
 from headrace.loader.planner import Planner
+from headrace.loader.rank_comparison import ComparedFiles
 from headrace.loader.ranks import Ranks
 from headrace.loader.row_access import backend_of, rows_of
 from headrace.loader.settings import Settings
@@ -286,6 +287,12 @@ class TabularDataset(IterableDataset[Any]):
         if self._known_fingerprint is None:
             self._known_fingerprint = _fingerprint(self._found, self._order, self.planner)
         return self._known_fingerprint
+
+    @property
+    def compared_files(self) -> ComparedFiles:
+        """The files, for a comparison with those of other ranks."""
+        found = self._found
+        return ComparedFiles(found.files, found.roots, found.reader.store.local)
 
     @property
     def fork_safe(self) -> bool:

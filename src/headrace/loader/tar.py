@@ -23,6 +23,7 @@ from headrace.loader.creating import LoaderOptions, create_dataset, create_loade
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.options import check_flag
 from headrace.loader.pipeline import Pipeline
+from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.row_access import rows_of
 from headrace.loader.settings import DatasetOptions, Settings
 from headrace.loader.workers import WorkerOptions
@@ -146,6 +147,11 @@ class TarDataset(BackendDataset):
             fork_safe=dataset.fork_safe,
             finish=settings.finish,
             pin_memory=of_loader.pin_memory,
+            comparison=RankComparison(
+                ranks,
+                dataset.compared_files,
+                lambda: {"batch_size, shuffle, drop_last or a bucket": sampler.state_dict()},
+            ),
         )
         return loader, dataset
 
