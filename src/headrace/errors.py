@@ -13,6 +13,7 @@
     ├── WriteError (OSError)                something cannot be written
     ├── ConversionError (ValueError)        a value has no place in the output type
     ├── StateMismatchError (ValueError)     a state of other data or other options
+    ├── RankMismatchError (RuntimeError)    ranks of one job do not read the same data
     ├── WorkerError (RuntimeError)          a worker process died
     └── MissingExtraError (ImportError)     an optional dependency is not installed
 
@@ -33,6 +34,7 @@ __all__ = [
     "NothingFoundError",
     "OptionError",
     "PlanError",
+    "RankMismatchError",
     "ReadError",
     "SchemaError",
     "SkippedDataWarning",
@@ -94,6 +96,10 @@ class ConversionError(HeadraceError, ValueError):
 
 class StateMismatchError(HeadraceError, ValueError):
     """A state was taken on other data or with other options."""
+
+
+class RankMismatchError(HeadraceError, RuntimeError):
+    """The ranks of a job see different files, or were given different options."""
 
 
 class WorkerError(HeadraceError, RuntimeError):

@@ -63,6 +63,15 @@ def test_a_state_of_other_options_names_them(
     assert saved(loader)["lanes"] == [[0, 0]]
 
 
+def test_the_order_of_a_set_in_a_filter_is_of_no_account(data: Path) -> None:
+    """It is another one in every process, and here in two sets whose items collide."""
+    one, other = set(range(0, 24, 8)), set(range(16, -1, -8))
+    assert list(one) != list(other)
+    loader = make(data, filters=[("id", "in", one)])
+    loader.load_state_dict(saved(make(data, filters=[("id", "in", other)])))
+    assert sorted(all_ids(loader)) == [0, 8, 16]
+
+
 def test_a_state_of_other_files_says_so(tmp_path: Path) -> None:
     directory = write_parquet(tmp_path / "data")
     state = saved(make(directory))

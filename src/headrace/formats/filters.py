@@ -42,9 +42,21 @@ def to_expression(filters: ds.Expression | Sequence[Any] | None) -> ds.Expressio
     if not filters:
         return None
     try:
-        return pq.filters_to_expression(list(filters))
+        return pq.filters_to_expression(_with_sorted_sets(list(filters)))
     except (ValueError, TypeError) as error:
         raise OptionError(f"filters={filters!r} cannot be understood: {error}") from error
+
+
+def _with_sorted_sets(filters: list[Any]) -> list[Any]:
+    """Return filters with lists in place of sets, whose order is another one in every process."""
+    made: list[Any] = []
+    for one in filters:
+        if isinstance(one, list | tuple) and len(one) == 3 and isinstance(one[2], set | frozenset):
+            values = sorted(one[2], key=lambda value: (type(value).__name__, repr(value)))
+            made.append((*one[:2], values))
+        else:
+            made.append(_with_sorted_sets(one) if isinstance(one, list) else one)
+    return made
 
 
 def once_for_like_files(

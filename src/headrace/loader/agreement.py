@@ -16,7 +16,21 @@ from torch import distributed as dist
 from headrace.errors import OptionError, WorkerError
 from headrace.loader.ranks import Ranks, is_initialised
 
-__all__ = ["Agreement"]
+__all__ = ["Agreement", "own_store"]
+
+
+def own_store(name: str, ranks: Ranks) -> Any:
+    """Return a part of torch's store that nothing else uses, under one name on all ranks.
+
+    The n-th call with a name returns the same part on every rank.
+
+    ``new_group`` would name a group by how many groups the process has at that moment, which ranks
+    need not have in common, and would find addresses of a group that was closed.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    who = hashlib.sha256(f"{name} {ranks.members}".encode()).hexdigest()[:16]
+    nth = store.add(f"headrace/agreements/{who}/{ranks.rank}", 1)
+    return dist.distributed_c10d.PrefixStore(f"headrace/agreement/{who}/{nth}", store)
 
 
 class Agreement:
@@ -36,7 +50,7 @@ class Agreement:
             )
         self._ranks = ranks
         self._timeout = timedelta(seconds=timeout_s)
-        self._store = self._own_store(name, ranks.members)
+        self._store = own_store(name, ranks)
         self._group: Any = None
         _agreements[id(self)] = self
 
@@ -62,17 +76,6 @@ class Agreement:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an agreement of ranks is bound to its process and cannot be pickled")
-
-    def _own_store(self, name: str, members: tuple[int, ...]) -> Any:
-        """A part of torch's store that no other agreement uses, under one name on all ranks.
-
-        ``new_group`` would name the group by how many groups the process has at that moment, which
-        ranks need not have in common, and would find addresses of a group that was closed.
-        """
-        store = dist.distributed_c10d._get_default_store()
-        who = hashlib.sha256(f"{name} {members}".encode()).hexdigest()[:16]
-        nth = store.add(f"headrace/agreements/{who}/{self._ranks.rank}", 1)
-        return dist.distributed_c10d.PrefixStore(f"headrace/agreement/{who}/{nth}", store)
 
     def _all_reduce_max(self, numbers: torch.Tensor) -> None:
         if self._group is None:

@@ -17,6 +17,7 @@ from headrace.loader import leaving
 from headrace.loader.forking import starting_workers
 from headrace.loader.lightning import epoch_of_fit
 from headrace.loader.pipeline import Finish
+from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.workers import WorkerOptions, WorkerStart, check_sendable
 
 __all__ = ["BucketedLoader", "refuse_streaming"]
@@ -56,6 +57,7 @@ class BucketedLoader(DataLoader[Any]):
         fork_safe: bool,
         finish: Finish | None = None,
         pin_memory: bool = False,
+        comparison: RankComparison | None = None,
     ) -> None:
         for_workers: dict[str, Any] = {}
         if workers.count:
@@ -78,6 +80,7 @@ class BucketedLoader(DataLoader[Any]):
             **for_workers,
         )
         self._running: _Pass | None = None
+        self._comparison = comparison
 
     @property
     def epoch(self) -> int:
@@ -102,6 +105,8 @@ class BucketedLoader(DataLoader[Any]):
         self._running = None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self._comparison is not None:
+            self._comparison.check()
         # The epoch of a pass that was left begins again, also if all of it was asked for.
         self.set_epoch(max(self.epoch, epoch_of_fit(self)))
         running = self._running = _Pass(self.batch_sampler.epoch)

@@ -19,6 +19,7 @@ from headrace.loader.in_step import InStep
 from headrace.loader.leaving import watched
 from headrace.loader.lightning import batch_is_held, epoch_of_fit
 from headrace.loader.pool import WorkerPool
+from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.state import Position
 from headrace.loader.workers import WorkerOptions, out_of_order_option
 
@@ -95,6 +96,7 @@ class StatefulLoader(DataLoader[Any]):
         self._loaded: Mapping[str, Any] = {}  # the state that it is of
         self._in_step: InStep | None = None
         self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
+        self._compare_ranks()
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -153,6 +155,39 @@ class StatefulLoader(DataLoader[Any]):
             return self._in_step.is_over()
         return self._passes.has_ended(position, running)
 
+    # --- other ranks
+
+    def _compare_ranks(self) -> None:
+        """Tell the other ranks what this one is about to read."""
+        dataset = self.dataset
+        self._compared = dataset.fingerprint
+        self._comparison = RankComparison(
+            dataset.ranks, dataset.compared_files, self._shared_by_ranks
+        )
+
+    def _shared_by_ranks(self) -> dict[str, Any]:
+        """What must be the same on all ranks, beside files."""
+        fingerprint, planner = self.dataset.fingerprint, self.dataset.planner
+        start = planner.crew.start(self.dataset.epoch)
+        return {
+            "the snapshot of the table": fingerprint.version,
+            "shuffle, split_bytes, split_rows, split_strategy, mix or interleave": (
+                fingerprint.order
+            ),
+            "shuffle_seed": fingerprint.seed,
+            "batch_size, lanes, num_workers, a row group or a split of split_strategy": (
+                planner.plan_at(start.place).digest()
+            ),
+            "even or drop_last": None if planner.even is False else planner.batches_left(start),
+            "filters": fingerprint.filters,
+        }
+
+    def _check_ranks(self) -> None:
+        """Raise an error unless all ranks read the same; asked once for each version of a table."""
+        if self.dataset.fingerprint != self._compared:
+            self._compare_ranks()
+        self._comparison.check()
+
     # --- iterating
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -191,6 +226,7 @@ class StatefulLoader(DataLoader[Any]):
         return self._in_step
 
     def _begin(self, position: Position) -> EpochPass:
+        self._check_ranks()
         self._passes, self._fingerprint = self.dataset.passes, self.dataset.fingerprint
         if self.num_workers:
             plan = self._passes.planner.evened(position.place).plan

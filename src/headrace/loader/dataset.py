@@ -39,6 +39,7 @@ from headrace.loader.order import Order, order_of
 from headrace.loader.passes import Passes
 from headrace.loader.pipeline import Finish, Pipeline
 from headrace.loader.planner import Planner
+from headrace.loader.rank_comparison import ComparedFiles
 from headrace.loader.ranks import Ranks, find_ranks, given_ranks
 from headrace.loader.state import Position
 from headrace.loader.stats import Stats
@@ -399,6 +400,12 @@ class TabularDataset(IterableDataset[Any]):
         if self._known_fingerprint is None:
             self._known_fingerprint = _fingerprint(self._found, self._order, self.planner)
         return self._known_fingerprint
+
+    @property
+    def compared_files(self) -> ComparedFiles:
+        """The files, for a comparison with those of other ranks."""
+        found = self._found
+        return ComparedFiles(found.files, found.roots, found.reader.store.local)
 
     @property
     def fork_safe(self) -> bool:

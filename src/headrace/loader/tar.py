@@ -18,6 +18,7 @@ from headrace.loader.bucketed import BucketedLoader, refuse_streaming
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, rows_of, store_access
 from headrace.loader.pipeline import Pipeline
+from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.workers import WorkerOptions
 from headrace.options import (
     BucketOptions,
@@ -131,6 +132,11 @@ class TarDataset(TabularDataset):
             fork_safe=dataset.fork_safe,
             finish=dataset.finish,
             pin_memory=chosen["pin_memory"],
+            comparison=RankComparison(
+                ranks,
+                dataset.compared_files,
+                lambda: {"batch_size, shuffle, drop_last or a bucket": sampler.state_dict()},
+            ),
         )
         return loader, dataset
 
