@@ -2,7 +2,13 @@
 
 from headrace.plan.chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks
 from headrace.plan.decoding import decode_factor
-from headrace.plan.even import EvenPlan, batches_in, even_out, first_in_turn
+from headrace.plan.even import (
+    EvenPlan,
+    batches_in,
+    even_out,
+    first_in_turn,
+    share_last_round,
+)
 from headrace.plan.lane import Grouping, Lane, Span
 from headrace.plan.lanes import LanePlan
 from headrace.plan.order import ROW_ORDER, permutation, taking_turns
@@ -53,6 +59,7 @@ __all__ = [
     "plan_lanes",
     "plan_the_rest",
     "same_in_every_epoch",
+    "share_last_round",
     "taking_turns",
     "window_pieces",
 ]

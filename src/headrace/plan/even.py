@@ -1,33 +1,46 @@
-"""The same number of batches for every rank: what to leave out, or what to repeat."""
+"""The same number of batches for every rank.
+
+Batches are dealt to lanes in turn, and lanes to ranks in turn, so ranks differ only at the end of
+an epoch. There the last batches are joined and cut again, so that every rank gets as many, of
+nearly equal size (``share_last_round``). The batches before them do not depend on the number of
+ranks. Lanes that a user's own strategy made may differ by more: these end early, or repeat rows
+(``even_out``).
+
+Rows must be counted for all of this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headrace.model import Int64Array
-from headrace.plan.chunks import ROWS, Chunks
+from headrace.plan.chunks import ROWS, Chunks, share_of
 from headrace.plan.lane import Lane, Span
 from headrace.plan.lanes import LanePlan
 
-__all__ = ["EvenPlan", "batches_in", "even_out", "first_in_turn"]
+__all__ = ["EvenPlan", "batches_in", "even_out", "first_in_turn", "share_last_round"]
 
 
 @dataclass(frozen=True, slots=True)
 class EvenPlan:
-    """A plan in which all ranks have the same number of batches left."""
+    """A plan in which all ranks have the same number of batches left.
+
+    Attributes:
+        plan: The lanes.
+        dropped_rows: Number of rows that are left out, of all ranks.
+        padded: Number of rows that each rank gets a second time.
+    """
 
     plan: LanePlan
     dropped_rows: int = 0
-    """of all ranks"""
     padded: tuple[int, ...] = ()
-    """rows that each rank gets once more"""
 
 
 def batches_in(rows: int, batch_size: int, drop_last: bool) -> int:
-    """How many batches so many rows of a lane make."""
+    """Return how many batches so many rows of a lane make."""
     return rows // batch_size if drop_last else -(-rows // batch_size)
 
 
@@ -53,6 +66,190 @@ def first_in_turn(counts: Sequence[int], wanted: int, turn: int = 0) -> list[int
                 taken[place] += 1
                 missing -= 1
     return [taken[(place - turn) % lanes] for place in range(lanes)]
+
+
+def share_last_round(
+    plan: LanePlan,
+    ranks: int,
+    *,
+    taken: int = 0,
+    batch_size: int,
+    drop_last: bool,
+    pad: bool,
+    reorders: bool,
+) -> EvenPlan:
+    """Cut the last batches anew, so that every rank has the same number of them left.
+
+    At the start of an epoch the rows of the last, incomplete round of the lanes are cut into as
+    many batches as are needed, a multiple of ``ranks``, whose sizes differ by one row at most.
+    Where ``taken`` batches were taken by another number of ranks, the last ones are joined and cut
+    for these ranks, if they cannot share what is left.
+
+    Fewer rows than ranks are left out, or some rows are repeated (``pad``). With ``drop_last`` all
+    batches stay full, and fewer than ``ranks * batch_size`` rows are left out.
+
+    Args:
+        plan: Lanes that were dealt in turn: lane l has the batches l, l + lanes, l + 2 * lanes, …
+        ranks: Number of ranks; it divides the lanes.
+        taken: Number of batches that were taken before, over all ranks.
+        batch_size: Number of rows in a batch.
+        drop_last: Whether a short batch is left out.
+        pad: Whether rows are repeated rather than left out.
+        reorders: Whether the rows of a window are permuted.
+    """
+    lanes = [plan.lane(index) for index in range(len(plan))]
+    rows = [lane.rows_left() for lane in lanes]
+    short = sum(count % batch_size for count in rows) if drop_last else 0
+    if short:
+        ends = {index: count - count % batch_size for index, count in enumerate(rows)}
+        plan = _cut_short(
+            plan, lanes, {i: end for i, end in ends.items() if end < rows[i]}, reorders
+        )
+        lanes = [plan.lane(index) for index in range(len(plan))]
+        rows = list(ends.values())
+    batches = sum(batches_in(count, batch_size, False) for count in rows)
+    if taken:
+        tail = (batches - taken) % ranks
+        wanted = ranks if tail else 0
+    else:
+        tail = batches - sum(rows) // (len(lanes) * batch_size) * len(lanes)
+        wanted = ranks * -(-tail // ranks)
+    places = [number % len(lanes) for number in range(batches - tail, batches)]
+    held = sum(rows[index] - _full_batches(rows[index], batch_size) for index in places)
+    sizes, repeated = _last_sizes(held, wanted, ranks, batch_size, drop_last, pad)
+    if sizes == [rows[index] - _full_batches(rows[index], batch_size) for index in places]:
+        return EvenPlan(plan, short)
+    dealt = _Dealt(lanes)
+    joined: list[_Segment] = []
+    for index in places:
+        joined += dealt.cut_off(
+            index, rows[index] - _full_batches(rows[index], batch_size), reorders
+        )
+    if repeated:
+        joined += [_Segment(part) for part in _single_chunks(_first_rows(plan.chunks, repeated))]
+    padded = [0] * ranks
+    source = iter(joined)
+    rest: _Segment | None = None
+    given = 0
+    for number, size in enumerate(sizes, start=batches - tail):
+        index = number % len(lanes)
+        while size:
+            rest = rest if rest is not None else next(source)
+            part, rest = rest.split(size)
+            dealt.append(index, part)
+            size -= part.rows
+            given += part.rows
+            padded[index % ranks] += max(min(given - held, part.rows), 0)
+    dropped = short + max(held - sum(sizes), 0)
+    return EvenPlan(dealt.plan(plan), dropped, tuple(padded) if repeated else ())
+
+
+def _full_batches(rows: int, batch_size: int) -> int:
+    """Return the rows of a lane before its last batch, which may be full itself."""
+    return max(-(-rows // batch_size) - 1, 0) * batch_size
+
+
+def _last_sizes(
+    rows: int, wanted: int, ranks: int, batch_size: int, drop_last: bool, pad: bool
+) -> tuple[list[int], int]:
+    """Return the sizes of the last batches, and how many rows have to be repeated for them."""
+    if drop_last:
+        return [batch_size] * (ranks * (rows // (ranks * batch_size))), 0
+    if rows >= wanted:
+        return [rows // wanted + (place < rows % wanted) for place in range(wanted)], 0
+    if pad:
+        return [1] * wanted, wanted - rows
+    return [1] * (wanted - ranks), 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Rows that follow each other: of one chunk, or, by a span, of a window that is permuted."""
+
+    chunks: Chunks
+    span: Span | None = None
+
+    @property
+    def rows(self) -> int:
+        if self.span is None or self.span.stop is None:
+            return int(self.chunks.length.sum())
+        return self.span.stop - self.span.start
+
+    def split(self, rows: int) -> tuple[_Segment, _Segment | None]:
+        """Return the first rows, and what is left."""
+        if rows >= self.rows:
+            return self, None
+        if self.span is not None:
+            middle = self.span.start + rows
+            head, tail = replace(self.span, stop=middle), replace(self.span, start=middle)
+            return _Segment(self.chunks, head), _Segment(self.chunks, tail)
+        return _Segment(_sliced(self.chunks, 0, rows)), _Segment(_sliced(self.chunks, rows, None))
+
+
+def _sliced(chunk: Chunks, start: int, stop: int | None) -> Chunks:
+    """Return some rows of a single chunk."""
+    length = chunk.length.copy()
+    length[:] = (int(length[0]) if stop is None else stop) - start
+    size = share_of(chunk.size_bytes, length, chunk.length)
+    return replace(chunk, offset=chunk.offset + start, length=length, size_bytes=size)
+
+
+def _single_chunks(chunks: Chunks) -> Iterator[Chunks]:
+    return (chunks[slice(place, place + 1)] for place in range(len(chunks)))
+
+
+class _Dealt:
+    """Lanes whose ends are moved to other lanes."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        self._chunks = [[lane.chunks] for lane in lanes]
+        self._windows = [[lane.window] for lane in lanes]
+        self._spans = {(lane.index, at): span for lane in lanes for at, span in lane.spans.items()}
+        self._count = [lane.windows for lane in lanes]
+
+    def cut_off(self, index: int, rows: int, reorders: bool) -> list[_Segment]:
+        """Take the last rows off a lane from which nothing was taken before."""
+        lane = self._lanes[index]
+        segments: list[_Segment] = []
+        window = lane.windows
+        while rows:
+            window -= 1
+            chunks, span = lane.chunks[lane.members(window)], lane.span(window)
+            stop = int(chunks.length.sum()) if span.stop is None else span.stop
+            middle = max(span.start, stop - rows)
+            rows -= stop - middle
+            self._spans.pop((index, window), None)
+            if reorders:
+                segments.append(_Segment(chunks, replace(span, start=middle, stop=stop)))
+                if middle > span.start:
+                    self._spans[index, window] = replace(span, stop=middle)
+            else:
+                segments.append(_Segment(_sliced(chunks, middle, None)))
+            end = lane.members(window).start
+            if middle > span.start:
+                end = lane.members(window).stop
+            kept = lane.chunks[slice(0, end)]
+            if middle > span.start and not reorders:
+                kept = Chunks.concat([kept[slice(0, end - 1)], _sliced(chunks, 0, middle)])
+            self._chunks[index], self._windows[index] = [kept], [lane.window[:end]]
+            self._count[index] = window + (middle > span.start)
+        return segments[::-1]
+
+    def append(self, index: int, segment: _Segment) -> None:
+        """Put rows at the end of a lane, as a window of their own."""
+        number = self._count[index]
+        self._count[index] += 1
+        self._chunks[index].append(segment.chunks)
+        self._windows[index].append(np.full(len(segment.chunks), number, np.int64))
+        if segment.span is not None:
+            self._spans[index, number] = segment.span
+
+    def plan(self, before: LanePlan) -> LanePlan:
+        """Return the lanes as they are now."""
+        chunks = [Chunks.concat(parts) for parts in self._chunks]
+        windows = [np.concatenate(parts) for parts in self._windows]
+        return _put_together(before, chunks, windows, self._spans)
 
 
 def even_out(

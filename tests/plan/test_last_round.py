@@ -1,0 +1,155 @@
+"""The last round of an epoch, shared by the ranks: equal steps, and nothing before it changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import pytest
+from file_makers import Row, counted_files, surviving
+from hypothesis import given
+from hypothesis import strategies as st
+from reading import in_batches, in_turn, lane_rows
+
+from headrace.model import DataFileInfo, FileList
+from headrace.plan import (
+    EvenBatchesSplitStrategy,
+    EvenPlan,
+    Grouping,
+    LanePlan,
+    plan_lanes,
+    share_last_round,
+)
+
+groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(interleave=3)])
+
+
+def planned(files: list[DataFileInfo], lanes: int, batch_size: int, how: Grouping) -> LanePlan:
+    strategy = EvenBatchesSplitStrategy(batch_size, 50, None, True, 3)
+    return plan_lanes(strategy, FileList(files), lanes=lanes, epoch=1).grouped(how)
+
+
+def in_global_order(plan: LanePlan, how: Grouping, size: int) -> list[list[Row]]:
+    return in_turn([in_batches(lane_rows(plan, lane, how), size) for lane in range(len(plan))])
+
+
+def expected_sizes(
+    rows: int, lanes: int, ranks: int, size: int, drop_last: bool, pad: bool
+) -> list[int]:
+    """The sizes of the batches of the last round, as the rule says."""
+    rest = rows % (lanes * size)
+    if drop_last:
+        return [size] * (ranks * (rest // (ranks * size)))
+    count = ranks * -(-rest // (ranks * size))
+    if rest < count:
+        return [1] * count if pad else [1] * (count - ranks)
+    return [rest // count + (place < rest % count) for place in range(count)]
+
+
+@given(
+    files=counted_files(),
+    how=groupings,
+    ranks=st.integers(2, 4),
+    lanes_each=st.integers(1, 3),
+    size=st.integers(1, 5),
+    drop_last=st.booleans(),
+    pad=st.booleans(),
+)
+def test_every_rank_has_the_same_number_of_batches_and_all_but_the_last_round_stay(
+    files: list[DataFileInfo],
+    how: Grouping,
+    ranks: int,
+    lanes_each: int,
+    size: int,
+    drop_last: bool,
+    pad: bool,
+) -> None:
+    lanes = ranks * lanes_each
+    plan = planned(files, lanes, size, how)
+    whole = Counter(surviving(files))
+    made = share_last_round(
+        plan, ranks, batch_size=size, drop_last=drop_last, pad=pad, reorders=how.reorders
+    )
+    before, after = in_global_order(plan, how, size), in_global_order(made.plan, how, size)
+    full = sum(whole.values()) // (lanes * size) * lanes
+    assert after[:full] == before[:full]
+    sizes = [len(batch) for batch in after[full:]]
+    assert sizes == expected_sizes(sum(whole.values()), lanes, ranks, size, drop_last, pad)
+    steps = [
+        sum(
+            len(in_batches(lane_rows(made.plan, lane, how), size))
+            for lane in range(rank, lanes, ranks)
+        )
+        for rank in range(ranks)
+    ]
+    assert len(set(steps)) == 1
+    seen = Counter(chain.from_iterable(after))
+    assert sum((whole - seen).values()) == made.dropped_rows
+    assert sum((seen - whole).values()) == sum(made.padded)
+    assert made.dropped_rows < (ranks * size if drop_last else ranks)
+    assert sum(made.padded) < ranks
+    if pad and not drop_last:
+        assert not whole - seen
+
+
+@given(
+    files=counted_files(),
+    how=groupings,
+    before=st.integers(1, 4),
+    after=st.integers(1, 4),
+    lanes_each=st.integers(1, 2),
+    size=st.integers(1, 5),
+    taken=st.integers(0, 200),
+    drop_last=st.booleans(),
+    pad=st.booleans(),
+)
+def test_another_number_of_ranks_goes_on_with_the_same_batches(
+    files: list[DataFileInfo],
+    how: Grouping,
+    before: int,
+    after: int,
+    lanes_each: int,
+    size: int,
+    taken: int,
+    drop_last: bool,
+    pad: bool,
+) -> None:
+    lanes = before * after * lanes_each
+    plan = planned(files, lanes, size, how)
+
+    def shared(plan: LanePlan, ranks: int, taken: int) -> EvenPlan:
+        return share_last_round(
+            plan,
+            ranks,
+            taken=taken,
+            batch_size=size,
+            drop_last=drop_last,
+            pad=pad,
+            reorders=how.reorders,
+        )
+
+    first = shared(plan, before, 0)
+    batches = in_global_order(first.plan, how, size)
+    taken = min(taken, len(batches)) // before * before
+    if not taken:
+        return
+    second = shared(first.plan, after, taken)
+    rest = in_global_order(second.plan, how, size)
+    left = len(batches) - taken
+    same = taken + left // after * after
+    assert rest[:same] == batches[:same]
+    assert (len(rest) - taken) % after == 0
+    sizes = [len(batch) for batch in rest[same:]]
+    assert not sizes or max(sizes) - min(sizes) <= 1
+    seen, had = Counter(chain.from_iterable(rest)), Counter(chain.from_iterable(batches))
+    assert sum((had - seen).values()) == second.dropped_rows
+    assert second.dropped_rows < (after * size if drop_last else after)
+    assert sum((seen - had).values()) <= sum(second.padded) < after
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_nothing_changes_where_ranks_are_even_already(pad: bool) -> None:
+    files = [DataFileInfo("a", 4000, 240)]
+    plan = planned(files, 4, 10, Grouping())
+    made = share_last_round(plan, 2, batch_size=10, drop_last=False, pad=pad, reorders=False)
+    assert made == EvenPlan(plan)
