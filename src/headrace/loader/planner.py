@@ -1,18 +1,31 @@
-"""Who reads what, and from where on: plans of the epochs of one data set."""
+"""Which plan, and which cursors: for an epoch, for a state, for any ranks, workers and batch size.
+
+``Planner.plan_at`` gives the lanes of an epoch as its ranks share them. ``Planner.resume`` answers
+how readers go on from a state that any others may have saved:
+
+* The lanes of the state are kept if ranks x workers divides them and the size of batches and the
+  option ``lanes`` are the same. The global sequence of batches then goes on, also for another
+  number of ranks: all batches below some number were taken, and each rank begins at its first one
+  from there on. Only the last batches are cut anew, if the new ranks cannot share them.
+* Otherwise what is left of all lanes is planned anew, as another stage of the epoch.
+
+Nothing is read here. Where rows are not counted before they are read, a ``Recount`` reads.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Protocol
 
 from headrace.errors import OptionError, StateMismatchError
-from headrace.loader.itinerary import Crew, Replay, Route, counted_start, resumed
+from headrace.loader.claims import DONE
 from headrace.loader.order import Order
 from headrace.loader.ranks import Ranks
-from headrace.loader.state import END, Place, Position
+from headrace.loader.state import END, Place, Share, Stage, State
 from headrace.model import FileList
 from headrace.plan import (
     EvenBatchesSplitStrategy,
@@ -20,20 +33,87 @@ from headrace.plan import (
     LanePlan,
     batches_in,
     even_out,
+    first_in_turn,
     plan_lanes,
     plan_the_rest,
+    share_last_round,
+    windows_begun,
 )
 from headrace.stream import Cursor
 
-__all__ = ["Planner"]
+__all__ = ["Planner", "Readers", "Recount"]
 
 logger = logging.getLogger(__name__)
 
 
-class Planner:
-    """Lanes of the epochs of some files, shared by ranks and their workers. Reads nothing.
+class Recount(Protocol):
+    """Reads again what no plan knows, without its columns."""
 
-    ``ranks`` and ``workers`` may be set until the first iteration.
+    def batches(
+        self, place: Place, lanes: Sequence[int], steps: int
+    ) -> tuple[Mapping[int, Cursor], int]:
+        """Return where lanes stand after so many batches from a place on, and which is next."""
+        ...
+
+    def windows(
+        self, place: Place, windows: Sequence[tuple[int, int]]
+    ) -> Mapping[tuple[int, int], int]:
+        """Return the number of rows of some windows (lane, window) of the plan of a place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The ranks and workers that share the lanes.
+
+    Attributes:
+        rank: The rank of this process.
+        ranks: Number of ranks.
+        workers: Number of workers of each rank, at least 1.
+        batch_size: Number of rows in a batch.
+        lanes: Number of lanes, if the user has chosen it.
+        even: How the last batches are cut for these ranks; see ``Share``.
+        in_step: Whether all ranks have to take the same number of batches.
+        adaptive: Whether workers take windows of each other.
+    """
+
+    rank: int
+    ranks: int
+    workers: int
+    batch_size: int
+    lanes: int | None
+    even: str
+    in_step: bool
+    adaptive: bool = False
+
+    @property
+    def usual_lanes(self) -> int:
+        """Number of lanes of an epoch that is planned from its start."""
+        return self.lanes or self.ranks * self.workers
+
+    def start(self, epoch: int, lanes: int | None = None) -> State:
+        """Return the state before the first batch of an epoch."""
+        stage = self._stage(lanes or self.usual_lanes)
+        return State(epoch, (stage,), self.rank, adaptive=self.adaptive)
+
+    def rest(self, epoch: int, before: Sequence[Stage]) -> State:
+        """Return the state before the first batch of what earlier stages left of an epoch."""
+        stages = (*before, self._stage(self.usual_lanes))
+        return State(epoch, stages, self.rank, adaptive=self.adaptive)
+
+    def _stage(self, lanes: int) -> Stage:
+        return Stage(self.batch_size, lanes, (Share(0, self.ranks, self.even),))
+
+    def keeps(self, stage: Stage) -> bool:
+        """Return True if the lanes of a stage can be read as they are."""
+        fits = stage.lanes % (self.ranks * self.workers) == 0
+        return fits and stage.batch_size == self.batch_size and self.lanes in (None, stage.lanes)
+
+
+class Planner:
+    """The plans of the epochs of some files, shared by ranks and their workers.
+
+    ``workers`` may be set, and ``share`` called, until the first iteration.
     """
 
     def __init__(
@@ -57,8 +137,11 @@ class Planner:
     def share(self, ranks: Ranks) -> None:
         """Plan for these ranks from now on; only before the first iteration."""
         rows, lanes = self.num_rows, self._order.lanes
-        if rows is not None and rows < ranks.size > 1:
-            raise OptionError(f"{rows} rows cannot be shared by {ranks.size} ranks")
+        if rows is not None and rows < ranks.size > 1 and self._even != "pad":
+            raise OptionError(
+                f"{rows} rows cannot be shared by {ranks.size} ranks; use fewer ranks, or "
+                'even="pad", which repeats rows'
+            )
         if lanes is not None and lanes % ranks.size:
             raise OptionError(
                 f"lanes={lanes} cannot be shared evenly by {ranks.size} ranks; "
@@ -70,43 +153,52 @@ class Planner:
             self.even = self._even
         elif ranks.size > 1:
             self.even = "drop"
-        self._planned: tuple[Place, LanePlan] | None = None
-        self._evened: tuple[Place, EvenPlan] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._dealt: tuple[Place, LanePlan] | None = None
+        self._shared: tuple[Place, EvenPlan] | None = None
         self._digests: dict[tuple[int, int], str] = {}  # of the user's own splits
 
     def over(self, files: FileList, order: Order, *, counted: bool) -> Planner:
-        """The same for other files; this one stays as it is."""
+        """Return a planner of other files for the same ranks and workers."""
         made = copy(self)
         made._files, made._order, made._counted = files, order, counted
+        made._forget()
         return made
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of an epoch; None when only reading them would tell."""
+        """Number of rows of an epoch; None when only reading them would tell."""
         return int(self._files.counts.sum()) if self._counted else None
 
-    # --- who
+    # --- readers
 
     @property
-    def crew(self) -> Crew:
-        """Who reads."""
-        return Crew(
+    def readers(self) -> Readers:
+        """The ranks and workers of this job."""
+        even = ""
+        if self.ranks.size > 1 and self.even is not False and self.steps_known:
+            even = "full" if self._order.drop_last else str(self.even)
+        return Readers(
             self.ranks.rank,
             self.ranks.size,
             self.workers,
             self._order.batch_size,
             self._order.lanes,
+            even,
             in_step=self.even is not False,
             adaptive=self.adaptive,
         )
 
-    def crew_by_hand(self, worker: int, workers: int) -> Crew:
-        """A worker of a loader of the user's own: a rank among ranks x workers."""
+    def readers_by_hand(self, worker: int, workers: int) -> Readers:
+        """Return the readers of a loader of the user's own, whose workers count as ranks."""
         return replace(
-            self.crew,
+            self.readers,
             rank=worker * self.ranks.size + self.ranks.rank,
             ranks=workers * self.ranks.size,
             workers=1,
+            even="",
             in_step=False,
             adaptive=False,
         )
@@ -126,38 +218,100 @@ class Planner:
         """Whether ranks can be in step only if they agree while they run."""
         return self.even is not False and self.ranks.size > 1 and not self.steps_known
 
-    # --- what
+    # --- plans
 
-    def plan_at(self, place: Place) -> LanePlan:
-        """The lanes of the epoch, or of what was left of it; the last plan is kept."""
-        place = replace(place, ranks=1, taken=0)
-        if self._order.same_in_every_epoch:
-            place = replace(place, epoch=0)
-        if self._planned is None or self._planned[0] != place:
-            self._planned = place, self._plan_at(place)
-        return self._planned[1]
+    def plan_at(self, place: Place) -> EvenPlan:
+        """Return the lanes of an epoch, or of what was left of it, as its ranks share them."""
+        place = self._same_for_all_epochs(place)
+        if self._shared is None or self._shared[0] != place:
+            self._shared = place, self._plan_at(place)
+        return self._shared[1]
 
-    def _plan_at(self, place: Place) -> LanePlan:
-        stages = place.before
-        sizes = [(stage.batch_size, len(stage.cursors)) for stage in stages]
-        sizes.append((place.batch_size, place.lanes))
-        strategy = self._order.strategy_for(sizes[0][0])
-        plan = plan_lanes(strategy, self._files, lanes=sizes[0][1], epoch=place.epoch)
-        if self._order.has_own_strategy:
-            self._digests[place.epoch, sizes[0][1]] = plan.digest()
-        plan = plan.grouped(self._order.grouping)
-        for stage, (batch_size, lanes) in zip(stages, sizes[1:], strict=True):
-            self._check_cursors(plan, dict(enumerate(stage.cursors)))
-            plan = plan_the_rest(
-                plan,
-                stage.cursors,
-                lanes=lanes,
-                batch_size=batch_size,
-                grouping=self._order.grouping,
-                counted=self._counted,
-                loose=stage.loose,
+    def _plan_at(self, place: Place) -> EvenPlan:
+        epoch, stages = place
+        made = self._shared_by_ranks(self._lanes_at(place), stages)
+        if len(stages) == 1 and made.same_rows and not len(made.plan.chunks) and self.num_rows:
+            raise OptionError(
+                f"{self.num_rows} rows make no batch of {stages[0].batch_size} rows for each of "
+                f"{stages[0].ranks} ranks, so that nothing would be read; choose a smaller "
+                'batch_size, fewer ranks, or even="pad" without drop_last'
             )
+        if made.dropped_rows:
+            logger.info(
+                "epoch %d: %d rows are left out, so that %d ranks take the same number of steps",
+                epoch,
+                made.dropped_rows,
+                stages[-1].ranks,
+            )
+        return made
+
+    def _lanes_at(self, place: Place) -> LanePlan:
+        """Return the lanes before their last batches are shared; the last ones are kept."""
+        epoch, stages = place
+        last = replace(stages[-1], shares=(Share(),))  # the ranks change nothing here
+        key = self._same_for_all_epochs((epoch, (*stages[:-1], last)))
+        if self._dealt is None or self._dealt[0] != key:
+            self._dealt = key, self._dealt_lanes(epoch, stages)
+        return self._dealt[1]
+
+    def _dealt_lanes(self, epoch: int, stages: Sequence[Stage]) -> LanePlan:
+        first = stages[0]
+        strategy = self._order.strategy_for(first.batch_size)
+        plan = plan_lanes(strategy, self._files, lanes=first.lanes, epoch=epoch)
+        if self._order.has_own_strategy:
+            self._digests[epoch, first.lanes] = plan.digest()
+        plan = plan.grouped(self._order.grouping)
+        for number, (ended, following) in enumerate(pairwise(stages)):
+            plan = self._rest_of(plan, stages[: number + 1], ended, following)
         return plan
+
+    def _rest_of(
+        self, plan: LanePlan, stages: Sequence[Stage], ended: Stage, following: Stage
+    ) -> LanePlan:
+        """Deal what a stage left to the lanes of the one that follows it."""
+        made, loose = self._shared_by_ranks(plan, stages), ended.loose
+        if made.same_rows and not self._is_within(plan, made.same_rows, ended.cursors):
+            # The stage ended among the batches that were cut for its ranks. Rows that come a
+            # second time there are no part of what is left.
+            plan = made.plan
+            loose = (*loose, *((lane, window, DONE) for lane, window in made.repeats))
+        self._check_cursors(plan, dict(enumerate(ended.cursors)))
+        return plan_the_rest(
+            plan,
+            ended.cursors,
+            lanes=following.lanes,
+            batch_size=following.batch_size,
+            grouping=self._order.grouping,
+            counts=_counts(ended, plan),
+            loose=loose,
+        )
+
+    def _is_within(self, plan: LanePlan, rows: Sequence[int], cursors: Sequence[Cursor]) -> bool:
+        """Return True if no lane has come further than so many rows."""
+        lanes = (plan.lane(index) for index in range(len(plan)))
+        return all(
+            cursor <= lane.cursor_after(most)
+            for lane, most, cursor in zip(lanes, rows, cursors, strict=True)
+        )
+
+    def _shared_by_ranks(self, plan: LanePlan, stages: Sequence[Stage]) -> EvenPlan:
+        """Cut the last batches of a stage for the ranks that shared it, one after the other."""
+        made = EvenPlan(plan)
+        for share in stages[-1].shares:
+            if not share.even:
+                continue
+            how: dict[str, Any] = {
+                "batch_size": stages[-1].batch_size,
+                "drop_last": share.even == "full",
+                "pad": share.even == "pad",
+                "reorders": self._order.grouping.reorders,
+            }
+            if self.dealt_evenly(stages):
+                step = share_last_round(made.plan, share.ranks, taken=share.taken, **how)
+            else:
+                step = even_out(made.plan, share.ranks, **how)
+            made = _joined(made, step)
+        return made
 
     def splits_digest(self, epoch: int, lanes: int) -> str | None:
         """Return a digest of the splits that a strategy of the user's own makes for an epoch.
@@ -167,82 +321,65 @@ class Planner:
         if not self._order.has_own_strategy:
             return None
         if (epoch, lanes) not in self._digests:
-            self.plan_at(Place(epoch, self._order.batch_size, lanes))  # kept: it is read next
+            self._lanes_at((epoch, (Stage(self._order.batch_size, lanes),)))  # it is read next
         return self._digests[epoch, lanes]
 
-    def evened(self, place: Place) -> EvenPlan:
-        """The lanes from a place on with the same number of batches for every rank.
+    def dealt_evenly(self, stages: Sequence[Stage]) -> bool:
+        """Return True if the lanes of the last stage have equal numbers of batches, to one."""
+        if len(stages) > 1:
+            return stages[-2].counts is None
+        return isinstance(self._order.strategy, EvenBatchesSplitStrategy)
 
-        Where rows are not counted, or ranks need not be in step, all that there is.
-        """
-        if self.even is False or self.ranks.size == 1 or not self.steps_known:
-            return EvenPlan(self.plan_at(place))
-        if self._evened is None or self._evened[0] != place:
-            self._evened = place, self._even_out(place)
-        return self._evened[1]
-
-    def _even_out(self, place: Place) -> EvenPlan:
-        plan = self.plan_at(place)
-        cursors, turns = self._starts(place, plan)
-        made = even_out(
-            plan,
-            [cursors[lane] for lane in range(len(plan))],
-            turns,
-            batch_size=place.batch_size,
-            drop_last=self._order.drop_last,
-            pad=self.even == "pad",
-            reorders=self._order.grouping.reorders,
+    def batches_left(self, state: State) -> int | None:
+        """Return the number of batches behind a state; None where only reading would tell."""
+        if not self.steps_known:
+            return None
+        plan, order = self.plan_at(state.place).plan, self._order
+        lanes = ((plan.lane(index), state.cursor(index)) for index in state.own_lanes)
+        return sum(
+            batches_in(lane.rows_left(cursor), order.batch_size, order.drop_last)
+            for lane, cursor in lanes
         )
-        first = range(0, len(plan), self.ranks.size)
-        steps = sum(self._batches(made.plan.lane(lane).rows_left()) for lane in first)
-        if not steps and not place.before and self.num_rows:
-            raise OptionError(
-                f"{self.num_rows} rows make fewer batches of {self._order.batch_size} rows than "
-                f"there are ranks ({self.ranks.size}), so that nothing would be read; choose a "
-                'smaller batch_size, or even="pad" without drop_last'
-            )
-        if made.dropped_rows:
-            logger.info(
-                "epoch %d: %d rows are left out, so that %d ranks take the same number of steps",
-                place.epoch,
-                made.dropped_rows,
-                self.ranks.size,
-            )
-        return made
 
-    def _starts(self, place: Place, plan: LanePlan) -> tuple[dict[int, Cursor], list[int]]:
-        """Where all lanes begin at a place, and which lane of each rank is first."""
-        even, drop_last = self.dealt_evenly(place), self._order.drop_last
-        cursors: dict[int, Cursor] = {}
-        turns = [0] * self.ranks.size
-        for rank in range(place.ranks):
-            start = counted_start(place, rank, plan, even=even, drop_last=drop_last)
-            cursors.update({lane: start.cursor(lane) for lane in start.own_lanes})
-            if place.ranks == self.ranks.size:
-                turns[rank] = start.turns[0]
-        return cursors, turns
+    def _same_for_all_epochs(self, place: Place) -> Place:
+        """Return the place whose plan serves this one, too."""
+        return (0, place[1]) if self._order.same_in_every_epoch else place
 
-    def dealt_evenly(self, place: Place) -> bool:
-        """Whether the lanes of a place have equal numbers of batches, to one."""
-        return bool(place.before) or isinstance(self._order.strategy, EvenBatchesSplitStrategy)
+    # --- resuming
 
-    # --- from where on
+    def resume(self, state: State, readers: Readers, recount: Recount) -> State:
+        """Return where a rank goes on from a state that any readers may have saved.
 
-    def resumed(self, position: Position, crew: Crew, replay: Replay) -> Position:
-        """Where a member of the crew goes on from a position, checked."""
-        plan = self.plan_at(position.place)
-        cursors = dict(position.cursors)
-        if self.even == "pad" and crew.keeps(position.place) and crew.ranks == position.place.ranks:
-            plan = self.evened(position.place).plan  # the place may be among repeated rows
-        elif self.even == "pad":
-            cursors = {lane: min(at, plan.lane(lane).end) for lane, at in cursors.items()}
+        Raises:
+            StateMismatchError: The state is damaged, or says too little of other ranks.
+        """
+        stage = state.stage
+        if not state.begun:
+            return readers.start(state.epoch, stage.lanes if readers.keeps(stage) else None)
+        state = self._checked(state)
+        together = len(set(state.steps)) == 1 and not state.adaptive
+        if readers.keeps(stage):
+            same = (stage.ranks, stage.shares[-1].even) == (readers.ranks, readers.even)
+            if same and readers.adaptive == state.adaptive:
+                if together or readers.adaptive or not readers.in_step:
+                    return self._of_rank(state, readers.rank, recount)
+            evenly = self._counted and self.dealt_evenly(state.stages)
+            if evenly and together and not readers.adaptive:
+                taken = stage.taken + state.steps[0] * stage.ranks
+                share = Share(taken, readers.ranks, readers.even)
+                shared = replace(stage, shares=(*stage.shares, share))
+                moved = State(state.epoch, (*state.stages[:-1], shared), readers.rank)
+                return self._counted_after(moved, readers.rank)
+        return readers.rest(state.epoch, (*state.stages[:-1], self._ended(state, recount)))
+
+    def _checked(self, state: State) -> State:
+        """Return the state with cursors that exist."""
+        plan, cursors = self.plan_at(state.place).plan, dict(state.cursors)
         for lane, cursor in cursors.items():
             if cursor[0] == END:
                 cursors[lane] = plan.lane(lane).end
         self._check_cursors(plan, cursors)
-        drop_last = self._order.drop_last
-        route = Route(self.plan_at, self._counted, self.dealt_evenly, drop_last, replay)
-        return resumed(replace(position, cursors=cursors), crew, route)
+        return replace(state, cursors=cursors)
 
     def _check_cursors(self, plan: LanePlan, cursors: Mapping[int, Cursor]) -> None:
         """Raise a StateMismatchError if a lane does not reach as far as its cursor."""
@@ -254,19 +391,116 @@ class Planner:
                     f"the state is damaged: lane {index} is at {cursor}, which is beyond its end"
                 )
 
-    def batches_left(self, position: Position) -> int | None:
-        """Batches behind a position; None where only reading would tell."""
-        if not self.steps_known:
-            return None
-        plan = self.evened(position.place).plan
-        return sum(
-            self._batches(plan.lane(lane).rows_left(position.cursor(lane)))
-            for lane in position.own_lanes
+    def _of_rank(self, state: State, rank: int, recount: Recount) -> State:
+        """Return the state of one rank; if it is that of another, as far as that had come."""
+        if state.rank is None:
+            cursors = {lane: state.cursor(lane) for lane in state.lanes_of(rank)}
+            steps, turns = (state.steps[rank],), (state.turns[rank],)
+            loose = tuple(at for at in state.loose if at[0] in cursors)
+            return replace(state, rank=rank, steps=steps, turns=turns, cursors=cursors, loose=loose)
+        if state.rank == rank:
+            return state
+        if state.adaptive:
+            raise StateMismatchError(
+                f"the state is that of rank {state.rank}, and where workers take what they can "
+                '(balance="adaptive") it says nothing of others: give every rank its own state, or '
+                "all of them merge_states([...])"
+            )
+        other = replace(state, rank=rank)
+        if self._counted:
+            return self._counted_after(other, rank)
+        logger.warning(
+            "the state is of another rank and rows are not counted: reading %d batches again, "
+            "without their columns, to find the place of rank %d; merge_states avoids this",
+            state.steps[0],
+            rank,
         )
+        found, turn = recount.batches(state.place, state.lanes_of(rank), state.steps[0])
+        return replace(other, turns=(turn,), cursors=found)
 
-    def _batches(self, rows: int) -> int:
-        return batches_in(rows, self._order.batch_size, self._order.drop_last)
+    def _counted_after(self, state: State, rank: int) -> State:
+        """Return a state with the cursors of its rank, from the number of batches it took."""
+        stage, steps, size = state.stage, state.steps[0], state.stage.batch_size
+        plan = self.plan_at(state.place).plan
+        lanes = {index: plan.lane(index) for index in state.lanes_of(rank)}
+        if self.dealt_evenly(state.stages):
+            # Batch g of the stage is batch g // lanes of lane g % lanes.
+            total = stage.taken + steps * stage.ranks
+            batches = {index: max(-((index - total) // stage.lanes), 0) for index in lanes}
+            following = total + (rank - total) % stage.ranks
+            turn = following % stage.lanes // stage.ranks
+        else:
+            drop_last = self._order.drop_last
+            counts = [batches_in(lane.rows_left(), size, drop_last) for lane in lanes.values()]
+            taken = first_in_turn(counts, steps)
+            batches = dict(zip(lanes, taken, strict=True))
+            last = max((at for at, n in enumerate(taken) if n == max(taken)), default=-1)
+            turn = (last + 1) % max(len(taken), 1) if steps else 0
+        cursors = {
+            index: lane.cursor_after(min(batches[index] * size, lane.rows_left()))
+            for index, lane in lanes.items()
+        }
+        return replace(state, turns=(turn,), cursors=cursors)
+
+    def _ended(self, state: State, recount: Recount) -> Stage:
+        """Return the last stage of a state as one that was given up there.
+
+        Where rows are not counted, those of windows that were begun have to be: what is left of
+        such a window can be shared only if it is known how much it is.
+        """
+        stage, cursors = state.stage, self._all_cursors(state, recount)
+        ended = replace(stage, cursors=cursors, loose=state.loose)
+        if self._counted:
+            return ended
+        begun = windows_begun(self.plan_at(state.place).plan, cursors, state.loose)
+        if not begun:
+            return replace(ended, counts=())
+        logger.info(
+            "rows are not counted: reading %d windows that were begun, without their columns, to "
+            "share what is left of them",
+            len(begun),
+        )
+        counts = recount.windows(state.place, begun)
+        return replace(ended, counts=tuple((*window, counts[window]) for window in begun))
+
+    def _all_cursors(self, state: State, recount: Recount) -> tuple[Cursor, ...]:
+        """Return how far the lanes of all ranks have come."""
+        cursors: dict[int, Cursor] = {}
+        for rank in range(state.stage.ranks):
+            cursors.update(self._of_rank(state, rank, recount).cursors)
+        missing = set(range(state.stage.lanes)) - set(cursors)
+        if missing:
+            raise StateMismatchError(f"the state is damaged: nothing is known of lanes {missing}")
+        return tuple(cursors[lane] for lane in range(state.stage.lanes))
 
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send.
-        return {**self.__dict__, "_planned": None, "_evened": None, "_digests": {}}
+        return {**self.__dict__, "_dealt": None, "_shared": None, "_digests": {}}
+
+
+def _joined(before: EvenPlan, after: EvenPlan) -> EvenPlan:
+    """Return what two shares of a stage, one after the other, made of its plan."""
+    same = after.same_rows or before.same_rows
+    if before.same_rows and after.same_rows:
+        same = tuple(map(min, before.same_rows, after.same_rows))
+    return EvenPlan(
+        after.plan,
+        before.dropped_rows + after.dropped_rows,
+        after.padded or before.padded,
+        (*before.repeats, *after.repeats),
+        same,
+    )
+
+
+def _counts(stage: Stage, plan: LanePlan) -> dict[tuple[int, int], int] | None:
+    """Return the rows of the windows that a stage left begun; None where the plan knows them."""
+    if stage.counts is None:
+        return None
+    counts = {(lane, window): rows for lane, window, rows in stage.counts}
+    for lane, window in windows_begun(plan, stage.cursors, stage.loose):
+        if counts.get((lane, window), -1) < 0:
+            raise StateMismatchError(
+                f"the state is damaged: window {window} of lane {lane} was begun, and how many "
+                "rows it has is not said"
+            )
+    return counts

@@ -1,11 +1,16 @@
-"""Where a loader is: a few integers a lane."""
+"""Where a loader stands: the cursors of its lanes, the plans they refer to, and their JSON.
+
+An epoch is read in one stage, unless the number of lanes or the size of batches changes on the way:
+then what is left is planned anew, as another stage. A cursor (window, row) says how far one lane of
+the last stage has come.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headrace.access.state_checksum import (
     CHECKSUM,
@@ -19,9 +24,10 @@ from headrace.loader.claims import DONE, Loose
 from headrace.loader.fingerprint import Fingerprint
 from headrace.stream import Cursor
 
-__all__ = ["END", "Place", "Position", "Stage", "check_state", "merge_states"]
+__all__ = ["END", "Place", "Share", "Stage", "State", "check_state", "merge_states"]
 
 VERSION = 3
+_EVEN = ("", "drop", "pad", "full")
 _ALL = -1
 """in place of a rank: the state is that of all of them"""
 _NAMES = (
@@ -43,39 +49,57 @@ END = -1
 """in place of a window: behind the last, whichever that is"""
 
 
+class Share(NamedTuple):
+    """How many ranks share the batches of a stage, from which batch on.
+
+    Attributes:
+        taken: Number of batches that all ranks together had taken of the stage before.
+        ranks: Number of ranks from then on.
+        even: How its last batches were cut, so that all ranks take as many: "drop" and "pad" as the
+            option ``even``, "full" with ``drop_last``, "" if they were not.
+    """
+
+    taken: int = 0
+    ranks: int = 1
+    even: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A plan that was given up before its end, and how far every lane had come in it."""
+    """A plan of an epoch, or of what an earlier stage left of it.
 
-    batch_size: int
-    cursors: tuple[Cursor, ...]
-    loose: Loose = ()
+    A new stage begins where the number of lanes or the size of batches changes.
 
-    def as_list(self) -> list[Any]:
-        """JSON-safe."""
-        cursors = [list(cursor) for cursor in self.cursors]
-        loose = [list(window) for window in self.loose]
-        return [self.batch_size, cursors, loose] if loose else [self.batch_size, cursors]
+    Attributes:
+        batch_size: Number of rows in a batch.
+        lanes: Number of lanes.
+        shares: The ranks that shared it, one after the other.
+        cursors: How far each lane had come when the stage was given up; empty for the last stage.
+        loose: Windows beyond the cursor of their lane of which rows were delivered by then.
+        counts: Lane, window and number of rows of the windows that were begun by then; None where
+            the plan knows all rows.
+    """
 
-    @classmethod
-    def of_list(cls, value: Any) -> Stage:
-        """What ``as_list`` has made."""
-        size, cursors, *loose = value
-        return cls(_count(size, 1), _cursors(cursors), *map(_loose, loose))
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in an epoch's plans a rank counts from: the same for all ranks."""
-
-    epoch: int
     batch_size: int
     lanes: int
-    ranks: int = 1
-    taken: int = 0
-    """batches that all ranks together had taken of the plan when ranks became so many"""
-    before: tuple[Stage, ...] = ()
-    """plans of this epoch that were given up, because lanes or batch_size changed"""
+    shares: tuple[Share, ...] = (Share(),)
+    cursors: tuple[Cursor, ...] = ()
+    loose: Loose = ()
+    counts: Loose | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that share the stage now."""
+        return self.shares[-1].ranks
+
+    @property
+    def taken(self) -> int:
+        """Number of batches that were taken before they did."""
+        return self.shares[-1].taken
+
+
+Place = tuple[int, tuple[Stage, ...]]
+"""An epoch and its stages: what decides the lanes, the same for all ranks."""
 
 
 class Pass(Protocol):
@@ -89,155 +113,198 @@ class Pass(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A place in an epoch, after some batches that one rank took, or all of them."""
+class State:
+    """Where a rank stands in an epoch, or all of them.
 
-    place: Place
+    Attributes:
+        epoch: The epoch.
+        stages: Its plans; the last one is being read.
+        rank: The rank; None if the state holds the lanes of all ranks.
+        steps: Number of batches taken since the last share began, by this rank or by each.
+        turns: Which of the lanes of this rank, or of each, is next.
+        cursors: How far the lanes have come that were begun.
+        loose: Windows beyond the cursors of their lanes that other workers took.
+        adaptive: Whether workers take windows of each other, so that a lane tells nothing of others.
+    """
+
+    epoch: int
+    stages: tuple[Stage, ...]
     rank: int | None
-    """None: the position holds the lanes of all ranks"""
     steps: tuple[int, ...] = (0,)
-    """batches taken since ``place``, by this rank or by each"""
     turns: tuple[int, ...] = (0,)
-    """which of the lanes of this rank, or of each, is next"""
     cursors: Mapping[int, Cursor] = field(default_factory=dict)
-    """of the lanes that were begun"""
     loose: Loose = ()
-    """windows beyond the cursors of their lanes that other workers took"""
     adaptive: bool = False
-    """whether workers take windows of each other, so that lanes tell nothing of other lanes"""
+
+    @property
+    def place(self) -> Place:
+        """What decides the lanes."""
+        return self.epoch, self.stages
+
+    @property
+    def stage(self) -> Stage:
+        """The plan that is being read."""
+        return self.stages[-1]
 
     @property
     def begun(self) -> bool:
-        """Whether anything of the epoch lies behind."""
-        moved = any(map(any, self.cursors.values()))
-        return moved or bool(self.loose) or bool(self.place.before)
+        """Whether anything of the epoch was delivered."""
+        moved = any(map(any, self.cursors.values())) or any(self.steps)
+        return moved or bool(self.loose) or len(self.stages) > 1
 
     def lanes_of(self, rank: int) -> range:
-        """The lanes of a rank."""
-        return range(rank, self.place.lanes, self.place.ranks)
+        """Return the lanes of a rank."""
+        return range(rank, self.stage.lanes, self.stage.ranks)
 
     @property
     def own_lanes(self) -> range:
         """The lanes whose cursors are here."""
-        return range(self.place.lanes) if self.rank is None else self.lanes_of(self.rank)
+        return range(self.stage.lanes) if self.rank is None else self.lanes_of(self.rank)
 
     def cursor(self, lane: int) -> Cursor:
-        """How far a lane has come."""
+        """Return how far a lane has come."""
         return self.cursors.get(lane, (0, 0))
 
-    def after(self, running: Pass, repeated: int = 0) -> Position:
-        """The place to which a pass has come that began here, and repeated so many batches."""
+    def after(self, running: Pass, repeated: int = 0) -> State:
+        """Return the state of a pass that began here, and repeated so many batches."""
         cursors, loose = running.progress(self.own_lanes)
         steps = self.steps[0] + running.handed_over["batches"] + repeated
         return replace(self, steps=(steps,), turns=(running.turn,), cursors=cursors, loose=loose)
 
-    @property
-    def _first_lanes(self) -> int:
-        """The number of lanes for which the split strategy planned the epoch."""
-        place = self.place
-        return len(place.before[0].cursors) if place.before else place.lanes
+    # --- as JSON
 
-    def _splits(self, fingerprint: Fingerprint) -> str | None:
-        """The digest of the user's own splits; None at the start of an epoch, where any will do."""
-        if not self.begun and not any(self.steps):
-            return None
-        return fingerprint.splits_digest(self.place.epoch, self._first_lanes)
-
-    def as_state(
+    def as_json(
         self, fingerprint: Fingerprint, loaded: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """JSON-safe, and all that is needed to go on in a new process.
-
-        ``loaded`` is the state that this position was loaded from, if nothing was read since: what
-        it says of its data holds, whatever data is there now.
+        """Return all that is needed to go on in a new process, safe for JSON.
 
         Its keys are always the same and none of its values is a dict: torch's distributed
         checkpoints load, of what was saved, the keys that a fresh loader's state has.
+
+        Args:
+            fingerprint: The data and order of the state.
+            loaded: The JSON that this state was loaded from, if nothing was read since: what it
+                says of its data holds, whatever data is there now.
         """
-        place, merged = self.place, self.rank is None
+        stage, merged = self.stage, self.rank is None
         loose = [list(window) for window in self.loose]
         state = {
             "version": VERSION,
-            "epoch": place.epoch,
-            "batch_size": place.batch_size,
+            "epoch": self.epoch,
+            "batch_size": stage.batch_size,
             "steps": list(self.steps) if merged else self.steps[0],
             "turn": list(self.turns) if merged else self.turns[0],
             "lanes": [list(self.cursor(lane)) for lane in self.own_lanes],
-            "ranks": [_ALL if self.rank is None else self.rank, place.ranks, place.taken],
-            "before": [stage.as_list() for stage in place.before],
+            "ranks": [_ALL if self.rank is None else self.rank, *map(list, stage.shares)],
+            "before": [_stage_as_list(earlier) for earlier in self.stages[:-1]],
             "loose": loose if self.adaptive else None,
             "plan": fingerprint.as_list() if loaded is None else list(loaded["plan"]),
             "splits": self._splits(fingerprint) if loaded is None else loaded["splits"],
         }
         return with_checksum(state)
 
+    def _splits(self, fingerprint: Fingerprint) -> str | None:
+        """Return the digest of the user's own splits; None at the start of an epoch."""
+        if not self.begun:
+            return None
+        return fingerprint.splits_digest(self.epoch, self.stages[0].lanes)
+
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], fingerprint: Fingerprint) -> Position:
-        """The place that a state describes, if it is one in this data and this order."""
+    def from_json(cls, state: Mapping[str, Any], fingerprint: Fingerprint) -> State:
+        """Return the state that JSON describes, if it belongs to this data and this order.
+
+        Raises:
+            StateMismatchError: It belongs to something else, or it was changed since it was taken.
+        """
         plain = _plain_of_this_version(state)
         fingerprint.check(plain.get("plan"))
         check_names(plain, _NAMES)
         try:
-            position = cls._read(plain)
+            read = cls._read(plain)
         except (TypeError, ValueError) as error:
             raise StateMismatchError(f"the state is damaged: {error}") from error
         check_checksum(plain, _NAMES)  # after what has more to say of a fault
-        if position.begun or any(position.steps):
-            splits, lanes = plain["splits"], position._first_lanes
-            fingerprint.check_splits(splits, position.place.epoch, lanes)
-        return position
+        if read.begun:
+            fingerprint.check_splits(plain["splits"], read.epoch, read.stages[0].lanes)
+        return read
 
     @classmethod
-    def _read(cls, state: Mapping[str, Any]) -> Position:
-        rank, ranks, taken = state["ranks"]
+    def _read(cls, state: Mapping[str, Any]) -> State:
+        rank, *listed = state["ranks"]
+        shares = _shares(listed)
+        ranks = shares[-1].ranks
         merged = rank == _ALL and ranks > 1
-        before = tuple(map(Stage.of_list, state["before"]))
         cursors = _cursors(state["lanes"])
-        place = Place(
-            _count(state["epoch"]),
-            _count(state["batch_size"], 1),
-            len(cursors) * (1 if merged else _count(ranks, 1)),
-            _count(ranks, 1),
-            _count(taken),
-            before,
-        )
+        lanes = len(cursors) * (1 if merged else ranks)
+        current = Stage(_count(state["batch_size"], 1), lanes, shares)
         steps, turns = state["steps"], state["turn"]
-        position = cls(
-            place,
+        read = cls(
+            _count(state["epoch"]),
+            (*map(_stage_of_list, state["before"]), current),
             None if merged else _count(rank),
             tuple(map(_count, steps)) if merged else (_count(steps),),
             tuple(map(_count, turns)) if merged else (_count(turns),),
         )
-        known = place.ranks if merged else 1
-        if len(position.steps) != known or len(position.turns) != known:
-            raise ValueError(f"steps are {steps!r}, and turns {turns!r}, of {place.ranks} ranks")
-        if not cursors or place.lanes % place.ranks or rank >= place.ranks:
-            raise ValueError(f"{len(cursors)} lanes of rank {rank} of {place.ranks}")
+        known = ranks if merged else 1
+        if len(read.steps) != known or len(read.turns) != known:
+            raise ValueError(f"steps are {steps!r}, and turns {turns!r}, of {ranks} ranks")
+        if not cursors or lanes % ranks or rank >= ranks:
+            raise ValueError(f"{len(cursors)} lanes of rank {rank} of {ranks}")
         loose = state["loose"]
         return replace(
-            position,
-            cursors=dict(zip(position.own_lanes, cursors, strict=True)),
+            read,
+            cursors=dict(zip(read.own_lanes, cursors, strict=True)),
             loose=() if loose is None else _loose(loose),
             adaptive=loose is not None,
         )
 
 
+def _stage_as_list(stage: Stage) -> list[Any]:
+    """Return a stage that was given up, safe for JSON."""
+    made: list[Any] = [
+        stage.batch_size,
+        list(map(list, stage.shares)),
+        list(map(list, stage.cursors)),
+        list(map(list, stage.loose)),
+    ]
+    return made if stage.counts is None else [*made, list(map(list, stage.counts))]
+
+
+def _stage_of_list(value: Any) -> Stage:
+    """Return the stage that ``_stage_as_list`` made a list of."""
+    size, shares, cursors, *windows = value
+    read = _cursors(cursors)
+    return Stage(_count(size, 1), len(read), _shares(shares), read, *map(_loose, windows))
+
+
+def _shares(value: object) -> tuple[Share, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"{value!r} where ranks are expected")
+    shares = []
+    for taken, ranks, even in value:
+        if even not in _EVEN:
+            raise ValueError(f"{even!r} where one of {_EVEN} is expected")
+        shares.append(Share(_count(taken), _count(ranks, 1), even))
+    return tuple(shares)
+
+
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The states of all ranks of a job, in any order, as one that a job of any size can load."""
+    """Join the states of all ranks of a job, in any order; a job of any size can load the result."""
     if not states:
         raise StateMismatchError("there are no states to merge")
     states = [check_state(state) for state in states]
     epoch = min(state["epoch"] for state in states)
     first = next(state for state in states if state["epoch"] == epoch)
     states = [_at_its_end(state, first) for state in states]
-    rank, ranks, taken = first["ranks"]
+    rank, *shares = first["ranks"]
+    ranks = shares[-1][1]
     if len(states) == 1 and (ranks == 1 or rank == _ALL):
         return dict(first)
     same = ("epoch", "batch_size", "plan", "before")
     splits = {state["splits"] for state in states} - {None}  # None: a rank has not begun
     for state in states:
         if (
-            state["ranks"][1:] != [ranks, taken]
+            state["ranks"][1:] != shares
             or any(state[name] != first[name] for name in same)
             or len(splits) > 1
         ):
@@ -257,7 +324,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     merged = {
         **first,
         "loose": loose if adaptive else None,
-        "ranks": [_ALL, ranks, taken],
+        "ranks": [_ALL, *shares],
         "steps": [state["steps"] for state in by_rank],
         "turn": [state["turn"] for state in by_rank],
         "lanes": lanes,
@@ -269,7 +336,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _at_its_end(state: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
     """A rank that stands before the next epoch has ended the one that another is still in."""
     begun = state["steps"] or any(map(any, state["lanes"]))
-    alone = other["ranks"][1] == 1 or other["ranks"][0] == _ALL
+    alone = other["ranks"][-1][1] == 1 or other["ranks"][0] == _ALL
     if state["epoch"] != other["epoch"] + 1 or begun or alone:
         return state
     ranks = [state["ranks"][0], *other["ranks"][1:]]

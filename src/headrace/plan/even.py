@@ -32,11 +32,15 @@ class EvenPlan:
         plan: The lanes.
         dropped_rows: Number of rows that are left out, of all ranks.
         padded: Number of rows that each rank gets a second time.
+        repeats: Lane and window of the rows that come a second time.
+        same_rows: Number of rows of each lane that are as they were before; empty if all are.
     """
 
     plan: LanePlan
     dropped_rows: int = 0
     padded: tuple[int, ...] = ()
+    repeats: tuple[tuple[int, int], ...] = ()
+    same_rows: tuple[int, ...] = ()
 
 
 def batches_in(rows: int, batch_size: int, drop_last: bool) -> int:
@@ -99,15 +103,14 @@ def share_last_round(
     """
     lanes = [plan.lane(index) for index in range(len(plan))]
     rows = [lane.rows_left() for lane in lanes]
-    short = sum(count % batch_size for count in rows) if drop_last else 0
-    if short:
-        ends = {index: count - count % batch_size for index, count in enumerate(rows)}
-        plan = _cut_short(
-            plan, lanes, {i: end for i, end in ends.items() if end < rows[i]}, reorders
-        )
+    short = 0
+    if drop_last:  # what makes no full batch goes first
+        full = [count - count % batch_size for count in rows]
+        short, ends = sum(rows) - sum(full), {i: n for i, n in enumerate(full) if n < rows[i]}
+        plan, rows = _cut_short(plan, lanes, ends, reorders), full
         lanes = [plan.lane(index) for index in range(len(plan))]
-        rows = list(ends.values())
-    batches = sum(batches_in(count, batch_size, False) for count in rows)
+    last = [count - _before_last_batch(count, batch_size) for count in rows]
+    batches = sum(-(-count // batch_size) for count in rows)
     if taken:
         tail = (batches - taken) % ranks
         wanted = ranks if tail else 0
@@ -115,19 +118,19 @@ def share_last_round(
         tail = batches - sum(rows) // (len(lanes) * batch_size) * len(lanes)
         wanted = ranks * -(-tail // ranks)
     places = [number % len(lanes) for number in range(batches - tail, batches)]
-    held = sum(rows[index] - _full_batches(rows[index], batch_size) for index in places)
+    held = sum(last[index] for index in places)
     sizes, repeated = _last_sizes(held, wanted, ranks, batch_size, drop_last, pad)
-    if sizes == [rows[index] - _full_batches(rows[index], batch_size) for index in places]:
-        return EvenPlan(plan, short)
+    if sizes == [last[index] for index in places]:
+        return EvenPlan(plan, short, same_rows=tuple(rows) if short else ())
     dealt = _Dealt(lanes)
+    same = list(rows)
     joined: list[_Segment] = []
     for index in places:
-        joined += dealt.cut_off(
-            index, rows[index] - _full_batches(rows[index], batch_size), reorders
-        )
+        joined += dealt.cut_off(index, last[index], reorders)
+        same[index] -= last[index]
     if repeated:
         joined += [_Segment(part) for part in _single_chunks(_first_rows(plan.chunks, repeated))]
-    padded = [0] * ranks
+    padded, repeats = [0] * ranks, []
     source = iter(joined)
     rest: _Segment | None = None
     given = 0
@@ -136,15 +139,22 @@ def share_last_round(
         while size:
             rest = rest if rest is not None else next(source)
             part, rest = rest.split(size)
-            dealt.append(index, part)
+            window = dealt.append(index, part)
+            if given >= held:
+                padded[index % ranks] += part.rows
+                repeats.append((index, window))
             size -= part.rows
             given += part.rows
-            padded[index % ranks] += max(min(given - held, part.rows), 0)
-    dropped = short + max(held - sum(sizes), 0)
-    return EvenPlan(dealt.plan(plan), dropped, tuple(padded) if repeated else ())
+    return EvenPlan(
+        dealt.plan(plan),
+        short + max(held - sum(sizes), 0),
+        tuple(padded) if repeated else (),
+        tuple(repeats),
+        tuple(same),
+    )
 
 
-def _full_batches(rows: int, batch_size: int) -> int:
+def _before_last_batch(rows: int, batch_size: int) -> int:
     """Return the rows of a lane before its last batch, which may be full itself."""
     return max(-(-rows // batch_size) - 1, 0) * batch_size
 
@@ -220,7 +230,7 @@ class _Dealt:
             middle = max(span.start, stop - rows)
             rows -= stop - middle
             self._spans.pop((index, window), None)
-            if reorders:
+            if reorders or window in lane.spans:
                 segments.append(_Segment(chunks, replace(span, start=middle, stop=stop)))
                 if middle > span.start:
                     self._spans[index, window] = replace(span, stop=middle)
@@ -230,20 +240,21 @@ class _Dealt:
             if middle > span.start:
                 end = lane.members(window).stop
             kept = lane.chunks[slice(0, end)]
-            if middle > span.start and not reorders:
+            if middle > span.start and not reorders and window not in lane.spans:
                 kept = Chunks.concat([kept[slice(0, end - 1)], _sliced(chunks, 0, middle)])
             self._chunks[index], self._windows[index] = [kept], [lane.window[:end]]
             self._count[index] = window + (middle > span.start)
         return segments[::-1]
 
-    def append(self, index: int, segment: _Segment) -> None:
-        """Put rows at the end of a lane, as a window of their own."""
+    def append(self, index: int, segment: _Segment) -> int:
+        """Put rows at the end of a lane, as a window of their own; return its number."""
         number = self._count[index]
         self._count[index] += 1
         self._chunks[index].append(segment.chunks)
         self._windows[index].append(np.full(len(segment.chunks), number, np.int64))
         if segment.span is not None:
             self._spans[index, number] = segment.span
+        return number
 
     def plan(self, before: LanePlan) -> LanePlan:
         """Return the lanes as they are now."""
@@ -253,37 +264,29 @@ class _Dealt:
 
 
 def even_out(
-    plan: LanePlan,
-    cursors: Sequence[tuple[int, int]],
-    turns: Sequence[int],
-    *,
-    batch_size: int,
-    drop_last: bool,
-    pad: bool,
-    reorders: bool,
+    plan: LanePlan, ranks: int, *, batch_size: int, drop_last: bool, pad: bool, reorders: bool
 ) -> EvenPlan:
-    """Give every rank as many batches behind the cursors as the one with the fewest (or most).
+    """Give every rank as many batches as the one with the fewest, or, padding, the most.
 
-    Rank r of R has the lanes r, r + R, …; ``turns`` holds for each rank which of them begins.
-    Rows must be counted.
+    For lanes of a user's own strategy, which may differ by any number of rows. Rank r of R has the
+    lanes r, r + R, …
     """
-    ranks = len(turns)
     lanes = [plan.lane(index) for index in range(len(plan))]
-    rows = [lane.rows_left(cursor) for lane, cursor in zip(lanes, cursors, strict=True)]
+    rows = [lane.rows_left() for lane in lanes]
     counts = [batches_in(left, batch_size, drop_last) for left in rows]
     totals = [sum(counts[rank::ranks]) for rank in range(ranks)]
     if pad:
         return _padded(plan, lanes, rows, counts, totals, batch_size, drop_last)
-    kept: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for rank, total in enumerate(totals):
         if total > min(totals):
-            allowed = first_in_turn(counts[rank::ranks], min(totals), turns[rank])
+            allowed = first_in_turn(counts[rank::ranks], min(totals))
             for index, batches in zip(range(rank, len(lanes), ranks), allowed, strict=True):
                 if batches < counts[index]:
-                    kept[index] = batches * batch_size
-    dropped = sum(rows[index] - left for index, left in kept.items())
-    ends = {index: lanes[index].rows_left() - rows[index] + left for index, left in kept.items()}
-    return EvenPlan(_cut_short(plan, lanes, ends, reorders), dropped)
+                    ends[index] = batches * batch_size
+    dropped = sum(rows[index] - left for index, left in ends.items())
+    same = tuple(ends.get(index, count) for index, count in enumerate(rows))
+    return EvenPlan(_cut_short(plan, lanes, ends, reorders), dropped, same_rows=same)
 
 
 def _cut_short(
@@ -302,7 +305,7 @@ def _cut_short(
         window, row = lane.cursor_after(ends[lane.index])
         last = lane.members(window).stop if row > lane.span(window).start else 0
         kept = lane.chunks[slice(0, last)]
-        if last and reorders:
+        if last and (reorders or window in lane.spans):
             spans[lane.index, window] = replace(lane.span(window), stop=row)
         elif last:
             length = kept.length.copy()
@@ -325,7 +328,7 @@ def _padded(
     drop_last: bool,
 ) -> EvenPlan:
     ranks = len(totals)
-    padded = [0] * ranks
+    padded, repeats = [0] * ranks, list[tuple[int, int]]()
     chunks = [lane.chunks for lane in lanes]
     windows = [lane.window for lane in lanes]
     for rank, total in enumerate(totals):
@@ -341,10 +344,11 @@ def _padded(
         number = lanes[index].windows + np.arange(len(repeated))
         windows[index] = np.concatenate([windows[index], number])
         padded[rank] = needed
-    if not any(padded):
-        return EvenPlan(plan, 0, tuple(padded))
+        repeats += [(index, int(window)) for window in number]
+    if not repeats:
+        return EvenPlan(plan)
     made = _put_together(plan, chunks, windows, dict(plan.spans))
-    return EvenPlan(made, 0, tuple(padded))
+    return EvenPlan(made, 0, tuple(padded), tuple(repeats), tuple(rows))
 
 
 def _rows_for(rows: int, batches: int, batch_size: int, drop_last: bool) -> int:
