@@ -36,11 +36,9 @@ def planned(
 def evened(
     plan: LanePlan, ranks: int, batch_size: int, how: Grouping, pad: bool, drop_last: bool = False
 ) -> EvenPlan:
-    start = [(0, 0)] * len(plan)
     return even_out(
         plan,
-        start,
-        [0] * ranks,
+        ranks,
         batch_size=batch_size,
         drop_last=drop_last,
         pad=pad,

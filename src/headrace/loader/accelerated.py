@@ -79,12 +79,12 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
         return send_to_device(batch, self.device, non_blocking=self._non_blocking)
 
     def _rows_of_last_step(self) -> int:
-        """How many rows of the last step, over all ranks, do not only repeat others; 0: all."""
-        rows, place = self.dataset.num_rows, self._began.place
-        if rows is None:
+        """Return how many rows of the last step, over all ranks, repeat no others; 0: all."""
+        if self.dataset.num_rows is None:
             return _UNKNOWN
-        if not any(self.dataset.planner.evened(place).padded):
+        padded = sum(self.dataset.planner.plan_at(self._began.place).padded)
+        if not padded:
             return 0
-        if place.before or place.taken or not self.dataset.planner.dealt_evenly(place):
-            return _UNKNOWN
-        return rows % self.total_batch_size
+        # Only a last step of one row for each rank holds rows that come a second time.
+        evenly = self.dataset.planner.dealt_evenly(self._began.stages)
+        return self.dataset.ranks.size - padded if evenly else _UNKNOWN

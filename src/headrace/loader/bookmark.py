@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.convert.shared import is_shared, shared_integers
-from headrace.loader.state import Position
+from headrace.loader.state import State
 from headrace.options import check_count
 
 __all__ = ["Bookmark"]
@@ -21,7 +21,7 @@ class Bookmark:
     """
 
     def __init__(self) -> None:
-        self.position: Position | None = None
+        self.position: State | None = None
         self._shared = shared_integers(2)
 
     @property
@@ -33,7 +33,7 @@ class Bookmark:
         """Choose the epoch; a position in another is forgotten."""
         check_count("epoch", epoch, least=0)
         self._shared[_EPOCH] = epoch
-        if self.position is not None and self.position.place.epoch != epoch:
+        if self.position is not None and self.position.epoch != epoch:
             self.position = None
 
     def end_epoch(self, epoch: int) -> None:
@@ -41,12 +41,12 @@ class Bookmark:
         if self.epoch == epoch:
             self._shared[_EPOCH] = epoch + 1
 
-    def put(self, position: Position) -> None:
+    def put(self, position: State) -> None:
         """Let the next iteration go on from a position."""
         self.position = position
-        self.set_epoch(position.place.epoch)
+        self.set_epoch(position.epoch)
 
-    def take(self) -> Position | None:
+    def take(self) -> State | None:
         """The position for the iteration that begins now: it counts once."""
         position, self.position = self.position, None
         return position

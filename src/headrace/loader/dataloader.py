@@ -20,7 +20,7 @@ from headrace.loader.leaving import watched
 from headrace.loader.lightning import batch_is_held, epoch_of_fit
 from headrace.loader.pool import WorkerPool
 from headrace.loader.rank_comparison import RankComparison
-from headrace.loader.state import Position
+from headrace.loader.state import State
 from headrace.loader.workers import WorkerOptions, out_of_order_option
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ class StatefulLoader(DataLoader[Any]):
             logger.warning("pin_memory has no effect: there is no CUDA device")
         self._lanes: int | None = None  # of a state, which are kept for the epochs after it
         self._pass: EpochPass | None = None
-        self._began: Position = dataset.planner.crew.start(dataset.epoch)
+        self._began: State = dataset.planner.readers.start(dataset.epoch)
         self._passes = dataset.passes
         self._fingerprint = dataset.fingerprint
-        self._resume: Position | None = None
+        self._resume: State | None = None
         self._loaded: Mapping[str, Any] = {}  # the state that it is of
         self._in_step: InStep | None = None
         self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
@@ -104,7 +104,7 @@ class StatefulLoader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
         self.dataset.set_epoch(epoch)
-        if self._resume is not None and self._resume.place.epoch != epoch:
+        if self._resume is not None and self._resume.epoch != epoch:
             self._resume = None
 
     # --- state
@@ -114,10 +114,10 @@ class StatefulLoader(DataLoader[Any]):
         held = batch_is_held(self)
         position = self._position(without_last=held)
         if position is self._resume:  # in the data that it was loaded for, whatever is there now
-            return position.as_state(self._fingerprint, self._loaded)
+            return position.as_json(self._fingerprint, self._loaded)
         # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
         running = self._pass is not None and position.place == self._began.place
-        return position.as_state(self._fingerprint if running else self.dataset.fingerprint)
+        return position.as_json(self._fingerprint if running else self.dataset.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, unless another epoch is set before.
@@ -125,19 +125,19 @@ class StatefulLoader(DataLoader[Any]):
         Ranks, workers and the size of batches may be others than when it was taken.
         """
         self.dataset.move_to(state)
-        position = Position.from_state(state, self.dataset.fingerprint)
-        mine = self.dataset.passes.resumed(position, self.dataset.planner.crew)
-        self._lanes = None if mine.place.before else mine.place.lanes
+        position = State.from_json(state, self.dataset.fingerprint)
+        mine = self.dataset.passes.resume(position, self.dataset.planner.readers)
+        self._lanes = None if len(mine.stages) > 1 else mine.stage.lanes
         self._resume, self._loaded = mine, dict(state)
         self._pass = None
-        self.dataset.set_epoch(mine.place.epoch)
+        self.dataset.set_epoch(mine.epoch)
 
-    def _start(self, epoch: int) -> Position:
-        return self.dataset.planner.crew.start(epoch, self._lanes)
+    def _start(self, epoch: int) -> State:
+        return self.dataset.planner.readers.start(epoch, self._lanes)
 
-    def _position(self, *, without_last: bool = False) -> Position:
+    def _position(self, *, without_last: bool = False) -> State:
         epoch = self.dataset.epoch
-        if self._resume is not None and self._resume.place.epoch == epoch:
+        if self._resume is not None and self._resume.epoch == epoch:
             return self._resume
         if self._pass is None or self._pass.epoch != epoch:
             return self._start(epoch)
@@ -150,7 +150,7 @@ class StatefulLoader(DataLoader[Any]):
         now = self._began.after(self._pass, repeated)
         return self._start(epoch + 1) if self._is_over(now, self._pass) else now
 
-    def _is_over(self, position: Position, running: EpochPass) -> bool:
+    def _is_over(self, position: State, running: EpochPass) -> bool:
         if self._in_step is not None:
             return self._in_step.is_over()
         return self._passes.has_ended(position, running)
@@ -168,7 +168,7 @@ class StatefulLoader(DataLoader[Any]):
     def _shared_by_ranks(self) -> dict[str, Any]:
         """What must be the same on all ranks, beside files."""
         fingerprint, planner = self.dataset.fingerprint, self.dataset.planner
-        start = planner.crew.start(self.dataset.epoch)
+        start = planner.readers.start(self.dataset.epoch)
         return {
             "the snapshot of the table": fingerprint.version,
             "shuffle, split_bytes, split_rows, split_strategy, mix or interleave": (
@@ -176,7 +176,7 @@ class StatefulLoader(DataLoader[Any]):
             ),
             "shuffle_seed": fingerprint.seed,
             "batch_size, lanes, num_workers, a row group or a split of split_strategy": (
-                planner.plan_at(start.place).digest()
+                planner.lanes_at(start.place).digest()
             ),
             "even or drop_last": None if planner.even is False else planner.batches_left(start),
             "filters": fingerprint.filters,
@@ -194,7 +194,7 @@ class StatefulLoader(DataLoader[Any]):
         self.set_epoch(max(self.dataset.epoch, epoch_of_fit(self)))
         epoch = self.dataset.epoch
         position, self._resume = self._resume, None
-        if position is None or position.place.epoch != epoch:
+        if position is None or position.epoch != epoch:
             position = self._start(epoch)
         else:
             self.dataset.move_to(self._loaded)  # an epoch goes on as it began, refreshed or not
@@ -206,7 +206,7 @@ class StatefulLoader(DataLoader[Any]):
         self._end(running)
 
     def _end(self, running: EpochPass) -> None:
-        padded = self._passes.planner.evened(self._began.place).padded
+        padded = self._passes.planner.plan_at(self._began.place).padded
         if self._in_step is not None:
             self.dataset.counters.padded += self._in_step.padded_rows
         elif padded:
@@ -222,14 +222,17 @@ class StatefulLoader(DataLoader[Any]):
             self._agreement = Agreement(planner.ranks)
         first = partial(self._passes.first_batch, self._began.place)
         pad = planner.even == "pad"
-        self._in_step = InStep(running, self._agreement.agree, read_first=first if pad else None)
+        whole = not self._began.begun
+        self._in_step = InStep(
+            running, self._agreement.agree, read_first=first if pad else None, whole=whole
+        )
         return self._in_step
 
-    def _begin(self, position: Position) -> EpochPass:
+    def _begin(self, position: State) -> EpochPass:
         self._check_ranks()
         self._passes, self._fingerprint = self.dataset.passes, self.dataset.fingerprint
         if self.num_workers:
-            plan = self._passes.planner.evened(position.place).plan
+            plan = self._passes.planner.plan_at(position.place).plan
             running = self._pool.begin(plan, position, pin=self._pin)
         else:
             pipeline = replace(self._passes.pipeline, pin_memory=self._pin)

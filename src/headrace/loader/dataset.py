@@ -34,14 +34,14 @@ from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Feed
 from headrace.loader.fingerprint import Fingerprint
-from headrace.loader.iterator import DatasetIterator, crew_here
+from headrace.loader.iterator import DatasetIterator, readers_here
 from headrace.loader.order import Order, order_of
 from headrace.loader.passes import Passes
 from headrace.loader.pipeline import Finish, Pipeline
 from headrace.loader.planner import Planner
 from headrace.loader.rank_comparison import ComparedFiles
 from headrace.loader.ranks import Ranks, find_ranks, given_ranks
-from headrace.loader.state import Position
+from headrace.loader.state import State
 from headrace.loader.stats import Stats
 from headrace.model import DataFileInfo, Split
 from headrace.options import (
@@ -148,7 +148,7 @@ class TabularDataset(IterableDataset[Any]):
             dataset.set_epoch(self.epoch)
         chosen, workers = dataset._prepare(options)
         planner = dataset.planner
-        planner.evened(planner.crew.start(dataset.epoch).place)  # raises what cannot be now
+        planner.plan_at(planner.readers.start(dataset.epoch).place)  # raises what cannot be now
         dataset._has_loader = True
         return loader_class(chosen["accelerator"])(
             dataset,
@@ -272,7 +272,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Batches of an epoch, of this rank; a TypeError when only reading them would tell."""
-        batches = self.planner.batches_left(self.planner.crew.start(self.epoch))
+        batches = self.planner.batches_left(self.planner.readers.start(self.epoch))
         if batches is None:
             raise TypeError(
                 "the number of batches is not known before they are read: rows are filtered, "
@@ -340,7 +340,7 @@ class TabularDataset(IterableDataset[Any]):
             self.passes,
             self._bookmark,
             partial(_fingerprint, self._found, self._order, self.planner),
-            crew=crew_here(self.planner),
+            readers=readers_here(self.planner),
             in_worker=in_worker,
         )
         made.begin(self._bookmark.take())
@@ -361,14 +361,14 @@ class TabularDataset(IterableDataset[Any]):
                 "worker processes read this dataset, and what of it was handed out is not known "
                 "here: use torchdata's StatefulDataLoader, or the loader of create_dataloader"
             )
-        position = self._bookmark.position or crew_here(self.planner).start(self.epoch)
+        position = self._bookmark.position or readers_here(self.planner).start(self.epoch)
         loaded = None if self._bookmark.position is None else self._loaded
-        return position.as_state(self.fingerprint, loaded)
+        return position.as_json(self.fingerprint, loaded)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, in this process or in workers."""
         self.move_to(state)
-        position = Position.from_state(state, self.fingerprint)
+        position = State.from_json(state, self.fingerprint)
         self._iterator = None
         self._loaded = dict(state)
         self._bookmark.put(position)
@@ -387,7 +387,7 @@ class TabularDataset(IterableDataset[Any]):
         """Refuse a state that was not taken of this data, before anything is moved there."""
         order = order_of(self._options, found.files)
         planner = self.planner.over(found.files, order, counted=found.counted)
-        Position.from_state(state, _fingerprint(found, order, planner))
+        State.from_json(state, _fingerprint(found, order, planner))
 
     @property
     def passes(self) -> Passes:
@@ -429,7 +429,7 @@ class TabularDataset(IterableDataset[Any]):
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> LanePlan:
         """Who reads what: the lanes of an epoch from its start, for all ranks."""
         epoch = self.epoch if epoch is None else epoch
-        return self.planner.plan_at(self.planner.crew.start(epoch, lanes).place)
+        return self.planner.lanes_at(self.planner.readers.start(epoch, lanes).place)
 
     def _provide_for_small_chunks(self) -> None:
         """Chunks that are parts of row groups: keep decoded groups, and say what it costs.

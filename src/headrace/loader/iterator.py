@@ -10,13 +10,12 @@ from torch.utils.data import get_worker_info
 from headrace.convert.packing import Batch
 from headrace.loader.bookmark import Bookmark
 from headrace.loader.fingerprint import Fingerprint
-from headrace.loader.itinerary import Crew
 from headrace.loader.leaving import watched
 from headrace.loader.passes import Passes
-from headrace.loader.planner import Planner
-from headrace.loader.state import Position
+from headrace.loader.planner import Planner, Readers
+from headrace.loader.state import State
 
-__all__ = ["DatasetIterator", "crew_here"]
+__all__ = ["DatasetIterator", "readers_here"]
 
 
 class DatasetIterator:
@@ -28,23 +27,23 @@ class DatasetIterator:
         bookmark: Bookmark,
         fingerprint: Callable[[], Fingerprint],
         *,
-        crew: Crew,
+        readers: Readers,
         in_worker: bool,
     ) -> None:
         self._passes = passes
         self._bookmark = bookmark
         self._fingerprint = fingerprint
-        self._crew = crew
+        self._readers = readers
         self._in_worker = in_worker
 
-    def begin(self, position: Position | None) -> None:
+    def begin(self, position: State | None) -> None:
         """Read from a position on; None: from the start of the epoch."""
-        passes, crew, epoch = self._passes, self._crew, self._bookmark.epoch
-        if position is None or position.place.epoch != epoch:
-            start = crew.start(epoch)
+        passes, readers, epoch = self._passes, self._readers, self._bookmark.epoch
+        if position is None or position.epoch != epoch:
+            start = readers.start(epoch)
         else:
-            start = passes.resumed(position, crew)
-        share = passes.pipeline.sharing(max(crew.ranks // passes.planner.ranks.size, 1))
+            start = passes.resume(position, readers)
+        share = passes.pipeline.sharing(max(readers.ranks // passes.planner.ranks.size, 1))
         self._running = passes.begin(start, share)
         self._began = start
         self._batches = watched(iter(self._running))
@@ -65,14 +64,14 @@ class DatasetIterator:
         """Where this consumer is."""
         now = self._began.after(self._running)
         if not self._in_worker and self._passes.has_ended(now, self._running):
-            now = self._crew.start(now.place.epoch + 1)
-        return now.as_state(self._fingerprint())
+            now = self._readers.start(now.epoch + 1)
+        return now.as_json(self._fingerprint())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state in place of where it is."""
         self._running.end()
-        position = Position.from_state(state, self._fingerprint())
-        self._bookmark.set_epoch(position.place.epoch)
+        position = State.from_json(state, self._fingerprint())
+        self._bookmark.set_epoch(position.epoch)
         self.begin(position)
 
     def close(self) -> None:
@@ -84,11 +83,11 @@ class DatasetIterator:
             self._running.end()
 
 
-def crew_here(planner: Planner) -> Crew:
+def readers_here(planner: Planner) -> Readers:
     """This process, or the worker of a loader of the user's own that it is."""
     info = get_worker_info()
     worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-    return planner.crew_by_hand(worker, workers)
+    return planner.readers_by_hand(worker, workers)
 
 
 def _crossing(batch: Any) -> Any:

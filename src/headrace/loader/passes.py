@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from headrace.convert import Block, Converter
 from headrace.loader.epoch import EpochPass, LaneFeed, LocalRun
-from headrace.loader.itinerary import Crew
 from headrace.loader.pipeline import Finish, Pipeline
-from headrace.loader.planner import Planner
-from headrace.loader.state import Place, Position
+from headrace.loader.planner import Planner, Readers
+from headrace.loader.state import Place, State
 from headrace.loader.stats import Stats
-from headrace.loader.streams import LaneStart
+from headrace.loader.streams import Chosen, LaneStart
 from headrace.model import FileList
 from headrace.stream import Cursor, Run
 
@@ -35,63 +34,92 @@ class Passes:
     counters: Stats
     """of what is handed out"""
 
-    def begin(self, position: Position, pipeline: Pipeline) -> EpochPass:
+    def begin(self, state: State, pipeline: Pipeline) -> EpochPass:
         """A pass from a position on; what it hands out is counted."""
-        starts, epoch, turn = self._starts(position), position.place.epoch, position.turns[0]
+        starts, epoch, turn = self._starts(state), state.epoch, state.turns[0]
         return self._over(starts, epoch, pipeline, self.counters, finish=self.finish, turn=turn)
 
     def first_batch(self, place: Place) -> tuple[Any, int] | None:
-        """The first batch of this rank from a place on, and how many rows it has."""
-        plan, start = self.planner.plan_at(place), Position(place, self.planner.ranks.rank)
-        starts = [LaneStart(plan.lane(lane)) for lane in start.own_lanes]
-        passing = self._over(starts, place.epoch, self.pipeline, Stats(), finish=self.finish)
-        batches = iter(passing)
-        for batch in batches:
-            rows = passing.handed_over["rows"]
-            batches.close()
-            return batch, rows
+        """Return the first batch of this rank from a place on, and how many rows it has.
+
+        A rank that has none gets the first one of a lane of another rank.
+        """
+        plan, ranks = self.planner.plan_at(place).plan, self.planner.ranks
+        own = range(ranks.rank, len(plan), ranks.size)
+        others = [[lane] for lane in range(len(plan)) if lane not in own]
+        for lanes in (own, *others):
+            starts = [LaneStart(plan.lane(lane)) for lane in lanes]
+            passing = self._over(starts, place[0], self.pipeline, Stats(), finish=self.finish)
+            with closing(iter(passing)) as batches:
+                for batch in batches:
+                    return batch, passing.handed_over["rows"]
         return None
 
-    def resumed(self, position: Position, crew: Crew) -> Position:
-        """Where a member of the crew goes on from a position; may have to read for it."""
-        return self.planner.resumed(position, crew, self._replay)
+    def resume(self, state: State, readers: Readers) -> State:
+        """Return where readers go on from a state; may have to read for it."""
+        return self.planner.resume(state, readers, self)
 
-    def has_ended(self, position: Position, running: EpochPass) -> bool:
+    def has_ended(self, state: State, running: EpochPass) -> bool:
         """Whether no batch is left, which may have to be read on for."""
-        left = self.planner.batches_left(position)
+        left = self.planner.batches_left(state)
         if left is not None:
             return left == 0
         if running.ended and not running.finished and not self.planner.adaptive:
-            return not self._anything_behind(position)
+            return not self._anything_behind(state)
         return running.is_over()
 
-    def _anything_behind(self, position: Position) -> bool:
+    def _anything_behind(self, state: State) -> bool:
         """Whether a batch is left where a pass was broken off and cannot be asked any more."""
-        passing = self._counting(self._starts(position), position.place.epoch)
+        passing = self._counting(self._starts(state), state.place)
         with closing(iter(passing)) as batches:
             return next(batches, None) is not None
 
-    def _replay(
+    def batches(
         self, place: Place, lanes: Sequence[int], steps: int
     ) -> tuple[Mapping[int, Cursor], int]:
-        """Read so many batches of some lanes, without their columns; see ``Replay``."""
-        plan = self.planner.plan_at(place)
-        passing = self._counting([LaneStart(plan.lane(lane)) for lane in lanes], place.epoch)
+        """Read so many batches of some lanes, without their columns; see ``Recount``."""
+        plan = self.planner.plan_at(place).plan
+        passing = self._counting([LaneStart(plan.lane(lane)) for lane in lanes], place)
         with closing(iter(passing)) as batches:
             for _ in range(steps):
                 if next(batches, None) is None:
                     break
             return dict(zip(lanes, passing.cursors, strict=True)), passing.turn
 
-    def _starts(self, position: Position) -> list[LaneStart]:
-        plan = self.planner.evened(position.place).plan
-        return [LaneStart(plan.lane(lane), position.cursor(lane)) for lane in position.own_lanes]
+    def windows(
+        self, place: Place, windows: Sequence[tuple[int, int]]
+    ) -> dict[tuple[int, int], int]:
+        """Read some windows, without their columns, and count their rows; see ``Recount``."""
+        plan, chosen = self.planner.plan_at(place).plan, dict[int, list[int]]()
+        for lane, window in windows:
+            chosen.setdefault(lane, []).append(window)
+        streams = [Chosen(plan.lane(lane), tuple(some)) for lane, some in chosen.items()]
+        opened = self._counting_pipeline.open(self.files, streams, place[0], Stats())
+        with closing(opened):
+            counts = {stream.index: opened.rows_of_windows(stream.index) for stream in streams}
+        return {(lane, window): counts[lane][window] for lane, window in windows}
 
-    def _counting(self, starts: Sequence[LaneStart], epoch: int) -> EpochPass:
-        """A pass that only counts: no columns but those the filter needs, no user's functions."""
-        reader, nothing = self.pipeline.reader.counting(), Converter(pa.schema([]), "torch")
-        pipeline = replace(self.pipeline, reader=reader, converter=nothing)
-        return self._over(starts, epoch, pipeline, Stats(), finish=None)
+    def _starts(self, state: State) -> list[LaneStart]:
+        plan = self.planner.plan_at(state.place).plan
+        return [LaneStart(plan.lane(lane), state.cursor(lane)) for lane in state.own_lanes]
+
+    def _counting(self, starts: Sequence[LaneStart], place: Place) -> EpochPass:
+        """Return a pass that only counts, without columns and without the user's functions.
+
+        Its batches are those of the place, which may be of another size than those of now.
+        """
+        pipeline = replace(self._counting_pipeline, batch_size=place[1][-1].batch_size)
+        return self._over(starts, place[0], pipeline, Stats(), finish=None)
+
+    @property
+    def _counting_pipeline(self) -> Pipeline:
+        """The pipeline without columns.
+
+        Where broken chunks are skipped it decodes all columns, so that it skips the same ones.
+        """
+        reader = self.pipeline.reader.counting(all_columns=self.pipeline.skip_broken)
+        nothing = Converter(pa.schema([]), "torch")
+        return replace(self.pipeline, reader=reader, converter=nothing)
 
     def _over(
         self,

@@ -229,7 +229,7 @@ class Planner:
 
     def _plan_at(self, place: Place) -> EvenPlan:
         epoch, stages = place
-        made = self._shared_by_ranks(self._lanes_at(place), stages)
+        made = self._shared_by_ranks(self.lanes_at(place), stages)
         if len(stages) == 1 and made.same_rows and not len(made.plan.chunks) and self.num_rows:
             raise OptionError(
                 f"{self.num_rows} rows make no batch of {stages[0].batch_size} rows for each of "
@@ -245,7 +245,7 @@ class Planner:
             )
         return made
 
-    def _lanes_at(self, place: Place) -> LanePlan:
+    def lanes_at(self, place: Place) -> LanePlan:
         """Return the lanes before their last batches are shared; the last ones are kept."""
         epoch, stages = place
         last = replace(stages[-1], shares=(Share(),))  # the ranks change nothing here
@@ -321,7 +321,7 @@ class Planner:
         if not self._order.has_own_strategy:
             return None
         if (epoch, lanes) not in self._digests:
-            self._lanes_at((epoch, (Stage(self._order.batch_size, lanes),)))  # it is read next
+            self.lanes_at((epoch, (Stage(self._order.batch_size, lanes),)))  # it is read next
         return self._digests[epoch, lanes]
 
     def dealt_evenly(self, stages: Sequence[Stage]) -> bool:
@@ -360,9 +360,9 @@ class Planner:
         together = len(set(state.steps)) == 1 and not state.adaptive
         if readers.keeps(stage):
             same = (stage.ranks, stage.shares[-1].even) == (readers.ranks, readers.even)
-            if same and readers.adaptive == state.adaptive:
-                if together or readers.adaptive or not readers.in_step:
-                    return self._of_rank(state, readers.rank, recount)
+            same = same and readers.adaptive == state.adaptive
+            if same and (together or readers.adaptive or not readers.in_step):
+                return self._of_rank(state, readers.rank, recount)
             evenly = self._counted and self.dealt_evenly(state.stages)
             if evenly and together and not readers.adaptive:
                 taken = stage.taken + state.steps[0] * stage.ranks
@@ -479,7 +479,10 @@ class Planner:
 
 
 def _joined(before: EvenPlan, after: EvenPlan) -> EvenPlan:
-    """Return what two shares of a stage, one after the other, made of its plan."""
+    """Return what two shares of a stage, one after the other, made of its plan.
+
+    Rows that the first one repeated may have moved with the second, and count as ordinary then.
+    """
     same = after.same_rows or before.same_rows
     if before.same_rows and after.same_rows:
         same = tuple(map(min, before.same_rows, after.same_rows))
@@ -487,7 +490,7 @@ def _joined(before: EvenPlan, after: EvenPlan) -> EvenPlan:
         after.plan,
         before.dropped_rows + after.dropped_rows,
         after.padded or before.padded,
-        (*before.repeats, *after.repeats),
+        after.repeats if after.same_rows else before.repeats,
         same,
     )
 

@@ -13,7 +13,7 @@ from headrace.loader.claims import Claims, Unit, units_left
 from headrace.loader.epoch import EpochPass, LaneFeed
 from headrace.loader.pipeline import Pipeline
 from headrace.loader.row_cost import sent_cost
-from headrace.loader.state import Position
+from headrace.loader.state import State
 from headrace.loader.workers import Inbox, WorkerOptions, Workers
 from headrace.plan import LanePlan
 
@@ -56,14 +56,14 @@ class WorkerPool:
         self._kept: _Team | None = None
         self._user_of_kept: weakref.ref[EpochPass] | None = None
 
-    def begin(self, plan: LanePlan, position: Position, *, pin: bool) -> EpochPass:
+    def begin(self, plan: LanePlan, position: State, *, pin: bool) -> EpochPass:
         """A pass over the lanes of a position that workers read."""
         adaptive, own = self._dataset.planner.adaptive, position.own_lanes
         cursors = {lane: position.cursor(lane) for lane in own}
         lanes = [plan.lane(lane) for lane in own] if adaptive else []
         units = units_left(lanes, cursors, position.loose)
         team = self._team(plan, units)
-        epoch, stats = position.place.epoch, self._dataset.counters
+        epoch, stats = position.epoch, self._dataset.counters
         team.board.post(epoch, plan, cursors)
         streams = range(self._options.count) if adaptive else own
         inbox = Inbox(team.source, self._dataset.pipeline, list(streams), pin, stats)

@@ -124,7 +124,7 @@ class State:
         turns: Which of the lanes of this rank, or of each, is next.
         cursors: How far the lanes have come that were begun.
         loose: Windows beyond the cursors of their lanes that other workers took.
-        adaptive: Whether workers take windows of each other, so that a lane tells nothing of others.
+        adaptive: Whether workers take windows of each other; a lane then tells nothing of others.
     """
 
     epoch: int
@@ -289,7 +289,7 @@ def _shares(value: object) -> tuple[Share, ...]:
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the states of all ranks of a job, in any order; a job of any size can load the result."""
+    """Join the states of all ranks, in any order, to one that a job of any size can load."""
     if not states:
         raise StateMismatchError("there are no states to merge")
     states = [check_state(state) for state in states]

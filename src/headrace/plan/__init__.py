@@ -12,7 +12,7 @@ from headrace.plan.even import (
 from headrace.plan.lane import Grouping, Lane, Span
 from headrace.plan.lanes import LanePlan
 from headrace.plan.order import ROW_ORDER, permutation, taking_turns
-from headrace.plan.resize import plan_the_rest
+from headrace.plan.resize import plan_the_rest, windows_begun
 from headrace.plan.strategies import (
     EvenBatchesSplitStrategy,
     RoundRobinSplitStrategy,
@@ -62,4 +62,5 @@ __all__ = [
     "share_last_round",
     "taking_turns",
     "window_pieces",
+    "windows_begun",
 ]
