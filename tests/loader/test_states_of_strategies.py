@@ -34,6 +34,9 @@ class Shuffled:
     def __init__(self, seed: int, same_before: int = 0) -> None:
         self.seed, self.same_before, self.calls = seed, same_before, 0
 
+    def __repr__(self) -> str:
+        return f"Shuffled({self.seed}, {self.same_before})"  # names a test, alike in all processes
+
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> list[Split]:
         self.calls += 1
         chunks = [
