@@ -49,7 +49,7 @@ def test_samples_of_buckets_are_shared_out(seen: list[dict[str, Any]]) -> None:
         ("split_rows", "split_rows"),
         ("lanes", "lanes"),
         ("strategy", "split_strategy"),
-        ("even", "even"),
+        ("drop_last", "drop_last"),
     ],
 )
 def test_other_options_are_an_error_on_every_rank(

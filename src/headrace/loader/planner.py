@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from headrace.errors import OptionError, StateMismatchError
-from headrace.loader.claims import DONE
+from headrace.loader.claims import DONE, Loose
 from headrace.loader.order import Order
 from headrace.loader.ranks import Ranks
 from headrace.loader.state import END, Place, Share, Stage, State
@@ -269,16 +269,15 @@ class Planner:
         self, plan: LanePlan, stages: Sequence[Stage], ended: Stage, following: Stage
     ) -> LanePlan:
         """Deal what a stage left to the lanes of the one that follows it."""
-        made, loose = self._shared_by_ranks(plan, stages), ended.loose
-        if made.same_rows and not self._is_within(plan, made.same_rows, ended.cursors):
-            # The stage ended among the batches that were cut for its ranks. Rows that come a
-            # second time there are no part of what is left.
+        made, cursors, loose = self._shared_by_ranks(plan, stages), ended.cursors, ended.loose
+        if made.same_rows and not self._is_within(plan, made.same_rows, cursors):
+            # The stage ended among the batches that were cut for its ranks.
             plan = made.plan
-            loose = (*loose, *((lane, window, DONE) for lane, window in made.repeats))
-        self._check_cursors(plan, dict(enumerate(ended.cursors)))
+            cursors, loose = _without_repeats(made, cursors, loose)
+        self._check_cursors(plan, dict(enumerate(cursors)))
         return plan_the_rest(
             plan,
-            ended.cursors,
+            cursors,
             lanes=following.lanes,
             batch_size=following.batch_size,
             grouping=self._order.grouping,
@@ -476,6 +475,18 @@ class Planner:
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send.
         return {**self.__dict__, "_dealt": None, "_shared": None, "_digests": {}}
+
+
+def _without_repeats(
+    made: EvenPlan, cursors: Sequence[Cursor], loose: Loose
+) -> tuple[tuple[Cursor, ...], Loose]:
+    """Count rows that come a second time as delivered: they are no part of what is left."""
+    moved = list(cursors)
+    for lane, window in sorted(made.repeats):
+        if moved[lane][0] == window:
+            moved[lane] = (window + 1, 0)
+    beyond = [(lane, at, DONE) for lane, at in made.repeats if at > moved[lane][0]]
+    return tuple(moved), (*loose, *beyond)
 
 
 def _joined(before: EvenPlan, after: EvenPlan) -> EvenPlan:
