@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -72,6 +73,12 @@ class JsonFormat:
         self._given_types = _merged(self._parse.explicit_schema, schema)
         ignored = ignore_unknown or self._parse.unexpected_field_behavior == "ignore"
         self._unknown = "ignore" if ignored else "error"
+
+    def ignoring_unknown(self) -> JsonFormat:
+        """Return a copy for which fields that ``read`` was not asked for are no error."""
+        other = copy(self)
+        other._unknown = "ignore"
+        return other
 
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None

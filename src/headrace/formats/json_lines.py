@@ -28,7 +28,7 @@ _CURES = (
     "give the field another type with schema=, leave it out with columns=, or say how the file "
     'is written with format_options={"read_options": ..., "parse_options": ...}'
 )
-_NO_FIELD = pa.schema([("", pa.null())])
+_NO_FIELD = pa.schema([("no field has this name 5d1e", pa.null())])
 
 
 @dataclass(frozen=True, slots=True)

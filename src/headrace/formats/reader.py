@@ -14,6 +14,7 @@ from headrace.errors import ReadError
 from headrace.formats.blocks import rows_only
 from headrace.formats.cache import BoundedCache
 from headrace.formats.filters import columns_of, rows_where
+from headrace.formats.json import JsonFormat
 from headrace.formats.partitioning import PathColumns
 from headrace.formats.protocol import Format
 from headrace.formats.schemas import align
@@ -132,12 +133,19 @@ class TabularReader:
                 yield kept.select(self.schema.names)
 
     def counting(self) -> TabularReader:
-        """The same rows without their columns: only what the filter and deletes need is read."""
+        """Return a reader of the same rows without columns.
+
+        It decodes only the columns that the filter and deletes need. A field of JSON that is not
+        among them is no unknown one, which the reader of all fields refuses.
+        """
         needed = list(self.rows.delete_columns)
         if self.filter is not None:
             needed += columns_of(self.filter, self.read_schema)
         columns = pa.schema([column for column in self.read_schema if column.name in needed])
-        return replace(self, schema=pa.schema([]), read_schema=columns)
+        rows = self.rows
+        if isinstance(rows, FormatRows) and isinstance(rows.format, JsonFormat):
+            rows = replace(rows, format=rows.format.ignoring_unknown())
+        return replace(self, rows=rows, schema=pa.schema([]), read_schema=columns)
 
     def _filtered(self, table: pa.Table, chunk: FileSplit) -> pa.Table:
         try:
