@@ -132,12 +132,17 @@ class TabularReader:
             if kept.num_rows:
                 yield kept.select(self.schema.names)
 
-    def counting(self) -> TabularReader:
+    def counting(self, *, all_columns: bool = False) -> TabularReader:
         """Return a reader of the same rows without columns.
 
         It decodes only the columns that the filter and deletes need. A field of JSON that is not
         among them is no unknown one, which the reader of all fields refuses.
+
+        Args:
+            all_columns: Decode all columns, to fail wherever the reader of all columns fails.
         """
+        if all_columns:
+            return replace(self, schema=pa.schema([]))
         needed = list(self.rows.delete_columns)
         if self.filter is not None:
             needed += columns_of(self.filter, self.read_schema)

@@ -68,7 +68,7 @@ class Passes:
 
     def _anything_behind(self, position: Position) -> bool:
         """Whether a batch is left where a pass was broken off and cannot be asked any more."""
-        passing = self._counting(self._starts(position), position.place.epoch)
+        passing = self._counting(self._starts(position), position.place)
         with closing(iter(passing)) as batches:
             return next(batches, None) is not None
 
@@ -77,7 +77,7 @@ class Passes:
     ) -> tuple[Mapping[int, Cursor], int]:
         """Read so many batches of some lanes, without their columns; see ``Replay``."""
         plan = self.planner.plan_at(place)
-        passing = self._counting([LaneStart(plan.lane(lane)) for lane in lanes], place.epoch)
+        passing = self._counting([LaneStart(plan.lane(lane)) for lane in lanes], place)
         with closing(iter(passing)) as batches:
             for _ in range(steps):
                 if next(batches, None) is None:
@@ -88,11 +88,23 @@ class Passes:
         plan = self.planner.evened(position.place).plan
         return [LaneStart(plan.lane(lane), position.cursor(lane)) for lane in position.own_lanes]
 
-    def _counting(self, starts: Sequence[LaneStart], epoch: int) -> EpochPass:
-        """A pass that only counts: no columns but those the filter needs, no user's functions."""
-        reader, nothing = self.pipeline.reader.counting(), Converter(pa.schema([]), "torch")
-        pipeline = replace(self.pipeline, reader=reader, converter=nothing)
-        return self._over(starts, epoch, pipeline, Stats(), finish=None)
+    def _counting(self, starts: Sequence[LaneStart], place: Place) -> EpochPass:
+        """Return a pass that only counts, without columns and without the user's functions.
+
+        Its batches are those of the place, which may be of another size than those of now.
+        """
+        pipeline = replace(self._counting_pipeline, batch_size=place.batch_size)
+        return self._over(starts, place.epoch, pipeline, Stats(), finish=None)
+
+    @property
+    def _counting_pipeline(self) -> Pipeline:
+        """The pipeline without columns.
+
+        Where broken chunks are skipped it decodes all columns, so that it skips the same ones.
+        """
+        reader = self.pipeline.reader.counting(all_columns=self.pipeline.skip_broken)
+        nothing = Converter(pa.schema([]), "torch")
+        return replace(self.pipeline, reader=reader, converter=nothing)
 
     def _over(
         self,

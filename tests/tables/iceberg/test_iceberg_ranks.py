@@ -129,6 +129,27 @@ def test_another_number_of_ranks_goes_on_in_the_snapshot_of_the_state(
     assert sorted(seen) == sorted(left)
 
 
+@pytest.mark.parametrize("batch_size", [3, 16])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_another_batch_size_goes_on_from_the_state_of_one_rank(
+    catalog: WritingCatalog, ranks: int, batch_size: int
+) -> None:
+    table = make_table(catalog)
+    append_position_deletes(table, {data_files(table)[1].file_path: range(7)})
+    seen, states = [], []
+    for rank in (0, 1):
+        loader, _ = loader_of("db.t", catalog, rank=rank, world_size=2, even=False, batch_size=7)
+        seen += ids_in(islice(loader, 4))
+        states.append(loader.state_dict())
+    for rank in range(ranks):
+        loader, _ = loader_of(
+            "db.t", catalog, rank=rank, world_size=ranks, even=False, batch_size=batch_size
+        )
+        loader.load_state_dict(states[1])
+        seen += ids_in(loader)
+    assert sorted(seen) == sorted(set(ALL) - set(range(40, 47)))
+
+
 def test_states_of_two_snapshots_do_not_merge(catalog: WritingCatalog) -> None:
     table = make_table(catalog)
     states = []
