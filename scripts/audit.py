@@ -22,6 +22,7 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 
 from headrace.cli.audit import ColumnIds, LocationLoaders
+from headrace.loader import StatefulLoader
 from headrace.testing import AuditReport, audit
 
 ROWS_OF_FILES = (260, 1, 90, 170, 0, 133)
@@ -39,6 +40,26 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     sizes: tuple[tuple[int, int], ...] = SIZES
     order: Any = "rank"
+    batch_sizes: bool = False
+    """every number of ranks and workers has a batch size of its own"""
+    merge: Callable[[list[Any]], Any] | None = None
+    """the state that all ranks load, if it is not the merged one"""
+    rounds: int = 1
+    """batches of each rank that may be left out"""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBatches(LocationLoaders):
+    """Loaders whose batch size depends on the number of ranks and workers."""
+
+    def __call__(self, rank: int, world_size: int, num_workers: int) -> StatefulLoader:
+        options = {**self.options, "batch_size": 3 + 7 * world_size + 2 * num_workers}
+        return LocationLoaders(self.location, self.format, options)(rank, world_size, num_workers)
+
+
+def state_of_one_rank(states: list[Any]) -> Any:
+    """Return the state of the last rank: if all took the same steps, it is enough for all."""
+    return states[-1]
 
 
 SHUFFLED = {"batch_size": 16, "shuffle": True, "split_rows": 40}
@@ -59,7 +80,27 @@ CASES = (
         "parquet",
         {**SHUFFLED, "mix": 2, "even": False, "filters": [("part", "!=", 1)]},
     ),
+    Case(
+        "parquet, filtered, ranks in step",
+        "parquet",
+        {"batch_size": 16, "shuffle": True, "filters": [("part", "!=", 1)]},
+        rounds=2,
+    ),
+    Case(
+        "parquet, filtered, other batches, the state of one rank",
+        "parquet",
+        {**SHUFFLED, "mix": 2, "even": False, "filters": [("part", "!=", 1)]},
+        batch_sizes=True,
+        merge=state_of_one_rank,
+    ),
     Case("csv", "csv", {"batch_size": 16, "shuffle": True, "split_bytes": 700, "even": False}),
+    Case(
+        "csv, other batches, the state of one rank",
+        "csv",
+        {"shuffle": True, "split_bytes": 700, "even": False},
+        batch_sizes=True,
+        merge=state_of_one_rank,
+    ),
     Case("jsonl, mixed", "jsonl", {"batch_size": 16, "shuffle": True, "mix": 2, "even": False}),
 )
 
@@ -84,15 +125,17 @@ def main() -> int:
 def audit_case(case: Case, folder: Path, *, schedules: int, seed: int) -> AuditReport:
     """Write the files of a case, and audit its loaders."""
     location = write_files(folder / case.format, case.format)
-    loaders = LocationLoaders(str(location), case.format, case.options)
+    kind = OtherBatches if case.batch_sizes else LocationLoaders
+    loaders = kind(str(location), case.format, case.options)
     return audit(
         loaders,
         schedules=schedules,
         seed=seed,
         sizes=case.sizes,
         row_id=ColumnIds("id"),
-        may_drop=loaders.may_drop,
+        may_drop=lambda ranks: case.rounds * loaders.may_drop(ranks),
         order=case.order,
+        merge=case.merge,
         timeout_s=600.0,
         start_method="forkserver",
     )

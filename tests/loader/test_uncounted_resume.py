@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
+from rank_scripts.rank_processes import run_ranks
+from rank_scripts.uncounted_ranks import Case, read_all
 from small_files import all_ids, write_csv, write_parquet
 
-from headrace import SkippedDataWarning, StatefulLoader, StructuredDataset
+from headrace import SkippedDataWarning, StatefulLoader, StructuredDataset, merge_states
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -164,3 +170,141 @@ def test_lines_that_cannot_be_read_are_skipped(folders: dict[str, Path]) -> None
     with pytest.warns(SkippedDataWarning, match="thirty"):
         rows = take(loaders)
     assert set(rows) < set(range(1154))
+
+
+# --- another number of ranks
+
+
+KEEP = np.random.default_rng(5).random(12_000) < 0.5
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12,000 rows whose lines are about as long, of which a filter keeps half, here and there."""
+    folder = tmp_path_factory.mktemp("numbered")
+    table = pa.table({"id": 100_000 + np.arange(12_000), "keep": KEEP.astype(np.int32)})
+    for name in ("single", "groups", "lines", "compressed"):
+        (folder / name).mkdir()
+    pq.write_table(table, folder / "single" / "rows.parquet", row_group_size=1000)
+    for number in range(4):
+        part = table.slice(number * 3000, 3000)
+        pq.write_table(part, folder / "groups" / f"{number}.parquet", row_group_size=250)
+        pa.csv.write_csv(part, folder / "lines" / f"{number}.csv")
+        compressed = gzip.compress((folder / "lines" / f"{number}.csv").read_bytes())
+        (folder / "compressed" / f"{number}.csv.gz").write_bytes(compressed)
+    return folder
+
+
+KEPT: dict[str, Any] = {"filters": [("keep", "==", 1)]}
+RESIZED: Mapping[str, tuple[str, int, int, dict[str, Any]]] = {
+    "1 to 4, one chunk": ("single", 1, 4, KEPT),
+    "8 to 7": ("groups", 8, 7, {"split_rows": 150, "shuffle": True, **KEPT}),
+    "8 to 7, large chunks": ("groups", 8, 7, KEPT),
+    "8 to 16, mixed": ("groups", 8, 16, {"split_rows": 150, "shuffle": True, "mix": 4, **KEPT}),
+    "8 to 7, lines": ("lines", 8, 7, {"format": "csv", "split_bytes": 6000}),
+    "8 to 16, lines mixed": ("lines", 8, 16, {"format": "csv", "split_bytes": 3000, "mix": 4}),
+    "1 to 4, whole files": ("compressed", 1, 4, {"format": "csv"}),
+}
+
+
+@pytest.mark.parametrize("case", RESIZED)
+def test_ranks_that_take_the_same_steps_leave_out_few_rows(numbered: Path, case: str) -> None:
+    """Not more than a batch a rank, and what chance gives one rank more than another."""
+    name, before, after, options = RESIZED[case]
+    size, seen = 16, []
+    given = {"batch_size": size, "num_workers": 0, "even": False, **options}
+
+    def ranks(count: int) -> list[StatefulLoader]:
+        make = StructuredDataset.create_dataloader
+        return [make(numbered / name, rank=r, world_size=count, **given)[0] for r in range(count)]
+
+    first = ranks(before)
+    seen += take(first, 3)
+    state = merge_states([loader.state_dict() for loader in first])
+    found = []
+    for loader in ranks(after):
+        loader.load_state_dict(state)
+        found.append([all_ids([batch]) for batch in loader])
+    rows = [row for batches in found for batch in batches for row in batch]
+    assert len({*seen, *rows}) == len(seen) + len(rows)
+    assert len(seen) + len(rows) == (12_000 if "format" in options else KEEP.sum())
+    together = min(map(len, found))
+    left_out = [row for batches in found for batch in batches[together:] for row in batch]
+    chance = len(rows) ** 0.5 * after**0.5
+    assert len(left_out) <= after * size + chance
+
+
+def state_after(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, Any]:
+    loader, _ = StructuredDataset.create_dataloader(folder, num_workers=0, **options)
+    take([loader], steps)
+    return loader.state_dict()
+
+
+Seen = tuple[list[list[int]], str, int, int]
+"""batches, warnings, epoch and padded rows of a rank"""
+
+
+@pytest.fixture(scope="module")
+def of_four_ranks(numbered: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of four ranks reads, in processes of their own, which agree on their steps."""
+    rows, lines = numbered / "single", numbered / "lines"
+    whole_file = numbered / "compressed" / "0.csv.gz"
+    filtered = {"batch_size": 16, **KEPT}
+    short = {"batch_size": 16, "format": "csv", "filters": [("id", "<", 100_033)]}
+    one_file = {"batch_size": 16, "format": "csv", "filters": [("id", "<", 100_100)]}
+    cases: dict[str, Case] = {}
+    for even in ("drop", "pad"):
+        cases |= {
+            f"much is left, {even}": (
+                rows,
+                state_after(rows, 3, filtered),
+                {"even": even, **filtered},
+            ),
+            f"a row is left, {even}": (
+                lines,
+                state_after(lines, 2, short),
+                {"even": even, **short},
+            ),
+            f"from the start, {even}": (whole_file, None, {"even": even, **one_file}),
+        }
+    return run_ranks(partial(read_all, cases=cases), 4, tmp_path_factory.mktemp("ranks"))
+
+
+def rows_and_steps(ranks: list[Seen]) -> tuple[list[int], set[int]]:
+    """The rows of all ranks, and their numbers of steps."""
+    rows = [row for batches, *_ in ranks for batch in batches for row in batch]
+    return rows, {len(batches) for batches, *_ in ranks}
+
+
+def test_more_ranks_share_what_one_has_left(of_four_ranks: list[dict[str, Any]]) -> None:
+    left = set(np.flatnonzero(KEEP)[48:] + 100_000)
+    rows, steps = rows_and_steps([seen["much is left, drop"] for seen in of_four_ranks])
+    assert len(steps) == 1
+    assert len(set(rows)) == len(rows)
+    assert set(rows) <= left
+    assert len(left) - len(rows) <= 4 * 16
+    padded = [seen["much is left, pad"] for seen in of_four_ranks]
+    rows, steps = rows_and_steps(padded)
+    assert len(steps) == 1
+    assert set(rows) == left
+    assert len(rows) - len(left) == sum(seen[3] for seen in padded) <= 4 * 16
+
+
+def test_a_rest_with_fewer_rows_than_ranks(of_four_ranks: list[dict[str, Any]]) -> None:
+    dropped = [seen["a row is left, drop"] for seen in of_four_ranks]
+    assert rows_and_steps(dropped) == ([], {0})
+    assert all("no rank takes a step" in told and 'even="pad"' in told for _, told, *_ in dropped)
+    assert [epoch for _, _, epoch, _ in dropped] == [1, 1, 1, 1]
+    padded = [seen["a row is left, pad"] for seen in of_four_ranks]
+    assert rows_and_steps(padded) == ([100_032] * 4, {1})
+    assert sum(seen[3] for seen in padded) == 3
+
+
+def test_an_epoch_of_which_some_ranks_get_nothing(of_four_ranks: list[dict[str, Any]]) -> None:
+    """A file that cannot be cut goes to one rank."""
+    for seen in of_four_ranks:
+        assert "no rank takes a step" in seen["from the start, drop"]
+        assert 'even="pad"' in seen["from the start, drop"]
+    rows, steps = rows_and_steps([seen["from the start, pad"] for seen in of_four_ranks])
+    assert steps == {7}
+    assert set(rows) == set(range(100_000, 100_100))

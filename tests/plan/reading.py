@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from file_makers import Row, rows_of
 
 from headrace.plan import ROW_ORDER, Grouping, Lane, LanePlan, permutation, taking_turns
 from headrace.stream import Cursor
 
+Keep = Callable[[Row], bool]
 
-def window_rows(plan: LanePlan, lane: Lane, window: int, grouping: Grouping) -> list[Row]:
+
+def every_row(row: Row) -> bool:
+    """A filter that keeps all."""
+    return True
+
+
+def window_rows(
+    plan: LanePlan, lane: Lane, window: int, grouping: Grouping, keep: Keep = every_row
+) -> list[Row]:
     """All rows of a window in their order, whoever delivers them."""
     places = range(*lane.members(window).indices(len(lane.chunks)))
-    chunks = [rows_of([lane.chunks.split(place, plan.files)]) for place in places]
+    chunks = [
+        [row for row in rows_of([lane.chunks.split(place, plan.files)]) if keep(row)]
+        for place in places
+    ]
     rows = [row for chunk in chunks for row in chunk]
     if grouping.interleave > 1:
         return [rows[i] for i in taking_turns([len(chunk) for chunk in chunks])]
@@ -26,20 +38,22 @@ def window_rows(plan: LanePlan, lane: Lane, window: int, grouping: Grouping) -> 
     return rows
 
 
-def located_rows(plan: LanePlan, index: int, grouping: Grouping) -> list[tuple[Row, Cursor]]:
+def located_rows(
+    plan: LanePlan, index: int, grouping: Grouping, keep: Keep = every_row
+) -> list[tuple[Row, Cursor]]:
     """The rows of a lane in order, each with the cursor behind it."""
     lane = plan.lane(index)
     found: list[tuple[Row, Cursor]] = []
     for window in range(lane.windows):
         span = lane.span(window)
-        rows = window_rows(plan, lane, window, grouping)[: span.stop]
+        rows = window_rows(plan, lane, window, grouping, keep)[: span.stop]
         found += [(row, (window, at + 1)) for at, row in enumerate(rows) if at >= span.start]
     return found
 
 
-def lane_rows(plan: LanePlan, index: int, grouping: Grouping) -> list[Row]:
+def lane_rows(plan: LanePlan, index: int, grouping: Grouping, keep: Keep = every_row) -> list[Row]:
     """The rows of a lane in order."""
-    return [row for row, _ in located_rows(plan, index, grouping)]
+    return [row for row, _ in located_rows(plan, index, grouping, keep)]
 
 
 def in_batches(rows: Sequence[Row], size: int, drop_last: bool = False) -> list[list[Row]]:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from reading import in_batches, in_turn, lane_rows, located_rows, window_rows
 
 from headrace.model import DataFileInfo, FileList
-from headrace.plan import EvenBatchesSplitStrategy, Grouping, LanePlan, plan_the_rest
+from headrace.plan import (
+    EvenBatchesSplitStrategy,
+    Grouping,
+    LanePlan,
+    plan_the_rest,
+    windows_begun,
+)
 from headrace.stream import Cursor
 
 groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(mix=3), Grouping(interleave=2)])
@@ -50,9 +56,7 @@ def test_every_row_comes_once_over_any_number_of_changes(
             cursors.append(rows[taken - 1][1] if taken else (0, 0))
             assert plan.lane(index).rows_left(cursors[-1]) == len(rows) - taken
             assert plan.lane(index).cursor_after(taken) == cursors[-1]
-        plan = plan_the_rest(
-            plan, cursors, lanes=lanes, batch_size=batch_size, grouping=how, counted=True
-        )
+        plan = plan_the_rest(plan, cursors, lanes=lanes, batch_size=batch_size, grouping=how)
         assert len(plan) == lanes
         _check_evenness(plan, batch_size)
     seen += [row for index in range(len(plan)) for row in lane_rows(plan, index, how)]
@@ -83,7 +87,7 @@ def test_rows_of_a_window_that_was_begun_keep_their_order(
         cursors.append(cursor)
         if taken:
             begun.append(window_rows(plan, plan.lane(index), cursor[0], how)[cursor[1] :])
-    rest = plan_the_rest(plan, cursors, lanes=3, batch_size=2, grouping=how, counted=True)
+    rest = plan_the_rest(plan, cursors, lanes=3, batch_size=2, grouping=how)
     for window in begun:
         pieces = [
             [row for row in lane_rows(rest, index, how) if row in window]
@@ -92,36 +96,76 @@ def test_rows_of_a_window_that_was_begun_keep_their_order(
         assert [row for piece in pieces for row in piece] == window
 
 
-def test_where_rows_are_not_counted_begun_windows_go_whole_to_one_lane() -> None:
-    files = FileList([grouped("a", [4, 4, 4, 4], [10, 10, 10, 10]), grouped("b", [4], [10])])
-    plan = EvenBatchesSplitStrategy(2, 10).generate(files, 2, 0).grouped(Grouping(mix=2))
+@given(
+    files=counted_files(),
+    split_rows=st.none() | st.integers(1, 9),
+    how=groupings,
+    sizes=st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    kept=st.integers(1, 4),
+    data=st.data(),
+)
+def test_rows_that_only_reading_counts_come_once_over_any_number_of_changes(
+    files: list[DataFileInfo],
+    split_rows: int | None,
+    how: Grouping,
+    sizes: list[int],
+    kept: int,
+    data: st.DataObject,
+) -> None:
+    def keep(row: Row) -> bool:
+        return row[1] % 4 < kept
+
+    plan = planned(files, sizes[0], 2, split_rows, how)
+    seen: list[Row] = []
+    for lanes in sizes[1:]:
+        cursors: list[Cursor] = []
+        for index in range(len(plan)):
+            rows = located_rows(plan, index, how, keep)
+            taken = data.draw(st.integers(0, len(rows)), label=f"rows of lane {index}")
+            seen += [row for row, _ in rows[:taken]]
+            cursors.append(rows[taken - 1][1] if taken else (0, 0))
+        counts: dict[tuple[int, int], int] | None = {
+            (lane, window): len(window_rows(plan, plan.lane(lane), window, how, keep))
+            for lane, window in windows_begun(plan, cursors)
+        }
+        if kept == 4 and data.draw(st.booleans(), label="counted this time"):
+            counts = None
+        plan = plan_the_rest(plan, cursors, lanes=lanes, batch_size=2, grouping=how, counts=counts)
+        left = [len(lane_rows(plan, index, how, keep)) for index in range(len(plan))]
+        if kept == 4:
+            assert max(left) - min(left) <= 2
+    seen += [row for index in range(len(plan)) for row in lane_rows(plan, index, how, keep)]
+    assert Counter(seen) == Counter(row for row in surviving(files) if keep(row))
+
+
+def test_what_was_begun_goes_to_lanes_that_get_no_other_file() -> None:
+    """Files that cannot be cut: three are left for four lanes, and most of one that was begun."""
+    files = FileList([text(name, 100, splittable=False) for name in "abcd"])
+    plan = EvenBatchesSplitStrategy(2, 50).generate(files, 1, 0).grouped(Grouping())
     rest = plan_the_rest(
-        plan, [(0, 3), (1, 1)], lanes=3, batch_size=2, grouping=Grouping(mix=2), counted=False
+        plan, [(0, 7)], lanes=4, batch_size=2, grouping=Grouping(), counts={(0, 0): 1000}
     )
-    spans = [(span.key, span.start, span.stop) for span in rest.spans.values()]
-    assert sorted(spans) == [((0, 0), 3, None), ((1, 1), 1, None)]
-    assert len(rest) == 3
-    held = sum(len(rest.lane(i).chunks) for i in range(3))
-    assert held == len(plan.chunks) - 2  # window 0 of lane 1 is behind its cursor
+    shares = [[(s.start, s.stop) for s in rest.lane(index).spans.values()] for index in range(4)]
+    assert [len(rest.lane(index).chunks) for index in range(4)] == [1, 1, 1, 1]
+    assert sorted(shares) == [[], [], [], [(7, 1000)]]
 
 
-def test_lines_that_were_begun_go_on_with_the_rest_of_their_chunk() -> None:
+def test_what_is_left_of_lines_that_were_begun_is_shared_row_by_row() -> None:
     files = FileList([text("a", 100), text("b", 100)])
     plan = EvenBatchesSplitStrategy(2, 50).generate(files, 2, 0).grouped(Grouping())
     rest = plan_the_rest(
-        plan, [(1, 7), (0, 0)], lanes=1, batch_size=2, grouping=Grouping(), counted=False
+        plan, [(1, 7), (0, 0)], lanes=4, batch_size=2, grouping=Grouping(), counts={(0, 1): 99}
     )
-    lane = rest.lane(0)
-    assert lane.chunks.length.tolist() == [50, 50, 50]
-    assert [lane.span(window).start for window in range(lane.windows)] == [7, 0, 0]
+    spans = [rest.lane(index).span(0) for index in range(4)]
+    assert [(span.start, span.stop) for span in spans] == [(7, 30), (30, 53), (53, 76), (76, 99)]
+    untouched = [int(rest.lane(index).chunks.length[1:].sum()) for index in range(4)]
+    assert untouched == [25, 25, 25, 25]
 
 
 def test_a_second_generation_mixes_by_coordinates_of_its_own() -> None:
     files = FileList([grouped("a", [4] * 6, [10] * 6)])
     plan = EvenBatchesSplitStrategy(2, 10).generate(files, 1, 0).grouped(Grouping(mix=2))
-    rest = plan_the_rest(
-        plan, [(0, 2)], lanes=1, batch_size=2, grouping=Grouping(mix=2), counted=True
-    )
+    rest = plan_the_rest(plan, [(0, 2)], lanes=1, batch_size=2, grouping=Grouping(mix=2))
     keys = [rest.lane(0).span(window).key for window in range(rest.lane(0).windows)]
     assert keys == [(0, 0), (1 << 32, 1), (1 << 32, 2)]
 

@@ -184,7 +184,10 @@ class StatefulLoader(DataLoader[Any]):
             self._agreement = Agreement(planner.ranks)
         first = partial(self._passes.first_batch, self._began.place)
         pad = planner.even == "pad"
-        self._in_step = InStep(running, self._agreement.agree, read_first=first if pad else None)
+        whole = not self._began.begun and not any(self._began.steps)
+        self._in_step = InStep(
+            running, self._agreement.agree, read_first=first if pad else None, whole=whole
+        )
         return self._in_step
 
     def _begin(self, position: Position) -> EpochPass:

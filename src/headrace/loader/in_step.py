@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
-from headrace.errors import PlanError
+from headrace.errors import OptionError, PlanError
 from headrace.loader.epoch import EpochPass
 
 __all__ = ["InStep"]
@@ -16,8 +16,6 @@ logger = logging.getLogger(__name__)
 
 _STEPS_AT_ONCE = 8
 """batches that a rank holds ahead, and on which all ranks agree at once"""
-_NOTHING = -1
-"""what a rank brings to an agreement that has no batch, not even one to repeat"""
 
 
 class InStep:
@@ -26,6 +24,9 @@ class InStep:
     The ranks agree on the next steps while one that they have agreed on is still to come: so
     after every batch it is known whether there is another. A rank that has ended before others
     repeats its first batch, which ``read_first`` gives with its number of rows.
+
+    ``whole`` says that the epoch is read from its start. If a rank has no batch at all, all others
+    would leave out everything: of a whole epoch that is an error, of the rest of one a warning.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class InStep:
         agree: Callable[[int], tuple[int, int]],
         *,
         read_first: Callable[[], tuple[Any, int] | None] | None = None,
+        whole: bool = False,
     ) -> None:
         self._running = running
         self._agree = agree
         self._read_first = read_first
+        self._whole = whole
         self._first: tuple[Any, int] | None = None
         self._agreed = 0
         self._own = 0
@@ -85,24 +88,44 @@ class InStep:
     def _agree_on_more(self, *, first: bool = False) -> None:
         pad = self._read_first is not None
         certain = self._running.ahead(self._own + _STEPS_AT_ONCE) - self._own
-        cannot_pad = first and pad and certain == 0 and self._first_batch() is None
-        least, most = self._agree(_NOTHING if cannot_pad else min(certain, _STEPS_AT_ONCE))
-        if least == _NOTHING and most > 0:
-            raise PlanError(
-                'a rank has no rows, and so none that even="pad" could repeat; use even="drop", or '
-                "fewer ranks"
-            )
-        more = max(most if pad else least, 0)
+        least, most = self._agree(min(certain, _STEPS_AT_ONCE))
+        if first and least == 0 < most:
+            if pad:
+                self._check_padding(certain)
+            else:
+                self._report_no_steps(most)
+        more = most if pad else least
         self._last_round = more < _STEPS_AT_ONCE
         self._agreed += more
         self._own += min(certain, more)
+
+    def _check_padding(self, certain: int) -> None:
+        """Raise a PlanError on all ranks if one of them has no batch to repeat."""
+        can_repeat = certain > 0 or self._first_batch() is not None
+        if self._agree(int(can_repeat))[0] == 0:
+            raise PlanError(
+                'a rank has no batch, and found none that even="pad" could repeat; use '
+                'even="drop", or fewer ranks'
+            )
+
+    def _report_no_steps(self, most: int) -> None:
+        """Say on all ranks that no step will be taken because a rank has no batch."""
+        message = (
+            f"epoch {self._running.epoch}: a rank has no batch while another has {most} or more, "
+            'so that with even="drop" no rank takes a step and all that is left of the epoch is '
+            'left out; use even="pad" to read it, or fewer ranks, smaller batches, or files that '
+            "can be cut into more parts"
+        )
+        if self._whole:
+            raise OptionError(message)
+        logger.warning(message)
 
     def _tell_what_is_left_out(self) -> None:
         left = self._running.ahead(1)
         if left:
             logger.warning(
                 "epoch %d: this rank leaves out %d batches or more, so that all ranks take the "
-                "same number of steps",
+                'same number of steps; even="pad" would read them',
                 self._running.epoch,
                 left,
             )

@@ -5,18 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from headrace.errors import StateMismatchError
 from headrace.loader.state import Place, Position, Stage
-from headrace.plan import LanePlan, batches_in, first_in_turn
+from headrace.plan import LanePlan, batches_in, first_in_turn, windows_begun
 from headrace.stream import Cursor
 
-__all__ = ["Crew", "Replay", "Route", "counted_start", "resumed"]
+__all__ = ["Crew", "Recount", "Route", "counted_start", "resumed"]
 
 logger = logging.getLogger(__name__)
 
-Replay = Callable[[Place, Sequence[int], int], tuple[Mapping[int, Cursor], int]]
-"""reads so many batches of some lanes at a place, and tells how far each came and who is next"""
+
+class Recount(Protocol):
+    """Reads again what no plan knows, without its columns."""
+
+    def batches(
+        self, place: Place, lanes: Sequence[int], steps: int
+    ) -> tuple[Mapping[int, Cursor], int]:
+        """Return where lanes stand after so many batches from a place on, and which is next."""
+        ...
+
+    def windows(
+        self, place: Place, windows: Sequence[tuple[int, int]]
+    ) -> Mapping[tuple[int, int], int]:
+        """Return the number of rows of some windows (lane, window) of the plan of a place."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +74,7 @@ class Route:
     even: Callable[[Place], bool]
     """whether the lanes of a place have equal numbers of batches, to one"""
     drop_last: bool
-    replay: Replay
+    recount: Recount
     """used only where rows are not counted"""
 
 
@@ -86,7 +100,7 @@ def resumed(position: Position, crew: Crew, route: Route) -> Position:
             moved = replace(place, ranks=crew.ranks, taken=taken)
             plan = route.plan_at(moved)
             return counted_start(moved, crew.rank, plan, even=True, drop_last=route.drop_last)
-    ended = Stage(place.batch_size, _all_cursors(position, route), position.loose)
+    ended = _ended(position, route)
     rest = Place(
         place.epoch,
         crew.batch_size,
@@ -95,6 +109,28 @@ def resumed(position: Position, crew: Crew, route: Route) -> Position:
         before=(*place.before, ended),
     )
     return Position(rest, crew.rank, adaptive=crew.adaptive)
+
+
+def _ended(position: Position, route: Route) -> Stage:
+    """Return the stage that ends at a position.
+
+    Where rows are not counted, those of windows that were begun have to be: what is left of such a
+    window can be shared only if it is known how much it is.
+    """
+    place, cursors = position.place, _all_cursors(position, route)
+    if route.counted:
+        return Stage(place.batch_size, cursors, position.loose)
+    begun = windows_begun(route.plan_at(place), cursors, position.loose)
+    if not begun:
+        return Stage(place.batch_size, cursors, position.loose, counts=())
+    logger.info(
+        "rows are not counted: reading %d windows that were begun, without their columns, to share "
+        "what is left of them",
+        len(begun),
+    )
+    counts = route.recount.windows(place, begun)
+    known = tuple((*window, counts[window]) for window in begun)
+    return Stage(place.batch_size, cursors, position.loose, known)
 
 
 def _as_rank(position: Position, rank: int, route: Route) -> Position:
@@ -128,7 +164,7 @@ def _after(position: Position, route: Route) -> Position:
         steps,
         rank,
     )
-    cursors, turn = route.replay(place, position.lanes_of(rank), steps)
+    cursors, turn = route.recount.batches(place, position.lanes_of(rank), steps)
     return replace(position, turns=(turn,), cursors=cursors)
 
 

@@ -18,7 +18,7 @@ from headrace.loader.pipeline import Pipeline
 from headrace.loader.planner import Planner
 from headrace.loader.state import Place, Position
 from headrace.loader.stats import Stats
-from headrace.loader.streams import LaneStart
+from headrace.loader.streams import Chosen, LaneStart
 from headrace.model import FileList
 from headrace.stream import Cursor, Run
 
@@ -42,20 +42,24 @@ class Passes:
         return self._over(starts, epoch, pipeline, self.counters, finish=self.finish, turn=turn)
 
     def first_batch(self, place: Place) -> tuple[Any, int] | None:
-        """The first batch of this rank from a place on, and how many rows it has."""
-        plan, start = self.planner.plan_at(place), Position(place, self.planner.ranks.rank)
-        starts = [LaneStart(plan.lane(lane)) for lane in start.own_lanes]
-        passing = self._over(starts, place.epoch, self.pipeline, Stats(), finish=self.finish)
-        batches = iter(passing)
-        for batch in batches:
-            rows = passing.handed_over["rows"]
-            batches.close()
-            return batch, rows
+        """Return the first batch of this rank from a place on, and how many rows it has.
+
+        A rank that has none gets the first one of a lane of another rank.
+        """
+        plan, rank = self.planner.plan_at(place), self.planner.ranks.rank
+        own = Position(place, rank).own_lanes
+        others = [[lane] for lane in range(len(plan)) if lane not in own]
+        for lanes in (own, *others):
+            starts = [LaneStart(plan.lane(lane)) for lane in lanes]
+            passing = self._over(starts, place.epoch, self.pipeline, Stats(), finish=self.finish)
+            with closing(iter(passing)) as batches:
+                for batch in batches:
+                    return batch, passing.handed_over["rows"]
         return None
 
     def resumed(self, position: Position, crew: Crew) -> Position:
         """Where a member of the crew goes on from a position; may have to read for it."""
-        return self.planner.resumed(position, crew, self._replay)
+        return self.planner.resumed(position, crew, self)
 
     def has_ended(self, position: Position, running: EpochPass) -> bool:
         """Whether no batch is left, which may have to be read on for."""
@@ -72,10 +76,10 @@ class Passes:
         with closing(iter(passing)) as batches:
             return next(batches, None) is not None
 
-    def _replay(
+    def batches(
         self, place: Place, lanes: Sequence[int], steps: int
     ) -> tuple[Mapping[int, Cursor], int]:
-        """Read so many batches of some lanes, without their columns; see ``Replay``."""
+        """Read so many batches of some lanes, without their columns; see ``Recount``."""
         plan = self.planner.plan_at(place)
         passing = self._counting([LaneStart(plan.lane(lane)) for lane in lanes], place)
         with closing(iter(passing)) as batches:
@@ -83,6 +87,19 @@ class Passes:
                 if next(batches, None) is None:
                     break
             return dict(zip(lanes, passing.cursors, strict=True)), passing.turn
+
+    def windows(
+        self, place: Place, windows: Sequence[tuple[int, int]]
+    ) -> dict[tuple[int, int], int]:
+        """Read some windows, without their columns, and count their rows; see ``Recount``."""
+        plan, chosen = self.planner.plan_at(place), dict[int, list[int]]()
+        for lane, window in windows:
+            chosen.setdefault(lane, []).append(window)
+        streams = [Chosen(plan.lane(lane), tuple(some)) for lane, some in chosen.items()]
+        opened = self._counting_pipeline.open(self.files, streams, place.epoch, Stats())
+        with closing(opened):
+            counts = {stream.index: opened.rows_of_windows(stream.index) for stream in streams}
+        return {(lane, window): counts[lane][window] for lane, window in windows}
 
     def _starts(self, position: Position) -> list[LaneStart]:
         plan = self.planner.evened(position.place).plan

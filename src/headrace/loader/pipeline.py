@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -161,6 +162,13 @@ class OpenLanes:
             concat=self._joined,
             drop_last=self._pipeline.drop_last,
         )
+
+    def rows_of_windows(self, lane: int) -> Counter[int]:
+        """Read one lane to its end and return the number of rows of each of its windows."""
+        counts: Counter[int] = Counter()
+        for located in self._located(self._streams[lane]):
+            counts[located.window] += located.block.num_rows
+        return counts
 
     def close(self) -> None:
         """Stop reading; returns when no thread is left."""

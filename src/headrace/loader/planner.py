@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.errors import OptionError, StateMismatchError
-from headrace.loader.itinerary import Crew, Replay, Route, counted_start, resumed
+from headrace.loader.itinerary import Crew, Recount, Route, counted_start, resumed
 from headrace.loader.options import OrderOptions
 from headrace.loader.ranks import Ranks
-from headrace.loader.state import END, Place, Position
+from headrace.loader.state import END, Place, Position, Stage
 from headrace.model import FileList
 from headrace.plan import (
     EvenBatchesSplitStrategy,
@@ -22,6 +22,7 @@ from headrace.plan import (
     even_out,
     plan_lanes,
     plan_the_rest,
+    windows_begun,
 )
 from headrace.stream import Cursor
 
@@ -141,7 +142,7 @@ class Planner:
                 lanes=lanes,
                 batch_size=batch_size,
                 grouping=self._order.grouping,
-                counted=self._counted,
+                counts=_counts(stage, plan),
                 loose=stage.loose,
             )
         return plan
@@ -200,11 +201,13 @@ class Planner:
 
     def dealt_evenly(self, place: Place) -> bool:
         """Whether the lanes of a place have equal numbers of batches, to one."""
-        return bool(place.before) or isinstance(self._order.strategy, EvenBatchesSplitStrategy)
+        if place.before:
+            return place.before[-1].counts is None
+        return isinstance(self._order.strategy, EvenBatchesSplitStrategy)
 
     # --- from where on
 
-    def resumed(self, position: Position, crew: Crew, replay: Replay) -> Position:
+    def resumed(self, position: Position, crew: Crew, recount: Recount) -> Position:
         """Where a member of the crew goes on from a position, checked."""
         plan = self.plan_at(position.place)
         cursors = dict(position.cursors)
@@ -217,7 +220,7 @@ class Planner:
                 cursors[lane] = plan.lane(lane).end
         self._check_cursors(plan, cursors)
         drop_last = self._order.drop_last
-        route = Route(self.plan_at, self._counted, self.dealt_evenly, drop_last, replay)
+        route = Route(self.plan_at, self._counted, self.dealt_evenly, drop_last, recount)
         return resumed(replace(position, cursors=cursors), crew, route)
 
     def _check_cursors(self, plan: LanePlan, cursors: Mapping[int, Cursor]) -> None:
@@ -246,6 +249,20 @@ class Planner:
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send.
         return {**self.__dict__, "_planned": None, "_evened": None}
+
+
+def _counts(stage: Stage, plan: LanePlan) -> dict[tuple[int, int], int] | None:
+    """Return the rows of the windows that a stage left begun; None where the plan knows them."""
+    if stage.counts is None:
+        return None
+    counts = {(lane, window): rows for lane, window, rows in stage.counts}
+    for lane, window in windows_begun(plan, stage.cursors, stage.loose):
+        if counts.get((lane, window), -1) < 0:
+            raise StateMismatchError(
+                f"the state is damaged: window {window} of lane {lane} was begun, and how many "
+                "rows it has is not said"
+            )
+    return counts
 
 
 def _checked_even(even: str | bool | None, ranks: Ranks) -> str | bool:

@@ -14,7 +14,7 @@ from headrace.stream import Cursor
 
 __all__ = ["END", "Place", "Position", "Stage", "merge_states"]
 
-VERSION = 2
+VERSION = 3
 _ALL = -1
 """in place of a rank: the state is that of all of them"""
 _ALONE = [0, 1, 0]
@@ -29,18 +29,23 @@ class Stage:
     batch_size: int
     cursors: tuple[Cursor, ...]
     loose: Loose = ()
+    counts: Loose | None = None
+    """lane, window and rows of windows that were begun; None where the plan knew all rows"""
 
     def as_list(self) -> list[Any]:
         """JSON-safe."""
-        cursors = [list(cursor) for cursor in self.cursors]
-        loose = [list(window) for window in self.loose]
-        return [self.batch_size, cursors, loose] if loose else [self.batch_size, cursors]
+        made: list[Any] = [self.batch_size, [list(cursor) for cursor in self.cursors]]
+        if self.loose or self.counts is not None:
+            made.append([list(window) for window in self.loose])
+        if self.counts is not None:
+            made.append([list(window) for window in self.counts])
+        return made
 
     @classmethod
     def of_list(cls, value: Any) -> Stage:
         """What ``as_list`` has made."""
-        size, cursors, *loose = value
-        return cls(_count(size, 1), _cursors(cursors), *map(_loose, loose))
+        size, cursors, *windows = value
+        return cls(_count(size, 1), _cursors(cursors), *map(_loose, windows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.model import FileList
-from headrace.plan import Lane, Piece, Reading, lane_pieces
+from headrace.plan import Lane, Piece, Reading, lane_pieces, window_pieces
 from headrace.stream import Cursor
 
-__all__ = ["LaneStart", "Stream"]
+__all__ = ["Chosen", "LaneStart", "Stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,27 @@ class LaneStart:
     def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
         """What is to be read, in order."""
         return lane_pieces(files, self.lane, reading, self.cursor)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Some windows of a lane, from the first row of each."""
+
+    lane: Lane
+    windows: tuple[int, ...]
+    cursor: Cursor = (-1, 0)
+    jobs_ahead: int | None = None
+
+    @property
+    def index(self) -> int:
+        """The lane's number."""
+        return self.lane.index
+
+    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
+        """Return what is to be read, in order."""
+        for place, window in enumerate(self.windows):
+            position = place / len(self.windows)
+            yield from window_pieces(files, self.lane, window, reading, skip=0, position=position)
 
 
 class Stream(Protocol):

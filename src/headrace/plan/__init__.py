@@ -6,7 +6,7 @@ from headrace.plan.even import EvenPlan, batches_in, even_out, first_in_turn
 from headrace.plan.lane import Grouping, Lane, Span
 from headrace.plan.lanes import LanePlan
 from headrace.plan.order import ROW_ORDER, permutation, taking_turns
-from headrace.plan.resize import plan_the_rest
+from headrace.plan.resize import plan_the_rest, windows_begun
 from headrace.plan.sizes import parse_bytes
 from headrace.plan.strategies import (
     EvenBatchesSplitStrategy,
@@ -55,4 +55,5 @@ __all__ = [
     "same_in_every_epoch",
     "taking_turns",
     "window_pieces",
+    "windows_begun",
 ]

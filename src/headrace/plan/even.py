@@ -105,7 +105,7 @@ def _cut_short(
         window, row = lane.cursor_after(ends[lane.index])
         last = lane.members(window).stop if row > lane.span(window).start else 0
         kept = lane.chunks[slice(0, last)]
-        if last and reorders:
+        if last and (reorders or window in lane.spans):
             spans[lane.index, window] = replace(lane.span(window), stop=row)
         elif last:
             length = kept.length.copy()

@@ -15,7 +15,14 @@ from headrace.model import FileList, Int64Array, Split
 from headrace.plan.chunks import BYTES, ROWS, Chunks, share_of
 from headrace.plan.lane import Grouping, Lane, Span
 
-__all__ = ["LanePlan", "cut_evenly", "deal_batches", "deal_largest_first", "deal_round_robin"]
+__all__ = [
+    "LanePlan",
+    "cut_at",
+    "cut_evenly",
+    "deal_batches",
+    "deal_largest_first",
+    "deal_round_robin",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,7 @@ def cut_evenly(chunks: Chunks, *, lanes: int, batch_size: int) -> tuple[Chunks, 
         cuts = cuts[:-1]
     else:
         cuts = _snap(chunks, total * np.arange(1, lanes) // lanes)
-    return _cut_at(chunks, cuts)
+    return cut_at(chunks, cuts)
 
 
 def _snap(chunks: Chunks, cuts: Int64Array) -> Int64Array:
@@ -154,7 +161,7 @@ def _missing_from(ascending: Int64Array, values: Int64Array) -> npt.NDArray[np.b
     return missing
 
 
-def _cut_at(chunks: Chunks, cuts: Int64Array) -> tuple[Chunks, Int64Array]:
+def cut_at(chunks: Chunks, cuts: Int64Array) -> tuple[Chunks, Int64Array]:
     """Lanes between the cuts, which are positions in the chunks laid end to end, ascending."""
     weights = chunks.weights
     ends = np.cumsum(weights)
