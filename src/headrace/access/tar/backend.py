@@ -274,6 +274,9 @@ class TarBackend(Backend):
         asked = [(form, chosen.members(form.name, self._limit)) for form in forms]
         lent = {form.name: chosen.places(some) for form, some in asked if form.how == "lent"}
         columns = self._lenders.lent(shards, lent)
+        for form, some in asked:
+            if form.name in lent:
+                chosen.check_places(some, self._payloads)
         read = [
             AskedField(form, some, chosen.naming(some))
             for form, some in asked

@@ -11,6 +11,7 @@ import pyarrow as pa
 from headrace.access.tar.samples import members_of
 from headrace.archives.tar.collection import TarCollection
 from headrace.archives.tar.index import TarIndex
+from headrace.archives.tar.payloads import Payloads
 from headrace.errors import ReadError
 from headrace.model import Int64Array
 
@@ -49,6 +50,12 @@ class ChosenSamples:
             held = places[members[places] >= 0]
             offsets[held], sizes[held] = index.offsets[members[held]], index.sizes[members[held]]
         return offsets, sizes
+
+    def check_places(self, members: Int64Array, payloads: Payloads) -> None:
+        """Refuse an index by which a member of a tar of this machine would not be read."""
+        for index, places in self._parts:
+            held = members[places]
+            payloads.check(int(self._shards[places[0]]), index, held[held >= 0].tolist())
 
     def _check(self, index: TarIndex, places: Int64Array, members: Any, limit: int) -> None:
         large = np.flatnonzero((members >= 0) & (index.sizes[members] > limit))

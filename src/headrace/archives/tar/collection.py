@@ -116,8 +116,9 @@ class TarCollection:
 
         Of a tar that is newer than its index all headers are looked at, once; else a few are, and
         what lies behind the last member and between members. Of a remote tar that is looked at
-        only where it is more than a tar usually has there. Content that was replaced behind equal
-        names and sizes is not seen: see --verify.
+        only where it is more than a tar usually has there. The other headers are compared when
+        their members are read. Content that was replaced behind equal names and sizes is not
+        seen: see --verify.
         """
         return self._held.get(shard, self._loaded)
 
@@ -193,8 +194,11 @@ class TarCollection:
         return index
 
     def _check_headers(self, file: DataFileInfo, index: TarIndex, place: IndexFile) -> None:
-        if file.path in self._fitting or not _is_newer(file, place):
+        known = file.path in self._fitting
+        if known or not _is_newer(file, place):
             refuse_missing(file.path, check_some_headers(file, index))
+            if known:
+                index.unchecked.fill(False)
             return
         logger.info("%s is newer than its index, and all its headers are looked at", file.path)
         check_all_headers(self.store, file, index)
@@ -225,6 +229,7 @@ class TarCollection:
                 logger.warning("an index in the cache is damaged, and made again: %s", error)
         logger.info("%s has no index, and its headers are read; see: headrace index", file.path)
         index = scan_tar(_aside(self.store), file, sidecars=False)
+        index.unchecked.fill(False)
         if self._kept is not None and place is not None:
             named = [(self.names[shard], index)]
             self._kept.keep(place, lambda path: write_arrow_indexes(path, named))

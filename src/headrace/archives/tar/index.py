@@ -148,6 +148,11 @@ class TarIndex:
         width, height = width[known], height[known]
         return known[np.lexsort((height, width, width / height))]
 
+    @computed_once
+    def unchecked(self) -> npt.NDArray[np.bool_]:
+        """Which members were not compared with the headers of the tar yet."""
+        return np.ones(len(self), bool)
+
     def name(self, member: int) -> str:
         text: str = self.names[member].as_py()
         return text

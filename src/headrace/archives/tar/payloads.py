@@ -17,6 +17,7 @@ from headrace.archives.tar.completeness import missing_beside, refuse_missing
 from headrace.archives.tar.headers import BLOCK
 from headrace.archives.tar.index import TarIndex
 from headrace.archives.tar.mapped_tars import MappedTars
+from headrace.archives.tar.read_checks import check_headers, check_places, starts_of, unchecked
 from headrace.archives.tar.spot_checks import check_header
 from headrace.archives.tar.tar_bytes import reading
 from headrace.errors import ReadError, StaleIndexError
@@ -100,8 +101,8 @@ class Payloads:
             return self.read_many(np.full(len(members), shard), members)
         offsets, sizes = index.offsets.item, index.sizes.item
         wanted = [sizes(member) for member in members]
-        tar = self._tars.get(shard)
-        found = tar.read([offsets(member) for member in members], wanted)
+        places = [offsets(member) for member in members]
+        found = self._read(shard, index, members, places, wanted)
         if [len(data) for data in found] != wanted:
             self._refuse(shard, index, members, found)
         return found
@@ -130,9 +131,18 @@ class Payloads:
         tars = [self._tars.get(part.shard) for part in parts]
         for part, tar in zip(parts, tars, strict=True):
             self._put(part, tar.views(part.offsets, part.sizes), found)
+            self.check(part.shard, part.index, part.members)
         yield found
         for tar in tars:
             tar.check()
+
+    def check(self, shard: int, index: TarIndex, members: list[int]) -> None:
+        """Refuse an index if members of a tar of this machine do not lie where it says.
+
+        For payloads that somebody else reads.
+        """
+        tar = self._tars.get(shard)
+        check_places(tar, lambda: self.collection.files[shard], index, members)
 
     def ahead(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[bytes]]:
         """What ``read_many`` gives for each, while what comes next is already being fetched."""
@@ -186,9 +196,23 @@ class Payloads:
     def _copied(self, parts: Sequence[_Part], count: int) -> list[bytes]:
         found = [b""] * count
         for part in parts:
-            tar = self._tars.get(part.shard)
-            self._put(part, tar.read(part.offsets, part.sizes), found)
+            payloads = self._read(part.shard, part.index, part.members, part.offsets, part.sizes)
+            self._put(part, payloads, found)
         return found
+
+    def _read(
+        self, shard: int, index: TarIndex, members: list[int], offsets: list[int], sizes: list[int]
+    ) -> list[bytes]:
+        """Payloads of a tar of this machine, with the headers that were not looked at before."""
+        tar = self._tars.get(shard)
+        left = unchecked(index, members)
+        if not left:
+            return tar.read(offsets, sizes)
+        starts = starts_of(index, left)
+        found = tar.read(offsets + starts, sizes + [BLOCK] * len(left))
+        headers = found[len(sizes) :]
+        check_headers(tar, lambda: self.collection.files[shard], index, left, headers)
+        return found[: len(sizes)]
 
     def _asked_for(self, parts: Sequence[_Part]) -> _Files:
         """Ask for all that is wanted of all tars, with headers, side by side."""

@@ -6,10 +6,12 @@ and sizes is found by hashes only (``headrace index --verify``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,12 +36,24 @@ from headrace.errors import StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.storage import LocalStore, Store
 
-__all__ = ["check_all_headers", "check_header", "check_some_headers"]
+__all__ = [
+    "check_all_headers",
+    "check_header",
+    "check_some_headers",
+    "first_misfit",
+    "refuse_member",
+]
 
 _LOOKED_AT = 8
 _LONG_NAME = ord("L")
 _EXTENSIONS = b"xXgLK"
 _LONGEST_NAME = 100
+_MANY = 8
+"""headers that are compared all at once"""
+_KIND, _PREFIX = 156, 345
+_SIZE_DIGITS, _OCTAL = slice(124, 135), 8
+_DIGIT_VALUES = 8 ** np.arange(10, -1, -1)
+_NAME_PLACES = np.arange(_LONGEST_NAME)
 _FARTHEST_BYTES = 64 << 10
 """in front of a header in which what extends it is looked for"""
 
@@ -60,8 +74,9 @@ def check_some_headers(file: DataFileInfo, index: TarIndex) -> Missing | None:
         read = reading(opened)
         starts = [int(index.offsets[member]) for member in some]
         blocks = [read(start - BLOCK, start) for start in starts]
-        fitting = map(_fits, repeat(index), some.tolist(), blocks, repeat(read))
+        fitting = map(header_fits, repeat(index), some.tolist(), blocks, repeat(read))
         if all(fitting):
+            index.unchecked[some] = False
             return missing_here(index, int(opened.size()), read)
     check_all_headers(store, file, index)
     return None
@@ -77,21 +92,22 @@ def check_all_headers(store: Store, file: DataFileInfo, index: TarIndex) -> None
         missing = Missing(there.name(member), int(there.offsets[member]) - BLOCK)
         if listed.lacks(*missing):
             refuse_missing(file.path, missing)
+    index.unchecked.fill(False)
 
 
 def _check_all(path: str, index: TarIndex, there: TarIndex) -> None:
     """Refuse an index with a member that is not in its tar."""
     if not len(there):
-        _refuse(path, index, 0)
+        refuse_member(path, index, 0)
     at = np.minimum(np.searchsorted(there.offsets, index.offsets), len(there) - 1)
     same = (there.offsets[at] == index.offsets) & (there.sizes[at] == index.sizes)
     if not same.all():
-        _refuse(path, index, int(np.argmin(same)))
+        refuse_member(path, index, int(np.argmin(same)))
     names = there.names.take(pa.array(at))
     differing = np.flatnonzero(~pc.equal(index.names, names).to_numpy(zero_copy_only=False))
     for member in differing.tolist():
         if not _is_called(index.name(member), names[member].as_py().encode()):
-            _refuse(path, index, member)
+            refuse_member(path, index, member)
 
 
 def check_header(path: str, index: TarIndex, member: int, block: bytes, read: Read) -> None:
@@ -104,15 +120,79 @@ def check_header(path: str, index: TarIndex, member: int, block: bytes, read: Re
     named_in_front = len(name) > _LONGEST_NAME or not name.isascii()
     if named_in_front and _room_in_front(index, member) and _has_size(block, index, member):
         return
-    if not _fits(index, member, block, read):
-        _refuse(path, index, member)
+    if not header_fits(index, member, block, read):
+        refuse_member(path, index, member)
 
 
-def _refuse(path: str, index: TarIndex, member: int) -> NoReturn:
+def first_misfit(
+    index: TarIndex, members: Sequence[int], blocks: Sequence[bytes], read: Read
+) -> int | None:
+    """Return the first of some members whose block is not its header; None if all are.
+
+    ``read`` gives what lies in front of a header.
+    """
+    doubtful: Iterable[int] = range(len(members))
+    if len(members) >= _MANY:
+        doubtful = np.flatnonzero(~_fit_plainly(index, members, blocks)).tolist()
+    for place in doubtful:
+        if not header_fits(index, members[place], blocks[place], read):
+            return members[place]
+    return None
+
+
+def _fit_plainly(
+    index: TarIndex, members: Sequence[int], blocks: Sequence[bytes]
+) -> npt.NDArray[np.bool_]:
+    """Which blocks are headers that say the name and size of their member in the usual way.
+
+    Others may fit as well, and have to be looked at one by one.
+    """
+    whole = b"".join(blocks)
+    if len(whole) != BLOCK * len(blocks):
+        return np.zeros(len(members), bool)
+    rows = np.frombuffer(whole, np.uint8).reshape(-1, BLOCK)
+    places = np.array(members)
+    names = index.names.take(pa.array(places))
+    _, edges, data = names.buffers()
+    ends = np.frombuffer(edges, np.int32, len(names) + 1)
+    lengths = ends[1:] - ends[:-1]
+    width = int(lengths.max()) + 1
+    if width > _LONGEST_NAME or data is None:
+        return _fit_plainly_if_short(index, members, blocks, lengths)
+    said = np.zeros((len(members), width), np.uint8)
+    said[_NAME_PLACES[:width] < lengths[:, None]] = np.frombuffer(data, np.uint8, int(ends[-1]))
+    digits = rows[:, _SIZE_DIGITS] - ord("0")  # what is below wraps around
+    kinds = rows[:, _KIND]
+    fits: npt.NDArray[np.bool_] = (said == rows[:, :width]).all(1)
+    fits &= (digits < _OCTAL).all(1)
+    fits &= digits @ _DIGIT_VALUES == index.sizes[places]
+    fits &= (rows[:, _SIZE_DIGITS.stop] <= ord(" ")) & (rows[:, _PREFIX] == 0)
+    fits &= (kinds == MEMBER_KINDS[0]) | (kinds == MEMBER_KINDS[1]) | (kinds == MEMBER_KINDS[2])
+    return fits
+
+
+def _fit_plainly_if_short(
+    index: TarIndex,
+    members: Sequence[int],
+    blocks: Sequence[bytes],
+    lengths: npt.NDArray[np.int32],
+) -> npt.NDArray[np.bool_]:
+    """The same where some names are too long for a header."""
+    fits = np.zeros(len(members), bool)
+    short = np.flatnonzero((lengths > 0) & (lengths < _LONGEST_NAME)).tolist()
+    if short:
+        fits[short] = _fit_plainly(
+            index, [members[place] for place in short], [blocks[place] for place in short]
+        )
+    return fits
+
+
+def refuse_member(path: str, index: TarIndex, member: int) -> NoReturn:
+    """Refuse an index that has a member where its tar has another one, or none."""
     raise StaleIndexError(
         f"{path}: there is no header of {index.name(member)!r} before byte "
         f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
-        "with: headrace index"
+        "with: headrace index --force"
     )
 
 
@@ -135,7 +215,11 @@ def _is_member(block: bytes) -> bool:
     return len(block) == BLOCK and block[156] in MEMBER_KINDS
 
 
-def _fits(index: TarIndex, member: int, block: bytes, read: Read) -> bool:
+def header_fits(index: TarIndex, member: int, block: bytes, read: Read) -> bool:
+    """Return True if a block is the header of the member that an index has behind it.
+
+    ``read`` gives what lies in front of it, where an extended header may say otherwise.
+    """
     name, size = index.name(member), int(index.sizes[member])
     if not _is_member(block):
         return False
@@ -180,6 +264,16 @@ def _last_extension(data: bytes, end: int) -> int | None:
 
 
 def _is_called(name: str, said: bytes) -> bool:
-    """Folders are left out, for some indices do not have those that all members share."""
-    base = said.rpartition(b"/")[2]
-    return name.rpartition("/")[2] in (decoded(base), base.decode(errors="replace"))
+    """Return True if a name is what a header says, but for folders that either does not have.
+
+    Some indices lack the folders that all members share.
+    """
+    if said == name.encode():
+        return True
+    one = name.removeprefix("./")
+    others = (decoded(said), said.decode(errors="replace"))
+    return any(_ends_with(one, other.removeprefix("./")) for other in others)
+
+
+def _ends_with(one: str, other: str) -> bool:
+    return one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}")
