@@ -22,7 +22,9 @@ def crossed() -> list[tuple[str, int, bool, int, bool]]:
     for form, workers, bit in product(range(4), range(4), range(2)):
         mixed = bit ^ (form & 1) ^ (workers & 1)
         drop_last = bit ^ (form >> 1) ^ (workers >> 1)
-        cases.append((FORMATS[form], workers, bool(bit), 3 if mixed else 1, bool(drop_last)))
+        cases.append(
+            (FORMATS[form], workers, bool(bit), 3 if mixed and bit else 1, bool(drop_last))
+        )
     return cases
 
 
@@ -36,7 +38,7 @@ class CrossedLoaderContract(LoaderContract):
         output_format: str,
         num_workers: int,
         shuffle: bool,
-        mix: int,
+        mix: int | None,
         drop_last: bool,
     ) -> None:
         super().test_every_row_once_in_exact_batches(

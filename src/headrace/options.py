@@ -206,10 +206,23 @@ class ContentOptions(TypedDict, total=False):
 class OrderOptions(TypedDict, total=False):
     """Order"""
 
-    shuffle: Annotated[bool, Option(False, "Permute the chunks anew in every epoch.")]
+    shuffle: Annotated[
+        bool,
+        Option(
+            False,
+            "Permute the rows anew in every epoch: chunks as a whole, and the rows of as many "
+            "chunks together as memory allows.",
+        ),
+    ]
     shuffle_seed: Annotated[int, Option(42, "Seed of all permutations.", _check_integer)]
     mix: Annotated[
-        int, Option(1, "Number of chunks whose rows are permuted together.", check_count)
+        int | None,
+        Option(
+            None,
+            "Number of chunks whose rows are permuted together; 1 permutes chunks only; None: "
+            "chosen from the files and prefetch_bytes, with shuffle=True and no sizes of chunks.",
+            check_count,
+        ),
     ]
     interleave: Annotated[
         int, Option(1, "Number of files whose rows are taken in turn; not with mix.", check_count)
@@ -320,7 +333,13 @@ class ReadingOptions(TypedDict, total=False):
     """Reading"""
 
     prefetch_bytes: Annotated[
-        Bytes, Option("256MiB", "Bytes to read ahead, for the whole process.", parse_bytes)
+        Bytes | None,
+        Option(
+            None,
+            "Bytes to read ahead, for the whole process; None: 256 MiB, and with shuffle=True up "
+            "to 2 GiB, at most an eighth of the memory.",
+            parse_bytes,
+        ),
     ]
 
 
@@ -719,18 +738,25 @@ def _choices(hint: Any) -> tuple[Any, ...] | None:
 def check_together(options: Mapping[str, Any]) -> None:
     """Raise an OptionError if two options contradict each other."""
     get = options.get
-    if get("mix", 1) > 1 and get("interleave", 1) > 1:
+    mix, interleave = get("mix") or 1, get("interleave") or 1
+    if mix > 1 and interleave > 1:
         raise OptionError(
-            f"mix={get('mix')} and interleave={get('interleave')} exclude each other: the rows of "
+            f"mix={mix} and interleave={interleave} exclude each other: the rows of "
             "a window are either permuted or taken in turn from its files"
         )
     if get("shuffle_buffer_rows") is not None:
         for name in ("mix", "interleave"):
-            if get(name, 1) > 1:
+            if (get(name) or 1) > 1:
                 raise OptionError(
                     f"shuffle_buffer_rows={get('shuffle_buffer_rows')} chooses mix, and {name} is "
                     "given: leave one out"
                 )
+    for name in ("mix", "shuffle_buffer_rows"):
+        if (get(name) or 1) > 1 and not get("shuffle") and get("split_strategy") is None:
+            raise OptionError(
+                f"{name}={get(name)} permutes rows, and shuffle is False: give shuffle=True, or "
+                f"leave {name} out"
+            )
     if get("split_strategy") is not None:
         for name in ("shuffle", "split_bytes", "split_rows"):
             if get(name):

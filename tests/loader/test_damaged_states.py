@@ -99,8 +99,11 @@ def of_one(data: Path) -> tuple[Any, State]:
     return make(data), state_after(make(data), 4)
 
 
+MIXED: dict[str, Any] = {"lanes": 4, "shuffle": True, "mix": 2}
+
+
 def of_lanes(data: Path) -> tuple[Any, State]:
-    return make(data, lanes=4, mix=2), state_after(make(data, lanes=4, mix=2), 7)
+    return make(data, **MIXED), state_after(make(data, **MIXED), 7)
 
 
 def resized(data: Path) -> tuple[Any, State]:

@@ -54,7 +54,7 @@ def test_no_row_or_one(
 ) -> None:
     write_parquet(tmp_path, files)
     loader, dataset = StructuredDataset.create_dataloader(
-        tmp_path, num_workers=num_workers, batch_size=10, shuffle=shuffle, mix=2
+        tmp_path, num_workers=num_workers, batch_size=10, shuffle=shuffle
     )
     rows = sum(rows for rows, _ in files)
     for epoch in range(2):

@@ -39,7 +39,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "interleaved": {"split_rows": 40, "interleave": 3},
     "largest first": {"split_strategy": TargetSizeSplitStrategy(split_rows=100)},
     "filtered": {"filters": [("id", "!=", 5)], "shuffle": True, "split_rows": 70},
-    "filtered and mixed": {"filters": [("id", "!=", 5)], "split_rows": 50, "mix": 3},
+    "filtered and mixed": {
+        "filters": [("id", "!=", 5)],
+        "split_rows": 50,
+        "mix": 3,
+        "shuffle": True,
+    },
     "lines": {"format": "csv", "split_bytes": 1500},
     "lines mixed": {"format": "csv", "split_bytes": 900, "mix": 2, "shuffle": True},
 }

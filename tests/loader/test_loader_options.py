@@ -48,7 +48,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"lanes": "all"},
         {"prefetch_bytes": "x"},
         {"prefetch_bytes": 0},
-        {"prefetch_bytes": None},
         {"prefetch_factor": 0},
         {"persistent_workers": 1},
         {"pin_memory": "yes"},

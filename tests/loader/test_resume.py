@@ -47,7 +47,7 @@ class TestRowsMixed(ParquetResume):
 
 
 class TestMixedInOrderDropLast(ParquetResume):
-    options: ClassVar = {"split_rows": 90, "mix": 3, "drop_last": True}
+    options: ClassVar = {"split_rows": 90, "shuffle": True, "mix": 3, "drop_last": True}
 
 
 class TestFourLanes(ParquetResume):

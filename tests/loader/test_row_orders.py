@@ -140,7 +140,7 @@ def test_a_buffer_that_cannot_be_is_refused(folder: Path, options: dict[str, Any
 def test_a_buffer_of_uncounted_rows_is_refused(tmp_path: Path) -> None:
     folder = write_csv(tmp_path, FILES)
     with pytest.raises(OptionError, match="use mix"):
-        order(folder, format="csv", shuffle_buffer_rows=10)
+        order(folder, format="csv", shuffle=True, shuffle_buffer_rows=10)
 
 
 def test_shards_by_hand_are_the_lanes_of_a_plan(folder: Path) -> None:

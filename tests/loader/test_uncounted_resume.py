@@ -202,7 +202,12 @@ RESIZED: Mapping[str, tuple[str, int, int, dict[str, Any]]] = {
     "8 to 7, large chunks": ("groups", 8, 7, KEPT),
     "8 to 16, mixed": ("groups", 8, 16, {"split_rows": 150, "shuffle": True, "mix": 4, **KEPT}),
     "8 to 7, lines": ("lines", 8, 7, {"format": "csv", "split_bytes": 6000}),
-    "8 to 16, lines mixed": ("lines", 8, 16, {"format": "csv", "split_bytes": 3000, "mix": 4}),
+    "8 to 16, lines mixed": (
+        "lines",
+        8,
+        16,
+        {"format": "csv", "split_bytes": 3000, "shuffle": True, "mix": 4},
+    ),
     "1 to 4, whole files": ("compressed", 1, 4, {"format": "csv"}),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -18,6 +18,8 @@ from headrace.matrices import rows_at
 
 __all__ = ["ArrowBlock", "Block", "ColumnBlock"]
 
+Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""``map``, or a function that does the same in several threads."""
 _VIEWS_AT_ONCE = 500
 
 
@@ -69,14 +71,20 @@ class Block(ABC):
         """What ``concat`` does, for blocks of this class."""
 
     @classmethod
-    def gathered(cls, blocks: Sequence[Self], rows: npt.NDArray[np.int64]) -> Self:
-        """What ``gather`` does, for blocks of this class."""
+    def gathered(cls, blocks: Sequence[Self], rows: npt.NDArray[np.int64], spread: Spread) -> Self:
+        """Do what ``gather`` does, for blocks of this class."""
         return cls.joined(blocks).take(rows)
 
     @staticmethod
-    def gather(blocks: Sequence[Block], rows: npt.NDArray[np.int64]) -> Block:
-        """Rows, in this order, of the blocks laid end to end."""
-        return type(blocks[0]).gathered(blocks, rows)
+    def gather(blocks: Sequence[Block], rows: npt.NDArray[np.int64], spread: Spread = map) -> Block:
+        """Return rows, in this order, of the blocks laid end to end.
+
+        Args:
+            blocks: Blocks of the same converter.
+            rows: The rows to take.
+            spread: ``map``, or a function that does the same in several threads.
+        """
+        return type(blocks[0]).gathered(blocks, rows, spread)
 
     @staticmethod
     def concat(blocks: Sequence[Block]) -> Block:
@@ -130,11 +138,13 @@ class ColumnBlock(Block):
         return cls(StructColumn.concat([block.fields for block in blocks]))
 
     @classmethod
-    def gathered(cls, blocks: Sequence[ColumnBlock], rows: npt.NDArray[np.int64]) -> ColumnBlock:
+    def gathered(
+        cls, blocks: Sequence[ColumnBlock], rows: npt.NDArray[np.int64], spread: Spread
+    ) -> ColumnBlock:
         # Column by column, while what was joined is still in the processor's cache.
         index: Rows = np.require(rows, np.int64, ["C", "W"])
         parts = zip(*[block.columns for block in blocks], strict=True)
-        columns = tuple(type(same[0]).concat(same).take(index) for same in parts)
+        columns = tuple(spread(lambda same: type(same[0]).concat(same).take(index), parts))
         return cls(StructColumn(blocks[0].fields.names, columns, len(index)))
 
 

@@ -35,7 +35,7 @@ from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Feed
 from headrace.loader.fingerprint import Fingerprint
 from headrace.loader.iterator import DatasetIterator, readers_here
-from headrace.loader.order import Order, order_of
+from headrace.loader.order import Order, budget_bytes, order_of
 from headrace.loader.passes import Passes
 from headrace.loader.pipeline import Finish, Pipeline
 from headrace.loader.planner import Planner
@@ -78,6 +78,7 @@ class TabularDataset(IterableDataset[Any]):
         super().__init__()
         self._options = options
         self._has_loader = False
+        self._adopted_order: object = None  # of the state that was loaded last
         self.counters = Stats()
         self._bookmark = Bookmark()
         self._iterator: weakref.ref[DatasetIterator] | None = None
@@ -90,7 +91,7 @@ class TabularDataset(IterableDataset[Any]):
     def _read_from(self, found: Discovered) -> None:
         """Take what was found as the data of the iterations to come; running ones go on."""
         options = self._options
-        order = order_of(options, found.files)
+        order = self._order_for(found)
         skip_broken = options["on_error"] == "skip"
         counted = found.counted and not skip_broken
         planner = self._planner(found, order, counted)
@@ -109,7 +110,7 @@ class TabularDataset(IterableDataset[Any]):
             grouping=order.grouping,
             counted=counted,
             skip_broken=skip_broken,
-            prefetch_bytes=parse_bytes("prefetch_bytes", options["prefetch_bytes"]),
+            prefetch_bytes=budget_bytes(options),
         )
         self._found, self._order = found, order
         self._known_fingerprint: Fingerprint | None = None
@@ -117,6 +118,18 @@ class TabularDataset(IterableDataset[Any]):
         self.counters.stored(found.counts)
         if order.split_strategy is None:
             self._provide_for_small_chunks()
+
+    def _order_for(self, found: Discovered) -> Order:
+        """Return the order of some data, which a loaded state may have chosen."""
+        options, workers = self._options, 1
+        ranks = given_ranks(options["rank"], options["world_size"]).size
+        if hasattr(self, "planner"):
+            ranks, workers = self.planner.ranks.size, self.planner.workers
+        lanes = options["lanes"] or ranks * workers
+        order = order_of(
+            options, found, _kinds_of(found), lanes=lanes, lanes_each=max(lanes // ranks, 1)
+        )
+        return order.as_in(self._adopted_order)
 
     def _planner(self, found: Discovered, order: Order, counted: bool) -> Planner:
         """For the same ranks and workers as before, if there was one."""
@@ -196,6 +209,8 @@ class TabularDataset(IterableDataset[Any]):
         if workers is None:
             workers = self._fitting_workers()
         self.planner.workers = max(workers, 1)
+        if self._order_for(self._found) != self._order:
+            self._read_from(self._found)  # windows are smaller where more lanes share the memory
         return chosen, workers
 
     def _join(self, ranks: Ranks) -> None:
@@ -381,11 +396,18 @@ class TabularDataset(IterableDataset[Any]):
     # --- for loaders
 
     def move_to(self, state: Mapping[str, Any]) -> None:
-        """Make this the data that a state was taken of, where there are versions of it."""
+        """Make this the data and the order that a state was taken of.
+
+        Data may have versions, and sizes of chunks may have been chosen on another machine.
+        """
+        described = Fingerprint.order_in(state)
+        if self._order.as_in(described) != self._order:
+            self._adopted_order = described
+            self._read_from(self._found)
 
     def _check_state_of(self, found: Discovered, state: Mapping[str, Any]) -> None:
         """Refuse a state that was not taken of this data, before anything is moved there."""
-        order = order_of(self._options, found.files)
+        order = self._order_for(found).as_in(Fingerprint.order_in(state))
         planner = self.planner.over(found.files, order, counted=found.counted)
         State.from_json(state, _fingerprint(found, order, planner))
 

@@ -69,6 +69,14 @@ class Fingerprint:
             return None
         return version[0], version[1]
 
+    @staticmethod
+    def order_in(state: object) -> object:
+        """Return the description of the order in a state, if it has one."""
+        plan = state.get("plan") if isinstance(state, Mapping) else None
+        if not isinstance(plan, list | tuple) or len(plan) != len(_PARTS):
+            return None
+        return plan[_PARTS.index("order")]
+
     def check(self, other: object) -> None:
         """Raise a StateMismatchError that says what is different."""
         if not isinstance(other, list | tuple) or len(other) != len(_PARTS):

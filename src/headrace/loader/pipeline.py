@@ -6,14 +6,16 @@ import heapq
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.access.crew import usable_cores
 from headrace.convert import Block, Converter
+from headrace.convert.blocks import Spread
 from headrace.errors import ConversionError, ReadError
 from headrace.formats.failures import may_be_skipped
 from headrace.formats.reader import TabularReader
@@ -21,7 +23,7 @@ from headrace.loader.interruptions import nothing_but_interrupt
 from headrace.loader.row_cost import row_cost
 from headrace.loader.stats import Stats
 from headrace.loader.streams import Stream
-from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups
+from headrace.model import DataFileInfo, FileList, FileSplit, Int64Array, RowGroups
 from headrace.plan import (
     ROW_ORDER,
     Grouping,
@@ -123,6 +125,8 @@ class OpenLanes:
         self._stats = stats
         self._streams = {stream.index: stream for stream in streams}
         self._beside: set[threading.Thread] = set()  # they outlive a window that fails
+        self._counting = threading.Lock()
+        self._windows_being_made = 0
         store = pipeline.reader.store
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
@@ -223,17 +227,52 @@ class OpenLanes:
             for chunk in piece.chunks:
                 yield from map(self._pinned, self._converted(chunk))
             return
-        chunks = self._side_by_side(piece.chunks)
-        window = [block for blocks in chunks for block in blocks]
-        if window:
-            rows = [sum(block.num_rows for block in blocks) for blocks in chunks]
-            yield self._pinned(self._reordered(window, rows, piece))
+        with self._counting:
+            self._windows_being_made += 1
+            beside = self._windows_being_made
+        try:
+            # Cores that other windows use are left to them.
+            threads = max(self._cores // beside, 1)
+            spread = partial(_spread, threads if self._reader.store.local else _WAITING_THREADS)
+            yield from map(self._pinned, self._window(piece, spread))
+        finally:
+            with self._counting:
+                self._windows_being_made -= 1
 
-    def _side_by_side(self, chunks: Sequence[FileSplit]) -> list[list[Block]]:
-        """The blocks of each chunk of a window; from elsewhere they are waited for together."""
-        if self._reader.store.local or len(chunks) == 1:
-            return [list(self._converted(chunk)) for chunk in chunks]
-        return list(side_by_side(self._blocks_of, chunks, threads=_WAITING_THREADS))
+    def _window(self, piece: Piece, spread: Spread) -> Iterator[Block]:
+        """Read the chunks of a window side by side, and bring their rows into order."""
+        # The order of the rows takes as long as to decode some chunks: it is made beside them.
+        order, *chunks = spread(
+            lambda work: work(),
+            [
+                partial(self._order, piece, _counted_rows(piece.chunks)),
+                *(partial(self._blocks_of, chunk) for chunk in piece.chunks),
+            ],
+        )
+        window = [block for blocks in chunks for block in blocks]
+        if not window:
+            return
+        rows = [sum(block.num_rows for block in blocks) for blocks in chunks]
+        with self._stats.timed("mix"):
+            if self._pipeline.grouping.interleave > 1:
+                order = taking_turns(rows)
+            elif order is None or len(order) != sum(rows):
+                order = self._order(piece, sum(rows))
+            yield Block.gather(window, order, spread)
+
+    def _order(self, piece: Piece, rows: int | None) -> Int64Array | None:
+        """Return the order of the rows of a window; None if their number is not known yet."""
+        if rows is None or self._pipeline.grouping.interleave > 1:
+            return None
+        lane, number = piece.span.key
+        return permutation(
+            rows,
+            seed=self._pipeline.seed,
+            epoch=self._epoch,
+            purpose=ROW_ORDER,
+            lane=lane,
+            window=number,
+        )
 
     def _blocks_of(self, chunk: FileSplit) -> list[Block]:
         self._beside.add(thread := threading.current_thread())
@@ -248,22 +287,6 @@ class OpenLanes:
     def _joined(self, blocks: Sequence[Block]) -> Block:
         """Rows on both sides of a seam, in memory of their own."""
         return blocks[0] if len(blocks) == 1 else self._pinned(Block.concat(blocks))
-
-    def _reordered(self, window: list[Block], rows: list[int], piece: Piece) -> Block:
-        """The rows of a window, which has so many of each chunk, in their order."""
-        with self._stats.timed("mix"):
-            if self._pipeline.grouping.interleave > 1:
-                return Block.gather(window, taking_turns(rows))
-            lane, number = piece.span.key
-            order = permutation(
-                sum(rows),
-                seed=self._pipeline.seed,
-                epoch=self._epoch,
-                purpose=ROW_ORDER,
-                lane=lane,
-                window=number,
-            )
-            return Block.gather(window, order)
 
     def _converted(self, chunk: FileSplit) -> Iterator[Block]:
         for table in self._tables(chunk):
@@ -300,3 +323,14 @@ class OpenLanes:
                 raise
             self._stats.stored(self._meter.drain())
             self._stats.skip(str(error))
+
+
+def _spread(threads: int, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+    """Do what ``map`` does, in several threads."""
+    return map(work, items) if threads == 1 else side_by_side(work, items, threads=threads)
+
+
+def _counted_rows(chunks: Sequence[FileSplit]) -> int | None:
+    """Return the number of rows of some chunks; None if one of them is not cut by rows."""
+    ranges = [chunk.row_range for chunk in chunks]
+    return None if None in ranges else sum(one.length for one in ranges if one is not None)

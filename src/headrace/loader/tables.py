@@ -98,6 +98,7 @@ class TableDataset(TabularDataset):
         return self.snapshot_id
 
     def move_to(self, state: Mapping[str, Any]) -> None:
+        super().move_to(state)
         version = Fingerprint.version_of(state)
         if version is not None and version != self._version:
             check_state(state)

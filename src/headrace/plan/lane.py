@@ -18,15 +18,23 @@ _GENERATION = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How the chunks of a lane form windows: ``mix`` of them, or one each of several files."""
+    """How the chunks of a lane form windows, and whether their rows are permuted.
+
+    Attributes:
+        mix: Number of chunks in a window, whose rows are permuted together if there are several.
+        interleave: Number of files that give one chunk each to a window, whose rows are taken in
+            turn.
+        permuted: Whether the rows of a window of a single chunk are permuted, too.
+    """
 
     mix: int = 1
     interleave: int = 1
+    permuted: bool = False
 
     @property
     def reorders(self) -> bool:
         """Whether the rows of a window come in another order than they stand in."""
-        return self.mix > 1 or self.interleave > 1
+        return self.permuted or self.mix > 1 or self.interleave > 1
 
     def of(self, file: Int64Array) -> tuple[Int64Array, Int64Array]:
         """For a run of chunks of these files: their order, and the window of each."""

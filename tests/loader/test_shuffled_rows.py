@@ -1,0 +1,129 @@
+"""``shuffle=True`` alone: rows are shuffled, whatever the files look like."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+from headrace import OptionError, StructuredDataset
+
+ROWS = 20_000
+
+
+def written(folder: Path, *, files: int = 1, group: int = 1000, width: int = 8) -> Path:
+    folder.mkdir(exist_ok=True)
+    each = ROWS // files
+    for number in range(files):
+        ids = np.arange(number * each, (number + 1) * each)
+        table = pa.table({"id": ids, **{f"c{i}": ids for i in range(width - 1)}})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=group)
+    return folder
+
+
+def rows_of(folder: Path, **options: Any) -> list[int]:
+    options = {"batch_size": 100, "num_workers": 0, "shuffle": True, **options}
+    loader, _ = StructuredDataset.create_dataloader(folder, **options)
+    return [row for batch in loader for row in batch["id"].tolist()]
+
+
+def neighbours(rows: list[int]) -> float:
+    """The share of rows that follow the row that they follow in the file."""
+    return sum(after == before + 1 for before, after in pairwise(rows)) / len(rows)
+
+
+def spread(rows: list[int], size: int = 100) -> float:
+    """How far the rows of a batch are from each other, beside those of a random one."""
+    batches = np.asarray(rows[: len(rows) // size * size]).reshape(-1, size)
+    return float(batches.std(axis=1).mean() / (ROWS / np.sqrt(12)))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"lanes": 4}, {"drop_last": True}])
+@pytest.mark.parametrize("files", [1, 3])
+def test_one_file_or_few_are_shuffled_row_by_row(
+    tmp_path: Path, files: int, options: dict[str, Any]
+) -> None:
+    folder = written(tmp_path, files=files)
+    rows = rows_of(folder, **options)
+    assert sorted(rows) == list(range(ROWS // files * files))
+    assert neighbours(rows) < 0.01
+    assert spread(rows) > 0.9
+
+
+def test_data_that_is_larger_than_a_window_is_shuffled_in_windows(tmp_path: Path) -> None:
+    """20,000 rows of 64 bytes, of which a window may hold 128 KiB: windows of 32 small chunks."""
+    folder = written(tmp_path, group=50)
+    rows = rows_of(folder, prefetch_bytes="256KiB")
+    assert sorted(rows) == list(range(ROWS))
+    assert neighbours(rows) < 0.05
+    assert spread(rows) > 0.8
+
+
+@pytest.mark.parametrize(("group", "text"), [(1500, "decoded twice"), (5000, "larger than")])
+def test_large_row_groups_are_told(
+    tmp_path: Path, group: int, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = written(tmp_path, group=group)
+    with caplog.at_level(logging.WARNING, logger="headrace"):
+        rows = rows_of(folder, prefetch_bytes="256KiB")
+    assert text in caplog.text
+    assert sorted(rows) == list(range(ROWS))
+    assert neighbours(rows) < 0.05
+
+
+def test_lines_of_text_are_shuffled(tmp_path: Path) -> None:
+    ids = list(range(ROWS))
+    pc.write_csv(pa.table({"id": ids, "x": ids}), tmp_path / "a.csv")
+    rows = rows_of(tmp_path, format="csv")
+    assert sorted(rows) == ids
+    assert neighbours(rows) < 0.01
+    assert spread(rows) > 0.9
+
+
+def test_the_order_is_arithmetic_and_epochs_differ(tmp_path: Path) -> None:
+    folder = written(tmp_path, files=3)
+    assert rows_of(folder) == rows_of(folder) != rows_of(folder, shuffle_seed=1)
+    loader, _ = StructuredDataset.create_dataloader(folder, shuffle=True, num_workers=0)
+    epochs = [[row for batch in loader for row in batch["id"].tolist()] for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    assert sorted(epochs[0]) == sorted(epochs[1])
+
+
+@pytest.mark.parametrize("later", [{"prefetch_bytes": "1GiB"}, {"num_workers": 2, "lanes": None}])
+def test_a_state_goes_on_where_other_sizes_would_be_chosen(
+    tmp_path: Path, later: dict[str, Any]
+) -> None:
+    """Memory and workers choose the sizes of chunks: a state brings those it was taken with."""
+    folder = written(tmp_path, group=50)
+    first = {"batch_size": 100, "shuffle": True, "num_workers": 0, "prefetch_bytes": "256KiB"}
+    loader, _ = StructuredDataset.create_dataloader(folder, **first)  # type: ignore[arg-type]
+    batches = iter(loader)
+    seen = [row for _ in range(30) for row in next(batches)["id"].tolist()]
+    state = json.loads(json.dumps(loader.state_dict()))
+    again, _ = StructuredDataset.create_dataloader(folder, **{**first, **later})  # type: ignore[arg-type]
+    again.load_state_dict(state)
+    rest = [row for batch in again for row in batch["id"].tolist()]
+    assert sorted(seen + rest) == list(range(ROWS))
+    if later.get("num_workers") is None:
+        assert rest == [row for batch in batches for row in batch["id"].tolist()]
+
+
+def test_mixing_without_shuffle_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    for options in ({"mix": 2}, {"shuffle_buffer_rows": 50}):
+        with pytest.raises(OptionError, match="shuffle is False"):
+            StructuredDataset(folder, **options)  # type: ignore[arg-type]
+
+
+def test_chunks_alone_are_permuted_where_that_is_asked_for(tmp_path: Path) -> None:
+    rows = rows_of(written(tmp_path), mix=1, split_rows=1000)
+    assert neighbours(rows) > 0.99
+    assert rows != sorted(rows) == list(range(ROWS))
