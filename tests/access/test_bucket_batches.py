@@ -115,7 +115,7 @@ def test_dropping_what_is_not_full() -> None:
     assert {len(one) for one in lists} == {full // 7}
     assert len(set(chain(*chain(*lists)))) == full // 7 * 7 * BATCH
     state = ranks_of(7, drop_last=True)[3].state_dict(batches=full // 7)
-    assert (state["epoch"], state["position"]) == (1, 0)
+    assert (state["epoch"], state["steps"]) == (1, 0)
     too_few = make(drop_last=True).state_dict(batches=full - 6)  # for seven ranks
     others = ranks_of(7, drop_last=True)
     others[0].load_state_dict(too_few)

@@ -33,7 +33,6 @@ def test_two_ranks_take_batches_of_buckets(tmp_path: Path) -> None:
             assert len({BUCKETS[sample] for sample in batch}) == 1
     assert ranks[0]["accelerate"][0] != ranks[0]["accelerate"][1]
 
-    assert ranks[0]["in step"]["state"] == ranks[1]["in step"]["state"]
     alone = BucketBatchSampler(BUCKETS, 5)
     alone.load_state_dict(ranks[0]["in step"]["state"])
     begun = chain(*(rank["in step"]["begun"] for rank in ranks))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from resumed_loaders import batches, check_another_goes_on
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from headrace import StructuredDataset, merge_states
 from headrace.access import ArrowBackend, GlobalShuffleSampler, RowDataset, ShardShuffleSampler
 from headrace.errors import OptionError, StateMismatchError
 
@@ -48,7 +51,7 @@ def test_a_state_says_where_iterating_is(kind: str, even: str | bool) -> None:
         state = json.loads(json.dumps(sampler.state_dict()))
         resumed = make(kind, **options)
         resumed.load_state_dict(state)
-        assert resumed.state_dict()["position"] == (0 if taken == len(whole[0]) else 3 * taken)
+        assert resumed.state_dict()["steps"] == (0 if taken == len(whole[0]) else taken)
         rest = list(resumed)
         assert rest == (whole[0][taken:] or whole[1])
         assert list(running) == whole[0][taken:]
@@ -110,7 +113,6 @@ def test_another_number_of_ranks_goes_on() -> None:
     before = [GlobalShuffleSampler(ROWS, 5, rank, 2, even=False) for rank in range(2)]
     taken = [row for sampler in before for row in islice(sampler, 100)]
     state = before[0].state_dict(samples=100)
-    assert state == before[1].state_dict(samples=100)
     after = [GlobalShuffleSampler(ROWS, 5, rank, 3, even=False) for rank in range(3)]
     for sampler in after:
         sampler.load_state_dict(state)
@@ -153,19 +155,67 @@ def test_leaving_an_epoch_begins_it_again(kind: str) -> None:
 
 @kinds
 def test_states_of_other_samplers(kind: str) -> None:
-    state = make(kind).state_dict()
     sampler = make(kind)
-    with pytest.raises(StateMismatchError, match="seed 6, and this 5"):
-        sampler.load_state_dict({**state, "seed": 6})
-    with pytest.raises(StateMismatchError, match="rows 7, and this 1011"):
-        sampler.load_state_dict({**state, "rows": 7})
-    with pytest.raises(StateMismatchError, match=r"not a state of a sampler: .*\['epoch'\]"):
+    of_other_seed = GlobalShuffleSampler(ROWS, 6) if kind == "global" else None
+    of_other_seed = of_other_seed or ShardShuffleSampler(SHARDS, 6)
+    with pytest.raises(StateMismatchError, match=r"seed .*6 in the state, 5 here"):
+        sampler.load_state_dict(of_other_seed.state_dict())
+    of_other_rows = GlobalShuffleSampler(7, 5) if kind == "global" else None
+    of_other_rows = of_other_rows or ShardShuffleSampler([7], 5)
+    with pytest.raises(StateMismatchError, match="rows, buckets or options"):
+        sampler.load_state_dict(of_other_rows.state_dict())
+    with pytest.raises(StateMismatchError, match="not a state of this library"):
         sampler.load_state_dict({"epoch": 1})
     with pytest.raises(OptionError, match="samples must be an int of at least 0"):
         sampler.seek(-1)
 
 
+@kinds
+def test_states_of_ranks_that_are_not_in_step_are_merged(kind: str) -> None:
+    """The middle rank has not begun, and the last one has come to its end."""
+    ranks = [make(kind, rank=rank, world_size=3) for rank in range(3)]
+    whole = [list(make(kind, rank=rank, world_size=3)) for rank in range(3)]
+    taken = (5, 0, len(whole[2]))
+    for sampler, count in zip(ranks, taken, strict=True):
+        assert len(list(islice(sampler, count))) == count
+    merged = json.loads(json.dumps(merge_states([sampler.state_dict() for sampler in ranks[::-1]])))
+    for rank, count in enumerate(taken):
+        resumed = make(kind, rank=rank, world_size=3)
+        resumed.load_state_dict(merged)
+        assert resumed.epoch == 0
+        assert list(resumed) == whole[rank][count:]
+        assert resumed.epoch == 1
+    with pytest.raises(StateMismatchError, match="different numbers of steps"):
+        make(kind, rank=1, world_size=2).load_state_dict(merged)
+
+
+def test_merged_states_of_ranks_in_step_belong_to_any_ranks() -> None:
+    before = [GlobalShuffleSampler(ROWS, 5, rank, 2, even=False) for rank in range(2)]
+    taken = [row for sampler in before for row in islice(sampler, 100)]
+    merged = merge_states([sampler.state_dict(samples=100) for sampler in before])
+    after = [GlobalShuffleSampler(ROWS, 5, rank, 3, even=False) for rank in range(3)]
+    for sampler in after:
+        sampler.load_state_dict(merged)
+        taken += islice(sampler, 50)
+    last = GlobalShuffleSampler(ROWS, 5)
+    last.load_state_dict(merge_states([sampler.state_dict(samples=50) for sampler in after]))
+    assert sorted([*taken, *last]) == list(range(ROWS))
+
+
+def test_a_state_of_a_loader_is_no_state_of_a_sampler(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(ROWS)}), tmp_path / "a.parquet")
+    loader, _ = StructuredDataset.create_dataloader(tmp_path, num_workers=0, shuffle_seed=5)
+    with pytest.raises(StateMismatchError, match="files"):
+        make("global").load_state_dict(loader.state_dict())
+    with pytest.raises(StateMismatchError, match="files"):
+        loader.load_state_dict(make("global").state_dict())
+
+
 def test_runs_of_shards_stay_with_their_ranks() -> None:
     state = make("shards", rank=1, world_size=2).state_dict(samples=10)
-    with pytest.raises(StateMismatchError, match=r"of 2 ranks, .* 3 here"):
+    with pytest.raises(StateMismatchError, match=r"of 2 ranks, and 3 cannot go on"):
         make("shards", rank=1, world_size=3).load_state_dict(state)
+    start = make("shards", rank=1, world_size=2, epoch=2).state_dict()
+    resumed = make("shards", rank=1, world_size=3)
+    resumed.load_state_dict(start)  # nothing was taken of this epoch
+    assert list(resumed) == list(make("shards", rank=1, world_size=3, epoch=2))

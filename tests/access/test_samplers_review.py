@@ -51,7 +51,7 @@ def test_numbers_of_numpy_are_numbers(kind: str, dtype: Any) -> None:
     assert next(iter(of_numpy)) == next(iter(plain))
     state = of_numpy.state_dict(samples=dtype(200))
     assert json.loads(json.dumps(state)) == plain.state_dict(samples=200)
-    number = {name: np.int64(state[name]) for name in ("epoch", "position", "seed")}
+    number = {name: np.int64(state[name]) for name in ("epoch", "steps")}
     of_numpy.load_state_dict({**state, **number})
     plain.load_state_dict(state)
     assert next(iter(of_numpy)) == next(iter(plain))
@@ -71,11 +71,11 @@ def test_a_state_before_the_first_batch_is_where_it_goes_on(kind: str) -> None:
     other.seek(40, epoch=3)
     sampler.load_state_dict(other.state_dict())
     assert sampler.state_dict(samples=0) == sampler.state_dict()
-    assert (sampler.state_dict(samples=0)["epoch"], sampler.state_dict(5)["position"]) == (3, 45)
+    assert (sampler.state_dict(samples=0)["epoch"], sampler.state_dict(5)["steps"]) == (3, 45)
     sampler.seek(30)
-    assert sampler.state_dict(samples=0)["position"] == 30
+    assert sampler.state_dict(samples=0)["steps"] == 30
     sampler.set_epoch(8)
-    assert (sampler.state_dict(0)["epoch"], sampler.state_dict(0)["position"]) == (8, 0)
+    assert (sampler.state_dict(0)["epoch"], sampler.state_dict(0)["steps"]) == (8, 0)
 
 
 @kinds
@@ -84,7 +84,7 @@ def test_the_next_epoch_begins_where_reading_ahead_has_come_to(kind: str) -> Non
     list(sampler)
     assert sampler.state_dict(samples=100)["epoch"] == 0  # read ahead, and not yet taken
     sampler.set_epoch(1)
-    assert (sampler.state_dict(0)["epoch"], sampler.state_dict(0)["position"]) == (1, 0)
+    assert (sampler.state_dict(0)["epoch"], sampler.state_dict(0)["steps"]) == (1, 0)
 
 
 @kinds
@@ -95,7 +95,7 @@ def test_setting_the_epoch_of_a_running_iteration_keeps_where_it_began(kind: str
     next(running)
     sampler.set_epoch(2)
     next(running)
-    assert (sampler.state_dict()["position"], sampler.state_dict(1)["position"]) == (42, 41)
+    assert (sampler.state_dict()["steps"], sampler.state_dict(1)["steps"]) == (42, 41)
 
 
 @kinds
@@ -106,7 +106,7 @@ def test_an_iteration_that_was_given_up_changes_nothing(kind: str) -> None:
     sampler.seek(0, epoch=0)
     rest = len(list(old))
     assert rest == ROWS - 1
-    assert (sampler.epoch, sampler.state_dict()["position"]) == (0, 0)
+    assert (sampler.epoch, sampler.state_dict()["steps"]) == (0, 0)
 
 
 @kinds
@@ -141,7 +141,7 @@ def test_after_the_last_sample_comes_the_next_epoch(kind: str) -> None:
     for _ in range(ROWS):  # the iteration does not know that nothing comes after it
         next(running)
     for state in (sampler.state_dict(), sampler.state_dict(samples=ROWS + 16)):
-        assert (state["epoch"], state["position"]) == (1, 0)
+        assert (state["epoch"], state["steps"]) == (1, 0)
         resumed = make(kind)
         resumed.load_state_dict(state)
         resumed.set_epoch(state["epoch"])
@@ -151,26 +151,26 @@ def test_after_the_last_sample_comes_the_next_epoch(kind: str) -> None:
 def test_states_of_another_kind_or_other_shards() -> None:
     of_all = GlobalShuffleSampler(ROWS).state_dict(samples=50)
     by_shards = ShardShuffleSampler(SHARDS)
-    with pytest.raises(StateMismatchError, match="has kind global, and this shards"):
+    with pytest.raises(StateMismatchError, match=r"'global shuffle of .*'shuffle of 2 shards"):
         by_shards.load_state_dict(of_all)
-    with pytest.raises(StateMismatchError, match="has kind shards, and this global"):
+    with pytest.raises(StateMismatchError, match=r"'shuffle of 2 shards.*'global shuffle of "):
         GlobalShuffleSampler(ROWS).load_state_dict(by_shards.state_dict())
-    with pytest.raises(StateMismatchError, match=r"has shards .*, and this"):
+    with pytest.raises(StateMismatchError, match="the state was taken with other data or options"):
         ShardShuffleSampler([4_000, 6_000]).load_state_dict(by_shards.state_dict())
-    with pytest.raises(StateMismatchError, match="has even drop, and this pad"):
+    with pytest.raises(StateMismatchError, match=r"even drop.*even pad"):
         ShardShuffleSampler(SHARDS, even="pad").load_state_dict(by_shards.state_dict())
     ShardShuffleSampler(np.array(SHARDS, np.int32)).load_state_dict(by_shards.state_dict())
 
 
 @kinds
-@pytest.mark.parametrize("value", [-5, "5", None, 1.5, True])
-@pytest.mark.parametrize("name", ["epoch", "position"])
+@pytest.mark.parametrize("value", [-5, "5", None, 1.5, True, 8])
+@pytest.mark.parametrize("name", ["epoch", "steps"])
 def test_states_that_are_damaged(kind: str, name: str, value: Any) -> None:
     sampler = make(kind)
     sampler.seek(7)
-    with pytest.raises(StateMismatchError, match=f"damaged state: {name} must be an int"):
+    with pytest.raises(StateMismatchError, match="the state is damaged"):
         sampler.load_state_dict({**sampler.state_dict(), name: value})
-    assert sampler.state_dict()["position"] == 7
+    assert sampler.state_dict()["steps"] == 7
 
 
 @kinds

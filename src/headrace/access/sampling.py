@@ -1,119 +1,111 @@
-"""Ranks, epochs, and places to go on from: what samplers whose order is arithmetic share."""
+"""What samplers share whose order is arithmetic: ranks, epochs, and states to go on from.
+
+A sampler is one lane a rank: at each step every rank takes the next sample (or batch) of the order
+of an epoch. Its states are those of all loaders, and all that they need is a number of steps; see
+``headrace.plan.state``.
+"""
 
 from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
-from torch.utils.data import DistributedSampler, Sampler
+from torch.utils.data import Sampler
 
-from headrace.access.state_checksum import check_checksum, plain_state, with_checksum
 from headrace.errors import OptionError, StateMismatchError
-from headrace.model import Int64Array
+from headrace.plan import END, Fingerprint, Readers, State
 
-__all__ = ["OneOfRanks", "ShuffleSampler", "state_of", "whole_number"]
+__all__ = ["ResumableSampler", "whole_number"]
 
-_AT_ONCE = 1 << 13
-"""indices that are computed together while they are handed out one by one"""
+T_co = TypeVar("T_co", covariant=True)
 
 
-class ShuffleSampler(Sampler[int]):
-    """What both samplers have in common.
+class ResumableSampler(Sampler[T_co]):
+    """The samples, or the batches, that one of several ranks takes in an epoch.
 
     An iteration that comes to its end goes on to the next epoch; ``set_epoch`` chooses one. One
     that is left begins its epoch again, also if it went on from a state.
+
+    Args:
+        seed: The seed of the order.
+        rank: The rank of this process.
+        world_size: Number of ranks.
+        epoch: The epoch of the first iteration.
+        even: How ranks come to the same number of steps; see ``headrace.plan.Share``.
     """
 
-    kind: str
-    """in states"""
-    _epoch: int
-    _position: int
-    """where in it the next iteration begins, as in a state"""
-    _running: tuple[int, int]
+    _dealt_in_turn = True
+    """Whether ranks take turns, so that any number of them can go on from any step."""
+    _next: State
+    """where the next iteration begins"""
+    _began: State
     """where the last iteration began; its identity tells iterations apart"""
     _taken: int | None
-    """what that one has handed out; None: it has not begun, or has ended"""
+    """number of steps that iteration has taken; None if it has not begun, or has ended"""
 
-    def __init__(
-        self, n: int, seed: int, rank: int, world_size: int, epoch: int, even: str | bool
-    ) -> None:
-        self.num_rows = whole_number("n", n, 0)
+    def __init__(self, seed: int, rank: int, world_size: int, epoch: int, even: str) -> None:
         self.seed = whole_number("seed", seed)
         self.world_size = whole_number("world_size", world_size, 1)
         self.num_replicas = self.world_size  # as torch calls it
         self.rank = whole_number("rank", rank, 0)
         if self.rank >= self.world_size:
             raise OptionError(f"rank {rank} of {world_size}: ranks count from 0")
-        if even not in ("drop", "pad") and even is not False:
-            raise OptionError(f'even must be "drop", "pad" or False, not {even!r}')
-        if self.num_rows < self.world_size > 1:
-            raise OptionError(f"{n} rows cannot be shared by {world_size} ranks")
-        self.even = even
-        self._go_to(whole_number("epoch", epoch, 0), 0)
+        self._readers = Readers(
+            self.rank, self.world_size, even=even, in_step=False, any_ranks=True
+        )
+        self._move(self._readers.start(whole_number("epoch", epoch, 0)))
 
     # --- the order
 
     @abstractmethod
-    def _order(self, places: Int64Array, epoch: int) -> Int64Array:
-        """Which rows are at these places of the order that all ranks share."""
+    def _describe(self) -> str:
+        """Return all that decides the order beside the seed, for fingerprints."""
 
     @abstractmethod
-    def _places(self, start: int, stop: int, position: int) -> Int64Array:
-        """Where the samples of this rank are in it, if an iteration begins at ``position``."""
+    def _steps_from(self, state: State) -> int:
+        """Return the number of steps that this rank has, from the last share of a state on."""
 
     @abstractmethod
-    def _samples_from(self, position: int) -> int:
-        """How many samples this rank has left there."""
+    def _is_over(self, state: State) -> bool:
+        """Return True if the epoch is over behind a state, for all ranks alike."""
 
-    def indices(self, start: int, stop: int, *, epoch: int | None = None) -> Int64Array:
-        """Samples ``start`` to ``stop`` of this rank in an epoch: this one, or any other."""
-        start, stop = operator.index(start), operator.index(stop)
-        if not 0 <= start <= stop <= len(self):
-            raise IndexError(f"samples {start} to {stop} of {len(self)}")
-        return self._computed(start, stop, self._epoch_or(epoch), 0)
+    @abstractmethod
+    def _computed(self, state: State, start: int, stop: int) -> Sequence[T_co]:
+        """Return what this rank takes at some steps, from the last share of a state on."""
 
-    def index(self, k: int, *, epoch: int | None = None) -> int:
-        """Sample ``k`` of this rank in an epoch."""
-        k = operator.index(k)
-        return int(self.indices(k, k + 1, epoch=epoch)[0])
-
-    def _epoch_or(self, epoch: int | None) -> int:
-        return self._epoch if epoch is None else whole_number("epoch", epoch, 0)
-
-    def _computed(self, start: int, stop: int, epoch: int, position: int) -> Int64Array:
-        places = self._places(start, stop, position)
-        if self.even == "pad" and len(places):
-            places %= self.num_rows
-        return self._order(places, epoch)
+    @property
+    def _at_once(self) -> int:
+        """Number of steps that are computed together while they are handed out one by one."""
+        return 1 << 13
 
     def __len__(self) -> int:
-        """Samples of this rank in a whole epoch."""
-        return self._samples_from(0)
+        """Return the number of steps of this rank in a whole epoch."""
+        return self._steps_from(self._readers.start(0))
 
-    def __iter__(self) -> Iterator[int]:
-        epoch, position = mine = self._running = (self._epoch, self._position)
-        self._position, self._taken = 0, 0
-        count = self._samples_from(position)
-        for start in range(0, count, _AT_ONCE):
-            stop = min(start + _AT_ONCE, count)
-            found = self._computed(start, stop, epoch, position).tolist()
-            for taken, index in enumerate(found, start + 1):
-                if self._running is mine:
+    def __iter__(self) -> Iterator[T_co]:
+        # A generator: loaders of torch may call ``iter`` twice, and use only the second one.
+        began = self._began = replace(self._next)
+        self._next, self._taken = self._readers.start(began.epoch), 0
+        first, behind = began.steps[0], self._steps_from(began)
+        for start in range(first, behind, self._at_once):
+            stop = min(start + self._at_once, behind)
+            for taken, found in enumerate(self._computed(began, start, stop), start - first + 1):
+                if self._began is began:
                     self._taken = taken
-                yield index
-        if self._running is mine:
-            self._epoch, self._taken = epoch + 1, None
+                yield found
+        if self._began is began:
+            self._next, self._taken = self._readers.start(began.epoch + 1), None
 
-    # --- epochs and places
+    # --- epochs and states
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration is of; behind a loader that reads ahead, maybe soon."""
-        return self._epoch
+        return self._next.epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
@@ -122,107 +114,105 @@ class ShuffleSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration. A place in this same epoch stays."""
         epoch = whole_number("epoch", epoch, 0)
-        if epoch != self._epoch:
-            self._go_to(epoch, 0)
+        if epoch != self.epoch:
+            self._move(self._readers.start(epoch))
         elif self._taken is None:  # what comes next is not of the last iteration
-            self._running = epoch, self._position
+            self._began = self._next
 
-    def seek(self, samples: int, *, epoch: int | None = None) -> None:
-        """Let the next iteration, once, begin behind so many samples of this rank.
+    def _seek(self, steps: int, epoch: int | None) -> None:
+        start = self._readers.start(self._epoch_or(epoch))
+        self._move(self._or_next_epoch(self.after(start, steps)))
 
-        A loader with workers asks for samples long before it hands them out: behind one, say what
-        the training loop has taken, which is steps × batch_size.
+    def _position(self, steps: int | None) -> State:
+        """Return the state behind so many steps of the last iteration; None: all that it took."""
+        if steps is None:
+            return self._next if self._taken is None else self.after(self._began, self._taken)
+        return self.after(self._began, steps)
+
+    @property
+    def next_start(self) -> State:
+        """Where the next iteration begins."""
+        return self._next
+
+    def after(self, state: State, steps: int) -> State:
+        """Return the state behind so many more steps, also if the epoch is over by then."""
+        total = state.steps[0] + steps
+        return replace(state, steps=(total,), cursors={self.rank: (0, total)})
+
+    def remaining(self, state: State) -> int:
+        """Return the number of steps of this rank behind a state of this sampler."""
+        return max(self._steps_from(state) - state.steps[0], 0)
+
+    def as_json(self, state: State, fingerprint: Fingerprint | None = None) -> dict[str, Any]:
+        """Return a state of this sampler as JSON; behind the last step that of the next epoch.
+
+        Args:
+            state: The state.
+            fingerprint: What it refers to, if that is more than the order of this sampler.
         """
-        samples = whole_number("samples", samples, 0)
-        self._go_to(self._epoch_or(epoch), samples * self.world_size)
+        return self._or_next_epoch(state).as_json(fingerprint or self.fingerprint)
 
-    def state_dict(self, samples: int | None = None) -> dict[str, Any]:
-        """Where it is; the same on all ranks that are in step. After the last sample that is the
-        start of the next epoch.
+    def resume(self, state: Mapping[str, Any], fingerprint: Fingerprint | None = None) -> None:
+        """Let the next iteration, once, go on from a state; see ``as_json``.
 
-        ``samples``: what the training loop has taken of the last iteration, which is steps ×
-        batch_size. Without it everything that was asked for counts, also by a loader that reads
-        ahead. torchdata's StatefulDataLoader counts by itself.
+        Raises:
+            StateMismatchError: The state belongs to other data or to another order, or these ranks
+                cannot go on from it.
         """
-        epoch, position = self._running
-        if samples is not None:
-            position += whole_number("samples", samples, 0) * self.world_size
-        elif self._taken is not None:
-            position += self._taken * self.world_size
+        read = State.from_json(state, fingerprint or self.fingerprint)
+        mine = self._readers.resume(read, evenly=self._dealt_in_turn)
+        if mine is None:
+            raise StateMismatchError(
+                f"the state is of {read.stage.ranks} ranks, and {self.world_size} cannot go on "
+                f"from it here ({self._describe()}): only as many as before can where samples are "
+                "dealt by shards, or ranks took different numbers of steps; begin the next epoch"
+            )
+        if mine.cursor(self.rank)[0] == END:  # this rank had come to its end, and others had not
+            self._move(self.after(mine, self.remaining(mine)))
         else:
-            epoch, position = self._epoch, self._position
-        epoch, position = self._or_next_epoch(epoch, position)
-        where = {"epoch": epoch, "position": position}
-        return with_checksum({**where, **self._identity(), "ranks": self.world_size})
+            self._move(self._or_next_epoch(self.after(mine, 0)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration, once, go on from a state of any rank that was in step with this.
 
         An iteration that only looks at a first batch uses it up: load the state again after it.
+        The state of all ranks (``merge_states``) will do, too.
         """
-        names = self.state_dict().keys()
-        plain = state_of(state, self._identity(), names)
-        try:
-            epoch, position = (whole_number(name, plain[name], 0) for name in ("epoch", "position"))
-        except OptionError as error:
-            raise StateMismatchError(f"a damaged state: {error}") from None
-        self._check_ranks(plain["ranks"])
-        check_checksum(plain, names)
-        self._go_to(epoch, position)
+        self.resume(state)
 
-    def _identity(self) -> dict[str, Any]:
-        """What a state has to agree in, the kind first."""
-        return {"kind": self.kind, "seed": self.seed, "rows": self.num_rows}
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What a state of this sampler refers to."""
+        return Fingerprint("", "", self._describe(), self.seed)
 
-    def _check_ranks(self, ranks: int) -> None:
-        """Refuse the state of another number of ranks, where it cannot go on from it."""
+    def _epoch_or(self, epoch: int | None) -> int:
+        return self.epoch if epoch is None else whole_number("epoch", epoch, 0)
 
-    def _go_to(self, epoch: int, position: int) -> None:
-        self._epoch, self._position = self._or_next_epoch(epoch, position)
-        self._running, self._taken = (self._epoch, self._position), None
+    def _or_next_epoch(self, state: State) -> State:
+        return self._readers.start(state.epoch + 1) if self._is_over(state) else state
 
-    def _or_next_epoch(self, epoch: int, position: int) -> tuple[int, int]:
-        """Decided for all ranks alike, also where some have a sample left and others none."""
-        step = self.world_size if self.even == "drop" else 1
-        over = position > 0 and self.num_rows - position < step
-        return (epoch + 1, 0) if over else (epoch, position)
+    def _move(self, state: State) -> None:
+        self._next = self._began = state
+        self._taken = None
 
-
-class OneOfRanks(DistributedSampler[int]):
-    """Tells frameworks that a sampler is of one of several ranks, so that they do not share out
-    its samples a second time.
-
-    Lightning leaves every DistributedSampler alone. Accelerate does not: it shares out the batches
-    of any sampler, and has this one refused instead.
-    """
+    # --- frameworks
 
     @property
     def generator(self) -> None:
-        """What Accelerate looks for in the samplers whose batches it is about to share out."""
+        """Stop Accelerate from sharing out what is already shared out.
+
+        It looks for this attribute in the samplers whose batches it is about to share out.
+        """
+        if self.world_size == 1:
+            raise AttributeError("generator")
         raise OptionError(
-            f"this sampler is of rank {self.rank} of {self.num_replicas}, and Accelerate shares "
-            "out batches itself: give it a sampler without rank and world_size"
+            f"this sampler is of rank {self.rank} of {self.world_size}, and Accelerate shares out "
+            "batches itself: give it a sampler with rank=0 and world_size=1"
         )
 
 
-def state_of(state: object, identity: Mapping[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
-    """Return the items with these names of a sampler's state, as JSON has them.
-
-    Raises:
-        StateMismatchError: It is the state of something else than ``identity`` says.
-    """
-    plain = plain_state(state, names)
-    missing = names - plain.keys()
-    if "kind" in missing or (missing and plain["kind"] == identity["kind"]):
-        raise StateMismatchError(f"not a state of a sampler: it has only {list(plain)}")
-    for name, mine in identity.items():
-        if plain.get(name) != mine:
-            raise StateMismatchError(f"the state has {name} {plain.get(name)}, and this {mine}")
-    return plain
-
-
 def whole_number(name: str, value: object, least: int | None = None) -> int:
-    """Of any integer type: those of numpy are equal to Python's, but overflow."""
+    """Return a value of any integer type as an int: those of numpy overflow."""
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         raise OptionError(f"{name} must be an int, not {value!r}")
     number = operator.index(value)

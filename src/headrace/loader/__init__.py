@@ -9,9 +9,9 @@ from headrace.loader.datasets import (
     VideoFramesDataset,
     open_dataset,
 )
-from headrace.loader.state import merge_states
 from headrace.loader.tables import IcebergDataset, LanceDataset, PaimonDataset
 from headrace.loader.tar import TarDataset
+from headrace.plan import merge_states
 
 __all__ = [
     "ArrayRecordDataset",

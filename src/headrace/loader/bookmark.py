@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.convert.shared import is_shared, shared_integers
-from headrace.loader.state import State
 from headrace.options import check_count
+from headrace.plan import State
 
 __all__ = ["Bookmark"]
 

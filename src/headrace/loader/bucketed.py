@@ -19,6 +19,7 @@ from headrace.loader.lightning import epoch_of_fit
 from headrace.loader.pipeline import Finish
 from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.workers import WorkerOptions, WorkerStart, check_sendable
+from headrace.plan import Fingerprint, State
 
 __all__ = ["BucketedLoader", "refuse_streaming"]
 
@@ -42,7 +43,8 @@ class BucketedLoader(DataLoader[Any]):
     ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that ran
     to its end is followed by the next. ``state_dict`` may be called between any two batches, and
     counts what was handed out, however much workers have read ahead. A batch of which all samples
-    were skipped is passed over, and counts.
+    were skipped is passed over, and counts. ``len`` is the number of batches of a whole epoch, also
+    after a state was loaded.
     """
 
     batch_sampler: BucketBatchSampler
@@ -55,6 +57,7 @@ class BucketedLoader(DataLoader[Any]):
         *,
         workers: WorkerOptions,
         fork_safe: bool,
+        fingerprint: Fingerprint,
         finish: Finish | None = None,
         pin_memory: bool = False,
         comparison: RankComparison | None = None,
@@ -79,14 +82,14 @@ class BucketedLoader(DataLoader[Any]):
             pin_memory=pin_memory,
             **for_workers,
         )
+        self._fingerprint = fingerprint
         self._running: _Pass | None = None
         self._comparison = comparison
 
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration is of, or the running one."""
-        running = self._running
-        return self.batch_sampler.epoch if running is None else running.epoch
+        return self._position().epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
@@ -94,27 +97,37 @@ class BucketedLoader(DataLoader[Any]):
             self._running = None
         self.batch_sampler.set_epoch(epoch)
 
+    @property
+    def remaining(self) -> int:
+        """Number of batches still to come in the running or resumed epoch, of this rank."""
+        return self.batch_sampler.remaining(self._position())
+
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: after the last batch that was handed out. JSON-safe and small."""
-        running = self._running
-        return self.batch_sampler.state_dict(None if running is None else running.delivered)
+        """Return where the loader is: after the last batch that was handed out; small JSON."""
+        return self.batch_sampler.as_json(self._position(), self._fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state; the number of ranks may be another."""
-        self.batch_sampler.load_state_dict(state)
+        self.batch_sampler.resume(state, self._fingerprint)
         self._running = None
+
+    def _position(self) -> State:
+        sampler, running = self.batch_sampler, self._running
+        if running is None:
+            return sampler.next_start
+        return sampler.after(running.began, running.delivered)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._comparison is not None:
             self._comparison.check()
         # The epoch of a pass that was left begins again, also if all of it was asked for.
         self.set_epoch(max(self.epoch, epoch_of_fit(self)))
-        running = self._running = _Pass(self.batch_sampler.epoch)
+        running = self._running = _Pass(self.batch_sampler.next_start)
         with starting_workers():
             batches = super().__iter__()
-        return leaving.watched(self._delivered(running, batches))
+        return leaving.watched(self._deliver(running, batches))
 
-    def _delivered(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
+    def _deliver(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
         """Pass over batches of none; where others are in step, the one before comes again."""
         in_step, last = self.batch_sampler.world_size > 1, None
         for batch in batches:
@@ -141,7 +154,9 @@ class BucketedLoader(DataLoader[Any]):
 
 @dataclass(slots=True)
 class _Pass:
-    epoch: int
+    """An iteration: where it began, and the number of batches that it has handed out."""
+
+    began: State
     delivered: int = 0
 
 

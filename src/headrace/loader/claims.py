@@ -10,17 +10,12 @@ import numpy as np
 
 from headrace.convert.shared import shared_integers
 from headrace.model import FileList, Int64Array
-from headrace.plan import Lane, Piece, Reading, window_pieces
+from headrace.plan import DONE, Lane, Loose, Piece, Reading, window_pieces
 from headrace.stream import Cursor
 
 __all__ = ["DONE", "Claims", "Loose", "Takings", "Unit", "units_left"]
 
-DONE = -1
-"""in place of a row: all of a window was delivered"""
 _LANE, _WINDOW, _ROW, _TAKER, _PLACE = range(5)
-
-Loose = tuple[tuple[int, int, int], ...]
-"""lane, window and row of windows that are not behind the cursor of their lane, and yet begun"""
 
 
 @dataclass(frozen=True, slots=True)

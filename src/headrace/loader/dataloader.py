@@ -18,10 +18,11 @@ from headrace.loader.epoch import EpochPass
 from headrace.loader.in_step import InStep
 from headrace.loader.leaving import watched
 from headrace.loader.lightning import batch_is_held, epoch_of_fit
+from headrace.loader.planner import known_batches
 from headrace.loader.pool import WorkerPool
 from headrace.loader.rank_comparison import RankComparison
-from headrace.loader.state import State
 from headrace.loader.workers import WorkerOptions, out_of_order_option
+from headrace.plan import State
 
 if TYPE_CHECKING:
     from headrace.loader.dataset import TabularDataset
@@ -99,7 +100,27 @@ class StatefulLoader(DataLoader[Any]):
         self._compare_ranks()
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        """Return the number of batches of a whole epoch, also after a state was loaded.
+
+        Raises:
+            TypeError: Only reading them would tell.
+        """
+        start = self._start(self.dataset.epoch)
+        return known_batches(self.dataset.planner.batches_left(start))
+
+    @property
+    def remaining(self) -> int:
+        """Number of batches still to come in the running or resumed epoch, of this rank.
+
+        It is 0 after the last batch, and the length of the next epoch once the iteration has ended.
+
+        Raises:
+            TypeError: Only reading them would tell, as for ``len``.
+        """
+        running = self._pass
+        if running is None or running.epoch != self.dataset.epoch:
+            return known_batches(self.dataset.planner.batches_left(self._position()))
+        return known_batches(self._passes.planner.batches_left(self._began.after(running)))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; a state of another epoch is forgotten."""

@@ -33,15 +33,14 @@ from headrace.loader.bookmark import Bookmark
 from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Feed
-from headrace.loader.fingerprint import Fingerprint
+from headrace.loader.fingerprint import fingerprint_of
 from headrace.loader.iterator import DatasetIterator, readers_here
 from headrace.loader.order import Order, budget_bytes, order_of
 from headrace.loader.passes import Passes
 from headrace.loader.pipeline import Finish, Pipeline
-from headrace.loader.planner import Planner
+from headrace.loader.planner import Planner, known_batches
 from headrace.loader.rank_comparison import ComparedFiles
 from headrace.loader.ranks import Ranks, find_ranks, given_ranks
-from headrace.loader.state import State
 from headrace.loader.stats import Stats
 from headrace.model import DataFileInfo, Split
 from headrace.options import (
@@ -53,7 +52,7 @@ from headrace.options import (
     resolve,
     split_options,
 )
-from headrace.plan import LanePlan, decode_factor
+from headrace.plan import Fingerprint, LanePlan, State, decode_factor
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 
 __all__ = ["TabularDataset", "rows_of", "store_access"]
@@ -287,14 +286,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Batches of an epoch, of this rank; a TypeError when only reading them would tell."""
-        batches = self.planner.batches_left(self.planner.readers.start(self.epoch))
-        if batches is None:
-            raise TypeError(
-                "the number of batches is not known before they are read: rows are filtered, "
-                "deleted in their table, not counted in this format, or may be skipped "
-                '(on_error="skip"), or workers take them as they can (balance="adaptive")'
-            )
-        return batches
+        return known_batches(self.planner.batches_left(self.planner.readers.start(self.epoch)))
 
     def __repr__(self) -> str:
         rows = "?" if self.num_rows is None else f"{self.num_rows:,}"
@@ -354,7 +346,7 @@ class TabularDataset(IterableDataset[Any]):
         made = DatasetIterator(
             self.passes,
             self._bookmark,
-            partial(_fingerprint, self._found, self._order, self.planner),
+            partial(self._fingerprint_of, self._found, self._order, self.planner),
             readers=readers_here(self.planner),
             in_worker=in_worker,
         )
@@ -400,16 +392,16 @@ class TabularDataset(IterableDataset[Any]):
 
         Data may have versions, and sizes of chunks may have been chosen on another machine.
         """
-        described = Fingerprint.order_in(state)
+        described = Fingerprint.part_of(state, "order")
         if self._order.as_in(described) != self._order:
             self._adopted_order = described
             self._read_from(self._found)
 
     def _check_state_of(self, found: Discovered, state: Mapping[str, Any]) -> None:
         """Refuse a state that was not taken of this data, before anything is moved there."""
-        order = self._order_for(found).as_in(Fingerprint.order_in(state))
+        order = self._order_for(found).as_in(Fingerprint.part_of(state, "order"))
         planner = self.planner.over(found.files, order, counted=found.counted)
-        State.from_json(state, _fingerprint(found, order, planner))
+        State.from_json(state, fingerprint_of(found, order, planner))
 
     @property
     def passes(self) -> Passes:
@@ -420,8 +412,14 @@ class TabularDataset(IterableDataset[Any]):
     def fingerprint(self) -> Fingerprint:
         """What a state of this data set refers to; of many files it is made once."""
         if self._known_fingerprint is None:
-            self._known_fingerprint = _fingerprint(self._found, self._order, self.planner)
+            self._known_fingerprint = fingerprint_of(self._found, self._order, self.planner)
         return self._known_fingerprint
+
+    def _fingerprint_of(self, found: Discovered, order: Order, planner: Planner) -> Fingerprint:
+        """Return what a state of an iteration refers to, which began with the data of that time."""
+        if found is self._found and order is self._order:
+            return self.fingerprint
+        return fingerprint_of(found, order, planner)
 
     @property
     def compared_files(self) -> ComparedFiles:
@@ -484,18 +482,6 @@ def _kinds_of(found: Discovered) -> Kinds:
     """Return the kinds of columns that a backend has decoded; columns of files have none."""
     rows = found.reader.rows
     return rows.backend.kinds if isinstance(rows, BackendRows) else {}
-
-
-def _fingerprint(found: Discovered, order: Order, planner: Planner) -> Fingerprint:
-    return Fingerprint.of(
-        found.files,
-        found.roots,
-        filters=found.filter,
-        order=order.describe(),
-        seed=order.seed,
-        version=found.version,
-        splits_digest=planner.splits_digest,
-    )
 
 
 def _refuse_batches_of_batches(caller: FrameType) -> None:

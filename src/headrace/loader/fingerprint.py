@@ -1,114 +1,158 @@
-"""What a state refers to: data and options that must be the same when it is loaded."""
+"""Digests of the files that a state, or another rank, must find again.
+
+Files count by their paths below the roots, their sizes, and their etags or times of change. Local
+files may be copied, or downloaded again: a second digest has a tag of their content in place of the
+time. A tag is a hash of 16 samples of a file and of its footer, if it is Parquet, ORC or Arrow.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 
-from headrace.errors import StateMismatchError
+from headrace.formats.discovered import Discovered
+from headrace.loader.order import Order
+from headrace.loader.planner import Planner
 from headrace.model import FileList
+from headrace.plan import Fingerprint
 
-__all__ = ["Fingerprint"]
+__all__ = ["ContentDigest", "fingerprint_of", "paths_below"]
 
-_PARTS = ("files", "filters", "order", "seed", "version")
-"""those that a state lists, in order"""
+_SAMPLES = 16
+_SAMPLE_BYTES = 4 << 10
+_MANY_FILES = 10_000
+"""Number of files from which on only the head and the tail of each one is read."""
+_THREADS = 8
+_AT_ONCE = 256
+"""Number of files that a thread reads one after the other."""
+_FOOTERS = {b"PAR1": 8, b"PARE": 8, b"ROW1": 10}
+"""The last four bytes of formats that store the length of their footer, and how many bytes from the
+end of the file it is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """What a position is a position in."""
+def fingerprint_of(found: Discovered, order: Order, planner: Planner) -> Fingerprint:
+    """Return what a state of some data in some order refers to."""
+    files = found.files
+    paths = paths_below(files, found.roots)
+    digest = hashlib.sha256()
+    for path, size, etag in zip(paths, files.sizes.tolist(), files.etags, strict=True):
+        digest.update(f"{path}\0{size}\0{etag}\n".encode(errors="surrogateescape"))
+    if found.version is not None:  # of a file of a table there may be other rows left by now
+        digest.update(files.counts.tobytes())
+    # The text of a filter leaves out the middle of a long list.
+    keep = found.filter
+    filters = "" if keep is None else hashlib.sha256(pickle.dumps(keep)).hexdigest()[:8]
+    return Fingerprint(
+        digest.hexdigest()[:12],
+        filters,
+        order.describe(),
+        order.seed,
+        found.version,
+        ContentDigest(files, found.roots, local=found.reader.store.local and found.version is None),
+        planner.splits_digest,
+    )
 
-    files: str
-    filters: str
-    order: str
-    seed: int
-    version: tuple[int, int] | None
-    """of a table: its snapshot and schema"""
-    splits_digest: Callable[[int, int], str | None] = field(compare=False, repr=False)
-    """returns a digest of the splits that a strategy of the user's own makes for an epoch and a
-    number of lanes; None for the strategies of the library"""
 
-    @classmethod
-    def of(
-        cls,
-        files: FileList,
-        roots: Sequence[str],
-        *,
-        filters: object,
-        order: str,
-        seed: int,
-        version: tuple[int, int] | None = None,
-        splits_digest: Callable[[int, int], str | None],
-    ) -> Fingerprint:
-        """Files count by their path below the roots, size, and etag or time of change."""
+def paths_below(files: FileList, roots: Sequence[str]) -> list[str]:
+    """Return the paths below the roots; without roots, below what they have in common."""
+    paths = files.paths
+    if not roots and paths:
+        pairs = zip(min(paths), max(paths), strict=False)
+        common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        roots = [common.rpartition("/")[0]]
+    longest_first = sorted(roots, key=len, reverse=True)
+    if len(longest_first) == 1:  # the usual case, of maybe a million paths
+        return [path.removeprefix(longest_first[0]) for path in paths]
+    return [path.removeprefix(next(filter(path.startswith, longest_first), "")) for path in paths]
+
+
+class ContentDigest:
+    """A digest of the paths, sizes and content of local files, computed when it is first needed.
+
+    Args:
+        files: The files.
+        roots: The directories that hold them.
+        local: Whether they are files of this machine whose etags are times of change. Of others
+            there is no digest.
+    """
+
+    def __init__(self, files: FileList, roots: Sequence[str], *, local: bool) -> None:
+        self._files, self._roots = files, roots
+        self._local = local and None not in files.etags
+        self._known: str | None = None
+
+    def __call__(self) -> str | None:
+        """Return the digest; None if there is none."""
+        if self._known is None and self._local:
+            self._known = self._computed()
+        return self._known
+
+    def _computed(self) -> str:
+        files = self._files
+        sizes = files.sizes.tolist()
+        samples = 2 if len(files) > _MANY_FILES else _SAMPLES
+
+        def tags(start: int) -> list[bytes]:
+            part = slice(start, start + _AT_ONCE)
+            columns = (files.paths[part], sizes[part], files.etags[part])
+            return [_tag(*file, samples) for file in zip(*columns, strict=True)]
+
         digest = hashlib.sha256()
-        for path, size, etag in zip(files.paths, files.sizes.tolist(), files.etags, strict=True):
-            digest.update(f"{_below(path, roots)}\0{size}\0{etag}\n".encode())
-        if version is not None:  # of a file of a table there may be other rows left by now
-            digest.update(files.counts.tobytes())
-        # Not its text, which leaves out the middle of a long list.
-        known = "" if filters is None else hashlib.sha256(pickle.dumps(filters)).hexdigest()[:8]
-        return cls(digest.hexdigest()[:12], known, order, seed, version, splits_digest)
-
-    def as_list(self) -> list[Any]:
-        """The parts in their order."""
-        version = None if self.version is None else list(self.version)
-        return [self.files, self.filters, self.order, self.seed, version]
-
-    @staticmethod
-    def version_of(state: object) -> tuple[int, int] | None:
-        """The version of a table that a state was taken of, if it is one and says so."""
-        plan = state.get("plan") if isinstance(state, Mapping) else None
-        if not isinstance(plan, list | tuple) or len(plan) != len(_PARTS):
-            return None
-        version = plan[-1]
-        if not isinstance(version, list | tuple) or [type(one) for one in version] != [int, int]:
-            return None
-        return version[0], version[1]
-
-    @staticmethod
-    def order_in(state: object) -> object:
-        """Return the description of the order in a state, if it has one."""
-        plan = state.get("plan") if isinstance(state, Mapping) else None
-        if not isinstance(plan, list | tuple) or len(plan) != len(_PARTS):
-            return None
-        return plan[_PARTS.index("order")]
-
-    def check(self, other: object) -> None:
-        """Raise a StateMismatchError that says what is different."""
-        if not isinstance(other, list | tuple) or len(other) != len(_PARTS):
-            raise StateMismatchError(f"the state is damaged: plan is {other!r}")
-        meaning = {
-            "version": "the snapshots of the table, or its schemas,",
-            "files": "the files (their paths, sizes or times of change)",
-            "filters": "filters",
-            "order": "shuffle, split_bytes, split_rows, split_strategy, mix or interleave",
-            "seed": "shuffle_seed",
-        }
-        mine_by_name = dict(zip(_PARTS, self.as_list(), strict=True))
-        theirs_by_name = dict(zip(_PARTS, other, strict=True))
-        for name, what in meaning.items():
-            mine, theirs = mine_by_name[name], theirs_by_name[name]
-            if theirs != mine:
-                raise StateMismatchError(
-                    f"the state was taken with other data or options: {what} differ "
-                    f"({theirs!r} in the state, {mine!r} here)"
-                )
-
-    def check_splits(self, other: object, epoch: int, lanes: int) -> None:
-        """Raise a StateMismatchError if a strategy of the user's own makes other splits now."""
-        mine = self.splits_digest(epoch, lanes)
-        if mine != other:
-            raise StateMismatchError(
-                "the state was taken with other data or options: split_strategy made other splits "
-                f"for epoch {epoch} and {lanes} lanes ({other!r} in the state, {mine!r} here); it "
-                "must have the same parameters, and make the same splits whenever it is asked"
-            )
+        for path, size in zip(paths_below(files, self._roots), sizes, strict=True):
+            digest.update(f"{path}\0{size}\n".encode(errors="surrogateescape"))
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for some in threads.map(tags, range(0, len(files), _AT_ONCE)):
+                digest.update(b"".join(some))
+        return digest.hexdigest()[:12]
 
 
-def _below(path: str, roots: Sequence[str]) -> str:
-    inside = [root for root in roots if path.startswith(root)]
-    return path[len(max(inside, key=len, default="")) :]
+def _tag(path: str, size: int, etag: str | None, samples: int) -> bytes:
+    """Return a hash of samples and of the footer of a file.
+
+    A file that was changed since it was found gets one that no other file has: rows of it may have
+    been read before.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            if (found.st_size, f"{found.st_mtime_ns:x}") != (size, etag):
+                return hashlib.sha256(f"changed {path} {etag}".encode(errors="replace")).digest()
+            return hashlib.sha256(_sampled(descriptor, size, samples)).digest()
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return hashlib.sha256(f"unreadable {path} {etag}".encode(errors="replace")).digest()
+
+
+def _sampled(descriptor: int, size: int, samples: int) -> bytes:
+    if size <= samples * _SAMPLE_BYTES:
+        return os.pread(descriptor, size, 0)
+    last = size - _SAMPLE_BYTES
+    starts = [last * number // (samples - 1) for number in range(samples)]
+    parts = [os.pread(descriptor, _SAMPLE_BYTES, start) for start in starts]
+    footer = min(_footer_bytes(parts[-1]), size)
+    if footer > _SAMPLE_BYTES:
+        parts.append(os.pread(descriptor, footer, size - footer))
+    return b"".join(parts)
+
+
+def _footer_bytes(tail: bytes) -> int:
+    """Return how many bytes at the end of a file are its footer; 0 if it has none."""
+    stored = _FOOTERS.get(tail[-4:])
+    if stored is not None:
+        return int.from_bytes(tail[-stored : 4 - stored], "little") + stored
+    if tail[-4:-1] != b"ORC":
+        return 0
+    # The last byte is the length of the postscript, whose first field is the length of the footer.
+    postscript, length, shift = tail[-1 - tail[-1] : -1], 0, 0
+    for byte in postscript[1:]:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return length + len(postscript) + 1

@@ -9,11 +9,10 @@ from torch.utils.data import get_worker_info
 
 from headrace.convert.packing import Batch
 from headrace.loader.bookmark import Bookmark
-from headrace.loader.fingerprint import Fingerprint
 from headrace.loader.leaving import watched
 from headrace.loader.passes import Passes
-from headrace.loader.planner import Planner, Readers
-from headrace.loader.state import State
+from headrace.loader.planner import Planner
+from headrace.plan import Fingerprint, Readers, State
 
 __all__ = ["DatasetIterator", "readers_here"]
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 from headrace.convert import Block, Converter
 from headrace.loader.epoch import EpochPass, LaneFeed, LocalRun
 from headrace.loader.pipeline import Finish, Pipeline
-from headrace.loader.planner import Planner, Readers
-from headrace.loader.state import Place, State
+from headrace.loader.planner import Planner
 from headrace.loader.stats import Stats
 from headrace.loader.streams import Chosen, LaneStart
 from headrace.model import FileList
+from headrace.plan import Place, Readers, State
 from headrace.stream import Cursor, Run
 
 __all__ = ["Passes"]

@@ -17,20 +17,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
 from headrace.errors import OptionError, StateMismatchError
-from headrace.loader.claims import DONE, Loose
 from headrace.loader.order import Order
 from headrace.loader.ranks import Ranks
-from headrace.loader.state import END, Place, Share, Stage, State
 from headrace.model import FileList
 from headrace.plan import (
+    DONE,
+    END,
     EvenBatchesSplitStrategy,
     EvenPlan,
     LanePlan,
+    Loose,
+    Place,
+    Readers,
+    Share,
+    Stage,
+    State,
     batches_in,
     even_out,
     first_in_turn,
@@ -41,7 +47,7 @@ from headrace.plan import (
 )
 from headrace.stream import Cursor
 
-__all__ = ["Planner", "Readers", "Recount"]
+__all__ = ["Planner", "Recount", "known_batches"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,54 +66,6 @@ class Recount(Protocol):
     ) -> Mapping[tuple[int, int], int]:
         """Return the number of rows of some windows (lane, window) of the plan of a place."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """The ranks and workers that share the lanes.
-
-    Attributes:
-        rank: The rank of this process.
-        ranks: Number of ranks.
-        workers: Number of workers of each rank, at least 1.
-        batch_size: Number of rows in a batch.
-        lanes: Number of lanes, if the user has chosen it.
-        even: How the last batches are cut for these ranks; see ``Share``.
-        in_step: Whether all ranks have to take the same number of batches.
-        adaptive: Whether workers take windows of each other.
-    """
-
-    rank: int
-    ranks: int
-    workers: int
-    batch_size: int
-    lanes: int | None
-    even: str
-    in_step: bool
-    adaptive: bool = False
-
-    @property
-    def usual_lanes(self) -> int:
-        """Number of lanes of an epoch that is planned from its start."""
-        return self.lanes or self.ranks * self.workers
-
-    def start(self, epoch: int, lanes: int | None = None) -> State:
-        """Return the state before the first batch of an epoch."""
-        stage = self._stage(lanes or self.usual_lanes)
-        return State(epoch, (stage,), self.rank, adaptive=self.adaptive)
-
-    def rest(self, epoch: int, before: Sequence[Stage]) -> State:
-        """Return the state before the first batch of what earlier stages left of an epoch."""
-        stages = (*before, self._stage(self.usual_lanes))
-        return State(epoch, stages, self.rank, adaptive=self.adaptive)
-
-    def _stage(self, lanes: int) -> Stage:
-        return Stage(self.batch_size, lanes, (Share(0, self.ranks, self.even),))
-
-    def keeps(self, stage: Stage) -> bool:
-        """Return True if the lanes of a stage can be read as they are."""
-        fits = stage.lanes % (self.ranks * self.workers) == 0
-        return fits and stage.batch_size == self.batch_size and self.lanes in (None, stage.lanes)
 
 
 class Planner:
@@ -352,23 +310,12 @@ class Planner:
         Raises:
             StateMismatchError: The state is damaged, or says too little of other ranks.
         """
-        stage = state.stage
-        if not state.begun:
-            return readers.start(state.epoch, stage.lanes if readers.keeps(stage) else None)
-        state = self._checked(state)
-        together = len(set(state.steps)) == 1 and not state.adaptive
-        if readers.keeps(stage):
-            same = (stage.ranks, stage.shares[-1].even) == (readers.ranks, readers.even)
-            same = same and readers.adaptive == state.adaptive
-            if same and (together or readers.adaptive or not readers.in_step):
-                return self._of_rank(state, readers.rank, recount)
-            evenly = self._counted and self.dealt_evenly(state.stages)
-            if evenly and together and not readers.adaptive:
-                taken = stage.taken + state.steps[0] * stage.ranks
-                share = Share(taken, readers.ranks, readers.even)
-                shared = replace(stage, shares=(*stage.shares, share))
-                moved = State(state.epoch, (*state.stages[:-1], shared), readers.rank)
-                return self._counted_after(moved, readers.rank)
+        if state.begun:
+            state = self._checked(state)
+        evenly = self._counted and self.dealt_evenly(state.stages)
+        kept = readers.resume(state, evenly=evenly)
+        if kept is not None:
+            return self._with_cursors(kept, recount)
         return readers.rest(state.epoch, (*state.stages[:-1], self._ended(state, recount)))
 
     def _checked(self, state: State) -> State:
@@ -390,41 +337,30 @@ class Planner:
                     f"the state is damaged: lane {index} is at {cursor}, which is beyond its end"
                 )
 
-    def _of_rank(self, state: State, rank: int, recount: Recount) -> State:
-        """Return the state of one rank; if it is that of another, as far as that had come."""
-        if state.rank is None:
-            cursors = {lane: state.cursor(lane) for lane in state.lanes_of(rank)}
-            steps, turns = (state.steps[rank],), (state.turns[rank],)
-            loose = tuple(at for at in state.loose if at[0] in cursors)
-            return replace(state, rank=rank, steps=steps, turns=turns, cursors=cursors, loose=loose)
-        if state.rank == rank:
+    def _with_cursors(self, state: State, recount: Recount) -> State:
+        """Return the state of a rank with its cursors; they follow from its number of batches."""
+        if state.cursors or not state.begun:
             return state
-        if state.adaptive:
-            raise StateMismatchError(
-                f"the state is that of rank {state.rank}, and where workers take what they can "
-                '(balance="adaptive") it says nothing of others: give every rank its own state, or '
-                "all of them merge_states([...])"
-            )
-        other = replace(state, rank=rank)
         if self._counted:
-            return self._counted_after(other, rank)
+            return self._counted_after(state)
+        rank, steps = state.own_lanes.start, state.steps[0]
         logger.warning(
             "the state is of another rank and rows are not counted: reading %d batches again, "
             "without their columns, to find the place of rank %d; merge_states avoids this",
-            state.steps[0],
+            steps,
             rank,
         )
-        found, turn = recount.batches(state.place, state.lanes_of(rank), state.steps[0])
-        return replace(other, turns=(turn,), cursors=found)
+        found, turn = recount.batches(state.place, state.own_lanes, steps)
+        return replace(state, turns=(turn,), cursors=found)
 
-    def _counted_after(self, state: State, rank: int) -> State:
+    def _counted_after(self, state: State) -> State:
         """Return a state with the cursors of its rank, from the number of batches it took."""
         stage, steps, size = state.stage, state.steps[0], state.stage.batch_size
-        plan = self.plan_at(state.place).plan
-        lanes = {index: plan.lane(index) for index in state.lanes_of(rank)}
+        plan, rank = self.plan_at(state.place).plan, state.own_lanes.start
+        lanes = {index: plan.lane(index) for index in state.own_lanes}
         if self.dealt_evenly(state.stages):
             # Batch g of the stage is batch g // lanes of lane g % lanes.
-            total = stage.taken + steps * stage.ranks
+            total = state.taken
             batches = {index: max(-((index - total) // stage.lanes), 0) for index in lanes}
             following = total + (rank - total) % stage.ranks
             turn = following % stage.lanes // stage.ranks
@@ -466,7 +402,7 @@ class Planner:
         """Return how far the lanes of all ranks have come."""
         cursors: dict[int, Cursor] = {}
         for rank in range(state.stage.ranks):
-            cursors.update(self._of_rank(state, rank, recount).cursors)
+            cursors.update(self._with_cursors(state.of_rank(rank), recount).cursors)
         missing = set(range(state.stage.lanes)) - set(cursors)
         if missing:
             raise StateMismatchError(f"the state is damaged: nothing is known of lanes {missing}")
@@ -475,6 +411,17 @@ class Planner:
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send.
         return {**self.__dict__, "_dealt": None, "_shared": None, "_digests": {}}
+
+
+def known_batches(batches: int | None) -> int:
+    """Return a number of batches; raise a TypeError, as ``len`` does, if it is not known."""
+    if batches is None:
+        raise TypeError(
+            "the number of batches is not known before they are read: rows are filtered, "
+            "deleted in their table, not counted in this format, or may be skipped "
+            '(on_error="skip"), or workers take them as they can (balance="adaptive")'
+        )
+    return batches
 
 
 def _without_repeats(

@@ -13,9 +13,8 @@ from headrace.loader.claims import Claims, Unit, units_left
 from headrace.loader.epoch import EpochPass, LaneFeed
 from headrace.loader.pipeline import Pipeline
 from headrace.loader.row_cost import sent_cost
-from headrace.loader.state import State
 from headrace.loader.workers import Inbox, WorkerOptions, Workers
-from headrace.plan import LanePlan
+from headrace.plan import LanePlan, State
 
 if TYPE_CHECKING:
     from headrace.loader.dataset import TabularDataset

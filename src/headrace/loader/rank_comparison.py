@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from torch import distributed as dist
 
 from headrace.errors import RankMismatchError, WorkerError
 from headrace.loader.agreement import own_store
+from headrace.loader.fingerprint import paths_below
 from headrace.loader.ranks import Ranks, is_initialised
 from headrace.model import FileList
 
@@ -62,7 +63,9 @@ class ComparedFiles:
     def digest(self) -> list[Any]:
         """Return the number of files, and a digest of all of them."""
         files = self.files
-        made = hashlib.sha256("\0".join(self._paths()).encode(errors="replace"))
+        made = hashlib.sha256(
+            "\0".join(paths_below(self.files, self.roots)).encode(errors="replace")
+        )
         for column in (files.sizes, files.counts):
             made.update(np.ascontiguousarray(column, "<i8").data)
         if not self.local:
@@ -73,7 +76,12 @@ class ComparedFiles:
         """Return eight bytes for each file, of as many files as fit into a store."""
         files = self.files
         etags = [None] * len(files) if self.local else files.etags
-        columns = (self._paths(), files.sizes.tolist(), files.counts.tolist(), etags)
+        columns = (
+            paths_below(self.files, self.roots),
+            files.sizes.tolist(),
+            files.counts.tolist(),
+            etags,
+        )
         lines = ("\0".join(map(str, line)) for line in zip(*columns, strict=True))
         encoded = (line.encode(errors="replace") for line in islice(lines, _MOST_DIGESTS))
         return b"".join(hashlib.sha256(line).digest()[:8] for line in encoded)
@@ -88,20 +96,6 @@ class ComparedFiles:
         if not self.local and files.etags[index] is not None:
             counts.append(f"etag {files.etags[index]}")
         return f"{files.paths[index]} ({', '.join(counts)})"
-
-    def _paths(self) -> list[str]:
-        """Return the paths below the roots; without roots, below what they have in common."""
-        paths, roots = self.files.paths, self.roots
-        if not roots and paths:
-            pairs = zip(min(paths), max(paths), strict=False)
-            common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            roots = [common.rpartition("/")[0]]
-        longest_first = sorted(roots, key=len, reverse=True)
-        if len(longest_first) == 1:  # the usual case, of maybe a million paths
-            return [path.removeprefix(longest_first[0]) for path in paths]
-        return [
-            path.removeprefix(next(filter(path.startswith, longest_first), "")) for path in paths
-        ]
 
 
 class RankComparison:

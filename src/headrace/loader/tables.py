@@ -23,10 +23,8 @@ from headrace.formats.filters import to_expression
 from headrace.loader.agreement import Agreement
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, store_access
-from headrace.loader.fingerprint import Fingerprint
 from headrace.loader.order import chunk_bytes
 from headrace.loader.ranks import Ranks, is_initialised
-from headrace.loader.state import check_state
 from headrace.options import (
     DatasetOptions,
     IcebergOptions,
@@ -35,6 +33,7 @@ from headrace.options import (
     PaimonOptions,
     documented,
 )
+from headrace.plan import Fingerprint, check_state
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -130,12 +130,17 @@ class TarDataset(TabularDataset):
             sampler,
             workers=WorkerOptions.of(chosen, workers),
             fork_safe=dataset.fork_safe,
+            fingerprint=replace(
+                dataset.fingerprint, order=sampler.fingerprint.order, seed=sampler.seed
+            ),
             finish=dataset.finish,
             pin_memory=chosen["pin_memory"],
             comparison=RankComparison(
                 ranks,
                 dataset.compared_files,
-                lambda: {"batch_size, shuffle, drop_last or a bucket": sampler.state_dict()},
+                lambda: {
+                    "batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.as_list()
+                },
             ),
         )
         return loader, dataset

@@ -9,10 +9,23 @@ from headrace.plan.even import (
     first_in_turn,
     share_last_round,
 )
+from headrace.plan.fingerprint import Fingerprint
 from headrace.plan.lane import Grouping, Lane, Span
 from headrace.plan.lanes import LanePlan
 from headrace.plan.order import ROW_ORDER, permutation, taking_turns
 from headrace.plan.resize import plan_the_rest, windows_begun
+from headrace.plan.state import (
+    DONE,
+    END,
+    Loose,
+    Place,
+    Readers,
+    Share,
+    Stage,
+    State,
+    check_state,
+    merge_states,
+)
 from headrace.plan.strategies import (
     EvenBatchesSplitStrategy,
     RoundRobinSplitStrategy,
@@ -32,28 +45,39 @@ from headrace.plan.windows import (
 
 __all__ = [
     "BYTES",
+    "DONE",
+    "END",
     "ROWS",
     "ROW_ORDER",
     "WHOLE",
     "Chunks",
     "EvenBatchesSplitStrategy",
     "EvenPlan",
+    "Fingerprint",
     "Grouping",
     "Lane",
     "LanePlan",
+    "Loose",
     "Piece",
+    "Place",
+    "Readers",
     "Reading",
     "RoundRobinSplitStrategy",
     "RowCost",
+    "Share",
     "Span",
+    "Stage",
+    "State",
     "TargetSizeSplitStrategy",
     "batches_in",
+    "check_state",
     "cut_chunks",
     "decode_factor",
     "describe_strategy",
     "even_out",
     "first_in_turn",
     "lane_pieces",
+    "merge_states",
     "no_groups",
     "permutation",
     "plan_lanes",

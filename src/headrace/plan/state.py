@@ -1,35 +1,48 @@
-"""Where a loader stands: the cursors of its lanes, the plans they refer to, and their JSON.
+"""Where loaders and samplers stand: the cursors of their lanes, and how other readers go on.
 
 An epoch is read in one stage, unless the number of lanes or the size of batches changes on the way:
-then what is left is planned anew, as another stage. A cursor (window, row) says how far one lane of
-the last stage has come.
+then what is left is planned anew, as another stage. All ranks together take the batches of a stage
+in one global sequence. A cursor (window, row) says how far one lane of the last stage has come.
+
+``State.as_json`` writes a state and ``State.from_json`` reads it, if it belongs to the same data
+and order (``Fingerprint``). ``Readers.resume`` answers how a rank goes on from a state that any
+other readers may have saved. Loaders, samplers and batches of buckets all use these.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from headrace.access.state_checksum import (
-    CHECKSUM,
-    check_checksum,
-    check_names,
-    plain_state,
-    with_checksum,
-)
+import numpy as np
+
 from headrace.errors import StateMismatchError
-from headrace.loader.claims import DONE, Loose
-from headrace.loader.fingerprint import Fingerprint
-from headrace.stream import Cursor
+from headrace.plan.fingerprint import Fingerprint, same_data
+from headrace.plan.resize import Cursor
 
-__all__ = ["END", "Place", "Share", "Stage", "State", "check_state", "merge_states"]
+__all__ = [
+    "DONE",
+    "END",
+    "Loose",
+    "Place",
+    "Readers",
+    "Share",
+    "Stage",
+    "State",
+    "check_state",
+    "merge_states",
+]
 
-VERSION = 3
+VERSION = 4
 _EVEN = ("", "drop", "pad", "full")
 _ALL = -1
 """in place of a rank: the state is that of all of them"""
+_CHECKSUM = "checksum"
+"""the key of the checksum of all other items"""
 _NAMES = (
     "version",
     "epoch",
@@ -42,11 +55,15 @@ _NAMES = (
     "loose",
     "plan",
     "splits",
-    CHECKSUM,
+    _CHECKSUM,
 )
 """the keys of every state"""
 END = -1
 """in place of a window: behind the last, whichever that is"""
+DONE = -1
+"""in place of a row: all of a window was delivered"""
+Loose = tuple[tuple[int, int, int], ...]
+"""lane, window and row of windows that are not behind the cursor of their lane, and yet begun"""
 
 
 class Share(NamedTuple):
@@ -122,7 +139,8 @@ class State:
         rank: The rank; None if the state holds the lanes of all ranks.
         steps: Number of batches taken since the last share began, by this rank or by each.
         turns: Which of the lanes of this rank, or of each, is next.
-        cursors: How far the lanes have come that were begun.
+        cursors: How far the lanes have come that were begun. None are known yet of a rank that
+            goes on in place of others: they follow from the number of steps.
         loose: Windows beyond the cursors of their lanes that other workers took.
         adaptive: Whether workers take windows of each other; a lane then tells nothing of others.
     """
@@ -149,8 +167,18 @@ class State:
     @property
     def begun(self) -> bool:
         """Whether anything of the epoch was delivered."""
-        moved = any(map(any, self.cursors.values())) or any(self.steps)
+        moved = any(map(any, self.cursors.values())) or any(self.steps) or self.stage.taken > 0
         return moved or bool(self.loose) or len(self.stages) > 1
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the state tells that all ranks have taken the same number of batches."""
+        return len(set(self.steps)) == 1 and not self.adaptive
+
+    @property
+    def taken(self) -> int:
+        """Number of batches of the stage that all ranks have taken, if they are in step."""
+        return self.stage.taken + self.steps[0] * self.stage.ranks
 
     def lanes_of(self, rank: int) -> range:
         """Return the lanes of a rank."""
@@ -170,6 +198,29 @@ class State:
         cursors, loose = running.progress(self.own_lanes)
         steps = self.steps[0] + running.handed_over["batches"] + repeated
         return replace(self, steps=(steps,), turns=(running.turn,), cursors=cursors, loose=loose)
+
+    def of_rank(self, rank: int) -> State:
+        """Return the state of one of the ranks.
+
+        If it is that of another rank, both have taken as many batches, and no cursors are known.
+
+        Raises:
+            StateMismatchError: The state is of another rank, and tells nothing of this one.
+        """
+        if self.rank == rank:
+            return self
+        if self.rank is None:
+            cursors = {lane: self.cursor(lane) for lane in self.lanes_of(rank)}
+            steps, turns = (self.steps[rank],), (self.turns[rank],)
+            loose = tuple(at for at in self.loose if at[0] in cursors)
+            return replace(self, rank=rank, steps=steps, turns=turns, cursors=cursors, loose=loose)
+        if self.adaptive:
+            raise StateMismatchError(
+                f"the state is that of rank {self.rank}, and where workers take what they can "
+                '(balance="adaptive") it says nothing of others: give every rank its own state, or '
+                "all of them merge_states([...])"
+            )
+        return replace(self, rank=rank, cursors={})
 
     # --- as JSON
 
@@ -201,7 +252,7 @@ class State:
             "plan": fingerprint.as_list() if loaded is None else list(loaded["plan"]),
             "splits": self._splits(fingerprint) if loaded is None else loaded["splits"],
         }
-        return with_checksum(state)
+        return _with_checksum(state)
 
     def _splits(self, fingerprint: Fingerprint) -> str | None:
         """Return the digest of the user's own splits; None at the start of an epoch."""
@@ -218,12 +269,12 @@ class State:
         """
         plain = _plain_of_this_version(state)
         fingerprint.check(plain.get("plan"))
-        check_names(plain, _NAMES)
+        _check_names(plain)
         try:
             read = cls._read(plain)
         except (TypeError, ValueError) as error:
             raise StateMismatchError(f"the state is damaged: {error}") from error
-        check_checksum(plain, _NAMES)  # after what has more to say of a fault
+        _check_checksum(plain)  # after what has more to say of a fault
         if read.begun:
             fingerprint.check_splits(plain["splits"], read.epoch, read.stages[0].lanes)
         return read
@@ -259,6 +310,225 @@ class State:
         )
 
 
+# --- how others go on
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The ranks and workers that share the lanes.
+
+    Attributes:
+        rank: The rank of this process.
+        ranks: Number of ranks.
+        workers: Number of workers of each rank, at least 1.
+        batch_size: Number of rows in a batch.
+        lanes: Number of lanes, if the user has chosen it.
+        even: How the last batches are cut for these ranks; see ``Share``.
+        in_step: Whether all ranks have to take the same number of batches.
+        adaptive: Whether workers take windows of each other.
+        any_ranks: Whether any number of ranks can share the batches of a stage, as for samplers;
+            False where they have to divide its lanes.
+    """
+
+    rank: int
+    ranks: int
+    workers: int = 1
+    batch_size: int = 1
+    lanes: int | None = None
+    even: str = ""
+    in_step: bool = True
+    adaptive: bool = False
+    any_ranks: bool = False
+
+    @property
+    def usual_lanes(self) -> int:
+        """Number of lanes of an epoch that is planned from its start."""
+        return self.lanes or self.ranks * self.workers
+
+    def start(self, epoch: int, lanes: int | None = None) -> State:
+        """Return the state before the first batch of an epoch."""
+        stage = self._stage(lanes or self.usual_lanes)
+        return State(epoch, (stage,), self.rank, adaptive=self.adaptive)
+
+    def rest(self, epoch: int, before: Sequence[Stage]) -> State:
+        """Return the state before the first batch of what earlier stages left of an epoch."""
+        stages = (*before, self._stage(self.usual_lanes))
+        return State(epoch, stages, self.rank, adaptive=self.adaptive)
+
+    def _stage(self, lanes: int) -> Stage:
+        return Stage(self.batch_size, lanes, (Share(0, self.ranks, self.even),))
+
+    def resume(self, state: State, *, evenly: bool) -> State | None:
+        """Return where this rank goes on in the lanes of a state.
+
+        If ranks and workers are as they were, it goes on in its own lanes. Other ranks share the
+        global sequence of batches from the first one that was not taken. The cursors are empty
+        where they have to be computed from the number of batches.
+
+        Args:
+            state: A state that any readers may have saved.
+            evenly: Whether the global sequence of batches is known: lanes have equal numbers of
+                batches, to one.
+
+        Returns:
+            None if these readers cannot keep the lanes.
+
+        Raises:
+            StateMismatchError: The state tells nothing of this rank.
+        """
+        stage, keeps = state.stage, self._keeps(state.stage)
+        if not state.begun:
+            return self.start(state.epoch, stage.lanes if keeps and not self.any_ranks else None)
+        if not keeps:
+            return None
+        same = (stage.ranks, stage.shares[-1].even) == (self.ranks, self.even)
+        same = same and self.adaptive == state.adaptive
+        if same and (state.in_step or self.adaptive or not self.in_step):
+            return state.of_rank(self.rank)
+        if not evenly or not state.in_step or self.adaptive:
+            return None
+        shares = (*stage.shares, Share(state.taken, self.ranks, self.even))
+        lanes = self.ranks if self.any_ranks else stage.lanes
+        shared = replace(stage, shares=shares, lanes=lanes)
+        return State(state.epoch, (*state.stages[:-1], shared), self.rank)
+
+    def _keeps(self, stage: Stage) -> bool:
+        """Return True if the lanes of a stage can be read as they are."""
+        fits = self.any_ranks or stage.lanes % (self.ranks * self.workers) == 0
+        return fits and stage.batch_size == self.batch_size and self.lanes in (None, stage.lanes)
+
+
+def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join the states of all ranks, in any order, to one that a job of any size can load."""
+    if not states:
+        raise StateMismatchError("there are no states to merge")
+    states = [check_state(state) for state in states]
+    epoch = min(state["epoch"] for state in states)
+    first = next(state for state in states if state["epoch"] == epoch)
+    states = [_at_its_end(state, first) for state in states]
+    rank, *shares = first["ranks"]
+    ranks = shares[-1][1]
+    if len(states) == 1 and (ranks == 1 or rank == _ALL):
+        return dict(first)
+    same = ("epoch", "batch_size", "before")
+    splits = {state["splits"] for state in states} - {None}  # None: a rank has not begun
+    for state in states:
+        if (
+            state["ranks"][1:] != shares
+            or any(state[name] != first[name] for name in same)
+            or not same_data(state["plan"], first["plan"])
+            or len(splits) > 1
+        ):
+            raise StateMismatchError(
+                "states of different jobs, or of different moments of one, cannot be merged: "
+                f"{first!r} and {state!r}"
+            )
+    found = [state["ranks"][0] for state in states]
+    if sorted(found) != list(range(ranks)):
+        raise StateMismatchError(f"a state of each of {ranks} ranks is needed, not of {found}")
+    by_rank = [states[found.index(rank)] for rank in range(ranks)]
+    lanes: list[Any] = [None] * sum(len(state["lanes"]) for state in states)
+    for rank, state in enumerate(by_rank):
+        lanes[rank::ranks] = state["lanes"]
+    adaptive = any(state["loose"] is not None for state in by_rank)
+    loose = [window for state in by_rank for window in state["loose"] or ()]
+    merged = {
+        **first,
+        "loose": loose if adaptive else None,
+        "ranks": [_ALL, *shares],
+        "steps": [state["steps"] for state in by_rank],
+        "turn": [state["turn"] for state in by_rank],
+        "lanes": lanes,
+        "splits": next(iter(splits), None),
+    }
+    return _with_checksum(merged)
+
+
+def _at_its_end(state: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of a rank before the next epoch as one at the end of another rank's."""
+    begun = state["steps"] or any(map(any, state["lanes"]))
+    alone = other["ranks"][-1][1] == 1 or other["ranks"][0] == _ALL
+    if state["epoch"] != other["epoch"] + 1 or begun or alone:
+        return state
+    ranks = [state["ranks"][0], *other["ranks"][1:]]
+    if not same_data(state["plan"], other["plan"]):
+        return state
+    lanes = [[END, 0]] * len(other["lanes"])
+    # Another number of steps, whatever it is: the ranks are not in step.
+    return {**other, "ranks": ranks, "steps": other["steps"] + 1, "turn": 0, "lanes": lanes}
+
+
+# --- JSON: plain values, checked
+
+
+def check_state(state: object) -> dict[str, Any]:
+    """Return a state as JSON has it.
+
+    Raises:
+        StateMismatchError: It is no state of this version, or it was changed since it was taken.
+    """
+    plain = _plain_of_this_version(state)
+    _check_checksum(plain)
+    return plain
+
+
+def _plain_of_this_version(state: object) -> dict[str, Any]:
+    if not isinstance(state, Mapping):
+        raise StateMismatchError(f"not a state of this library: {type(state).__name__}")
+    plain = {name: _plain(state[name]) for name in _NAMES if name in state}
+    found = plain.get("version")
+    if found != VERSION:
+        raise StateMismatchError(
+            f"not a state of this library, or of another version of it: {found!r} "
+            f"where {VERSION!r} is expected"
+        )
+    return plain
+
+
+def _plain(value: object) -> Any:
+    """Return a value as JSON has it: checkpoints make lists of tuples, and numbers of numpy."""
+    if value is None or isinstance(value, bool | str | float):
+        return value
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        raise StateMismatchError(
+            f"the state is damaged: it holds {type(value).__name__}, which no state has"
+        ) from None
+
+
+def _with_checksum(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {**state, _CHECKSUM: _checksum(state)}
+
+
+def _check_names(state: Mapping[str, Any]) -> None:
+    missing = [name for name in _NAMES if name not in state]
+    if missing:
+        raise StateMismatchError(f"the state is damaged: it has no {', '.join(missing)}")
+
+
+def _check_checksum(state: Mapping[str, Any]) -> None:
+    """Raise a StateMismatchError unless a plain state has all names, and its checksum."""
+    _check_names(state)
+    if state[_CHECKSUM] != _checksum(state):
+        raise StateMismatchError(
+            "the state is damaged: its checksum is not that of its content, so something changed "
+            "it after it was taken; load it as state_dict or merge_states returned it, or go on "
+            "from an older one"
+        )
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    """Return the checksum of all items but the checksum."""
+    plain = {name: _plain(state[name]) for name in _NAMES if name != _CHECKSUM}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _stage_as_list(stage: Stage) -> list[Any]:
     """Return a stage that was given up, safe for JSON."""
     made: list[Any] = [
@@ -286,87 +556,6 @@ def _shares(value: object) -> tuple[Share, ...]:
             raise ValueError(f"{even!r} where one of {_EVEN} is expected")
         shares.append(Share(_count(taken), _count(ranks, 1), even))
     return tuple(shares)
-
-
-def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the states of all ranks, in any order, to one that a job of any size can load."""
-    if not states:
-        raise StateMismatchError("there are no states to merge")
-    states = [check_state(state) for state in states]
-    epoch = min(state["epoch"] for state in states)
-    first = next(state for state in states if state["epoch"] == epoch)
-    states = [_at_its_end(state, first) for state in states]
-    rank, *shares = first["ranks"]
-    ranks = shares[-1][1]
-    if len(states) == 1 and (ranks == 1 or rank == _ALL):
-        return dict(first)
-    same = ("epoch", "batch_size", "plan", "before")
-    splits = {state["splits"] for state in states} - {None}  # None: a rank has not begun
-    for state in states:
-        if (
-            state["ranks"][1:] != shares
-            or any(state[name] != first[name] for name in same)
-            or len(splits) > 1
-        ):
-            raise StateMismatchError(
-                "states of different jobs, or of different moments of one, cannot be merged: "
-                f"{first!r} and {state!r}"
-            )
-    found = [state["ranks"][0] for state in states]
-    if sorted(found) != list(range(ranks)):
-        raise StateMismatchError(f"a state of each of {ranks} ranks is needed, not of {found}")
-    by_rank = [state for _, state in sorted(zip(found, states, strict=True), key=itemgetter(0))]
-    lanes: list[Any] = [None] * sum(len(state["lanes"]) for state in states)
-    for rank, state in enumerate(by_rank):
-        lanes[rank::ranks] = state["lanes"]
-    adaptive = any(state["loose"] is not None for state in by_rank)
-    loose = [window for state in by_rank for window in state["loose"] or ()]
-    merged = {
-        **first,
-        "loose": loose if adaptive else None,
-        "ranks": [_ALL, *shares],
-        "steps": [state["steps"] for state in by_rank],
-        "turn": [state["turn"] for state in by_rank],
-        "lanes": lanes,
-        "splits": next(iter(splits), None),
-    }
-    return with_checksum(merged)
-
-
-def _at_its_end(state: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A rank that stands before the next epoch has ended the one that another is still in."""
-    begun = state["steps"] or any(map(any, state["lanes"]))
-    alone = other["ranks"][-1][1] == 1 or other["ranks"][0] == _ALL
-    if state["epoch"] != other["epoch"] + 1 or begun or alone:
-        return state
-    ranks = [state["ranks"][0], *other["ranks"][1:]]
-    if state["plan"] != other["plan"]:
-        return state
-    lanes = [[END, 0]] * len(other["lanes"])
-    # Another number of steps, whatever it is: the ranks are not in step.
-    return {**other, "ranks": ranks, "steps": other["steps"] + 1, "turn": 0, "lanes": lanes}
-
-
-def check_state(state: object) -> dict[str, Any]:
-    """Return a state as JSON has it.
-
-    Raises:
-        StateMismatchError: It is no state of this version, or it was changed since it was taken.
-    """
-    plain = _plain_of_this_version(state)
-    check_checksum(plain, _NAMES)
-    return plain
-
-
-def _plain_of_this_version(state: object) -> dict[str, Any]:
-    plain = plain_state(state, _NAMES)
-    found = plain.get("version")
-    if found != VERSION:
-        raise StateMismatchError(
-            f"not a state of this library, or of another version of it: {found!r} "
-            f"where {VERSION!r} is expected"
-        )
-    return plain
 
 
 def _count(value: object, least: int = 0) -> int:
