@@ -83,14 +83,6 @@ def test_a_state_of_other_files_says_so(tmp_path: Path) -> None:
         make(directory).load_state_dict(state)
 
 
-def test_a_file_that_was_written_again_is_another_file(tmp_path: Path) -> None:
-    directory = write_parquet(tmp_path / "data")
-    state = saved(make(directory))
-    write_parquet(directory)
-    with pytest.raises(StateMismatchError, match="files"):
-        make(directory).load_state_dict(state)
-
-
 def test_what_does_not_change_the_order_may_differ(data: Path, state: dict[str, Any]) -> None:
     rest = [row for batch in make(data) for row in batch["id"].tolist()][100:]
     loader = make(data, columns=["id"], prefetch_bytes="1MiB", output_format="numpy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace import (
     StateMismatchError,
     TarDataset,
     WorkerError,
+    merge_states,
 )
 from headrace.archives.tar.arrow_index import write_arrow_indexes
 from headrace.archives.tar.scanning import scan_tar
@@ -111,6 +113,66 @@ def test_a_state_at_any_batch(folder: Path, workers: int) -> None:
         assert other.state_dict() == state
         assert keys_of(other) == whole[taken:]
         del batches  # it was left: the epoch begins again
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_lengths_of_epochs_and_of_what_is_left(folder: Path, workers: int) -> None:
+    loader = loaded(folder, num_workers=workers)
+    length = len(loader)
+    for _ in range(2):
+        assert loader.remaining == length
+        for taken, _ in enumerate(loader, 1):
+            assert (len(loader), loader.remaining) == (length, length - taken)
+            if taken == 5:
+                state = loader.state_dict()
+    other = loaded(folder, num_workers=workers)
+    other.load_state_dict(state)
+    assert (len(other), other.remaining) == (length, length - 5)
+    assert len(keys_of(other)) == length - 5
+    assert (len(other), other.remaining) == (length, length)
+    other.load_state_dict(state)
+    next(iter(other))
+    running = iter(other)  # the epoch from its start: a state counts once
+    assert (other.remaining, other.state_dict()["steps"]) == (length, 0)
+    next(running)
+    assert other.remaining == length - 1
+
+
+def test_states_belong_to_the_files(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    loader = loaded(folder)
+    running = iter(loader)
+    next(running)
+    state, rest = loader.state_dict(), keys_of(running)
+    for path in copy.glob("*.tar"):
+        path.touch()
+    for path in copy.glob("*.idx.arrow"):
+        path.touch()
+    other = loaded(copy)
+    other.load_state_dict(state)
+    assert keys_of(other) == rest
+    path = max(copy.glob("*.tar"))
+    content = path.read_bytes()
+    place = content.index(b"IDAT") + 8
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    for index in copy.glob("*.idx.arrow"):
+        index.touch()
+    with pytest.raises(StateMismatchError, match="files"):
+        loaded(copy).load_state_dict(state)
+
+
+def test_states_of_ranks_are_merged(folder: Path) -> None:
+    ranks = [loaded(folder, rank=rank, world_size=2) for rank in range(2)]
+    seen = [
+        key
+        for one in ranks
+        for _, batch in zip(range(3), one, strict=False)
+        for key in keys_of([batch])[0]
+    ]
+    merged = merge_states([one.state_dict() for one in ranks])
+    alone = loaded(folder)
+    alone.load_state_dict(json.loads(json.dumps(merged)))
+    assert sorted(seen + flat(keys_of(alone))) == list(range(ROWS))
 
 
 def test_the_end_of_an_epoch_is_the_start_of_the_next(folder: Path) -> None:
