@@ -1,4 +1,4 @@
-"""Passes over a data set that are read in this process: for the user, or only to count."""
+"""Passes over a dataset that are read in this process, for the user or only to count rows."""
 
 from __future__ import annotations
 
@@ -25,17 +25,24 @@ __all__ = ["Passes"]
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What is needed to read a data set here, and to know from reading what no plan knows."""
+    """Reads a dataset in this process, and counts by reading where no plan knows the rows.
+
+    Attributes:
+        planner: The plans of its epochs.
+        pipeline: Turns the chunks of a plan into batches.
+        files: The files.
+        finish: The user's functions, which are applied to each batch.
+        counters: Statistics of what is handed out.
+    """
 
     planner: Planner
     pipeline: Pipeline
     files: FileList
     finish: Finish | None
     counters: Stats
-    """of what is handed out"""
 
     def begin(self, state: State, pipeline: Pipeline) -> EpochPass:
-        """A pass from a position on; what it hands out is counted."""
+        """Return a pass that begins at a state; what it hands out is counted."""
         starts, epoch, turn = self._starts(state), state.epoch, state.turns[0]
         return self._over(starts, epoch, pipeline, self.counters, finish=self.finish, turn=turn)
 
@@ -56,11 +63,11 @@ class Passes:
         return None
 
     def resume(self, state: State, readers: Readers) -> State:
-        """Return where readers go on from a state; may have to read for it."""
+        """Return where readers go on from a state; rows may have to be read for it."""
         return self.planner.resume(state, readers, self)
 
     def has_ended(self, state: State, running: EpochPass) -> bool:
-        """Whether no batch is left, which may have to be read on for."""
+        """Return True if no batch is left; the pass may have to read on to know."""
         left = self.planner.batches_left(state)
         if left is not None:
             return left == 0
@@ -69,7 +76,7 @@ class Passes:
         return running.is_over()
 
     def _anything_behind(self, state: State) -> bool:
-        """Whether a batch is left where a pass was broken off and cannot be asked any more."""
+        """Return True if a batch is left behind a pass that was stopped."""
         passing = self._counting(self._starts(state), state.place)
         with closing(iter(passing)) as batches:
             return next(batches, None) is not None
@@ -113,7 +120,7 @@ class Passes:
 
     @property
     def _counting_pipeline(self) -> Pipeline:
-        """The pipeline without columns.
+        """The pipeline, without columns.
 
         Where broken chunks are skipped it decodes all columns, so that it skips the same ones.
         """
