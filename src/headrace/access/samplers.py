@@ -26,15 +26,13 @@ __all__ = ["GlobalShuffleSampler", "ShardShuffleSampler"]
 class ShuffleSampler(ResumableSampler[int]):
     """Every row once an epoch, in an order that all ranks share."""
 
-    def __new__(
-        cls, source: Any = None, seed: int = 0, rank: int = 0, world_size: int = 1, **options: Any
-    ) -> Self:
+    def __new__(cls, *args: Any, **options: Any) -> Self:
         """Make a DistributedSampler of a sampler of several ranks.
 
         Lightning replaces the sampler of any other class by one that shares out its samples.
         """
-        several = world_size != 1 and _DISTRIBUTED.get(cls)
-        return super().__new__(several or cls)
+        world_size = args[3] if len(args) > 3 else options.get("world_size", 1)
+        return super().__new__(cls if world_size == 1 else _DISTRIBUTED.get(cls, cls))
 
     def __init__(
         self, n: int, seed: int, rank: int, world_size: int, epoch: int, even: str | bool

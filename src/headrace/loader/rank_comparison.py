@@ -1,4 +1,4 @@
-"""Ranks compare what they are about to read: rows are shared out right only if all see the same.
+"""Compares what ranks are about to read: rows are shared out right only if all see the same.
 
 Each rank lists files and plans by itself. If one of them sees other files, because a network file
 system shows an old listing or a copy is not complete, ranks take different numbers of steps, and
@@ -34,7 +34,7 @@ __all__ = ["ComparedFiles", "RankComparison"]
 logger = logging.getLogger(__name__)
 
 Values = Sequence[tuple[Any, Sequence[int]]]
-"""values of one thing that differ between ranks, and which ranks have each"""
+"""the values of one thing that differs between ranks, and the ranks that have each"""
 
 _FILES, _FILTERS = "files", "filters"
 _SILENT_S = 10.0
@@ -87,7 +87,7 @@ class ComparedFiles:
         return b"".join(hashlib.sha256(line).digest()[:8] for line in encoded)
 
     def describe(self, index: int) -> str:
-        """Return a file in words."""
+        """Return a file in words, for an error."""
         files = self.files
         if index >= len(files):
             return "no file (there are fewer)"
@@ -105,7 +105,7 @@ class RankComparison:
     ``check`` waits until all have made theirs. Without a process group nothing is compared.
 
     Args:
-        ranks: This rank, and who the others are.
+        ranks: This rank, and the others.
         files: The files that this rank has found.
         parts: What else must be the same on all ranks, as JSON, by what to call it in an error.
             A difference in "filters" is only logged: the same filter may be written in many ways.
@@ -143,7 +143,9 @@ class RankComparison:
         differences = json.loads(self._asking(self._result))
         filters = differences.pop(_FILTERS, None)
         if filters is not None and self._ranks.rank == 0:
-            logger.warning("the filters of %s are written in other ways, or differ", _who(filters))
+            logger.warning(
+                "the filters of %s are written in other ways, or differ", _named(filters)
+            )
         if differences:
             message = self._asking(partial(self._describe, differences))
             self._wait_until_all_know()
@@ -176,7 +178,7 @@ class RankComparison:
     def _wait_for(self, key: str, timeout_s: float) -> bytes | None:
         """Return what another rank stores under a key; None if it does not in time.
 
-        It looks again and again, for a wait inside of torch cannot be interrupted.
+        It polls the store, because a wait inside of torch cannot be interrupted.
         """
         began, pause, silent = time.monotonic(), 0.001, key == "result"
         while not self._store.check([key]):
@@ -204,7 +206,7 @@ class RankComparison:
         name, values = next(iter(differences.items()))
         return (
             f"ranks would lose rows and read others twice: {name} is not the same on "
-            f"{_who(values)}; give every rank the same options, and make loaders in the same "
+            f"{_named(values)}; give every rank the same options, and make loaders in the same "
             "order on all of them"
         )
 
@@ -219,7 +221,7 @@ class RankComparison:
             if first and second:
                 place, name = json.loads(first)
                 found = f"{place} is {name} on {_listed(one)}, and {json.loads(second)[1]} on"
-        more = f", and others still on {_who(values[2:])}" if len(values) > 2 else ""
+        more = f", and others still on {_named(values[2:])}" if len(values) > 2 else ""
         return (
             "ranks would lose rows and read others twice, for they do not see the same files: "
             f"{found} {_listed(other)}{more}. Wait until all machines "
@@ -228,7 +230,7 @@ class RankComparison:
         )
 
     def _name_first(self, *pair: int) -> bool:
-        """Tell which file is the first that two ranks have not in common, if this is one of them.
+        """Store the first file that two ranks do not have in common, if this is one of them.
 
         Returns:
             False if the other one does not answer.
@@ -281,7 +283,7 @@ def _differences(found: Sequence[Mapping[str, Any]]) -> dict[str, Values]:
     return differences
 
 
-def _who(values: Values) -> str:
+def _named(values: Values) -> str:
     return " and ".join(_listed(ranks) for _, ranks in values)
 
 

@@ -1,4 +1,4 @@
-"""Batches of buckets: which there are, in which order, and how ranks share them in step."""
+"""The batches of buckets, their order in an epoch, and how ranks share them in step."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class BatchPart:
     """A batch of an epoch, or a part of one."""
 
     place: int
-    """of the batch in the order of the epoch"""
+    """place of the batch in the order of the epoch"""
     start: int
-    """of its samples, the first that is in this part"""
+    """number of samples of the batch before this part"""
     length: int
+    """number of samples"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +38,9 @@ class BucketOrder:
     """
 
     counts: Int64Array
-    """samples of each bucket"""
+    """number of samples of each bucket"""
     sizes: Int64Array
-    """of the batches of each bucket; the last one may be smaller"""
+    """size of the batches of each bucket; the last one may be smaller"""
     seed: int
     shuffle: bool
     drop_last: bool
@@ -51,7 +52,7 @@ class BucketOrder:
 
     @computed_once
     def num_batches(self) -> int:
-        """Of an epoch."""
+        """Number of batches of an epoch."""
         return int(self._batch_ends[-1]) if len(self._batch_ends) else 0
 
     @computed_once
@@ -59,7 +60,7 @@ class BucketOrder:
         return np.cumsum(self.counts) - self.counts
 
     def batches(self, places: Int64Array, epoch: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """The buckets of the batches at these places, where in them they begin, and their sizes."""
+        """Return the bucket of each batch at these places, where it begins there, and its size."""
         numbers = places
         if self.shuffle and len(places):
             numbers = _permutation(self.num_batches, self.seed, epoch, 0).at(places)
@@ -72,8 +73,9 @@ class BucketOrder:
     def samples(
         self, buckets: Int64Array, starts: Int64Array, lengths: Int64Array, epoch: int
     ) -> Int64Array:
-        """What is in these parts of buckets, one after the other: places in the list of all
-        samples, in which those of each bucket follow each other.
+        """Return the samples of some parts of buckets, one after the other.
+
+        They are places in the list of all samples, in which those of a bucket follow each other.
         """
         ends = np.cumsum(lengths)
         within = np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
@@ -91,7 +93,7 @@ class BucketOrder:
 
 @lru_cache(maxsize=256)
 def _permutation(count: int, seed: int, epoch: int, part: int) -> IndexPermutation:
-    """Kept for what they hold: keys, or a table of at most 32 KiB."""
+    """Return a permutation, kept because it holds keys or a table of at most 32 KiB."""
     return IndexPermutation(count, seed, epoch, part)
 
 
@@ -117,11 +119,11 @@ class Deal:
 
     @property
     def repeated(self) -> int:
-        """How many samples come twice, for batches cannot be cut into as many as ranks need."""
+        """Number of samples that come twice, if there are fewer samples than ranks need batches."""
         return self._repeated if self._last else 0
 
     def parts(self, start: int, stop: int, rank: int) -> list[BatchPart]:
-        """What a rank takes at these steps."""
+        """Return what a rank takes at these steps."""
         whole = min(stop, self.whole_steps)
         places = (
             self.first + np.arange(start, max(whole, start), dtype=np.int64) * self.ranks + rank
@@ -131,7 +133,7 @@ class Deal:
         return found + [self._last[step - self.whole_steps][rank] for step in late]
 
     def after(self, steps: int) -> tuple[int, int]:
-        """The place behind so many steps: a batch, and how much of it is taken."""
+        """Return the place behind so many steps: a batch, and how much of it is taken."""
         if steps >= self.steps:
             return self.order.num_batches, 0
         if steps <= self.whole_steps:
@@ -164,7 +166,7 @@ class Deal:
         self._last.append([cut[rank % len(cut)] for rank in range(self.ranks)])
 
     def _uneven_steps(self, left: int, missing: int) -> tuple[int, int]:
-        """The fewest last steps whose batches can be cut so often, and how often at the most."""
+        """Return the fewest last steps whose batches can be cut so often, and how often at most."""
         looked = _LOOKED_BACK
         while True:
             begin = self.order.num_batches - min(looked, left)
@@ -185,8 +187,9 @@ class Deal:
 def _taken(
     parts: list[BatchPart], budget: int, count: int
 ) -> tuple[list[BatchPart], list[BatchPart]]:
-    """So many parts from the front, as large as they may be if they are to hold no more than
-    ``budget`` samples; and what is left.
+    """Take ``count`` parts from the front, of ``budget`` samples at most; return them and the rest.
+
+    They are as large as they may be.
     """
     taken, left = [], parts[::-1]
     for others in range(count - 1, -1, -1):
@@ -200,7 +203,7 @@ def _taken(
 
 
 def _halved(parts: list[BatchPart], count: int) -> list[BatchPart]:
-    """The same samples in so many parts, the largest of which are cut most often."""
+    """Return the same samples in ``count`` parts; the largest ones are cut most often."""
     times = [1] * len(parts)
     heap = [(-float(part.length), number) for number, part in enumerate(parts)]
     heapq.heapify(heap)

@@ -1,4 +1,4 @@
-"""What says which samples are in which bucket."""
+"""The samples of each bucket, from aspect buckets or from a list."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Buckets:
     """Samples by bucket."""
 
     keys: Sequence[Any]
-    """what each bucket is called; of several shapes maybe the same"""
+    """name of each bucket; several shapes may have the same"""
     starts: Int64Array
     """where in ``samples`` each bucket begins, and the last ends"""
     samples: Int64Array
@@ -34,7 +34,7 @@ class Buckets:
 
 
 def buckets_of(source: Any, unknown: str) -> Buckets:
-    """The buckets of whatever knows them; ``unknown`` says what becomes of samples of none."""
+    """Return the buckets of a source; ``unknown`` is what to do with samples without a shape."""
     if unknown not in ("raise", "skip"):
         raise OptionError(f'unknown must be "raise" or "skip", not {unknown!r}')
     if isinstance(source, RowDataset):
