@@ -128,9 +128,8 @@ def _all_groups(files: FileList, indices: Int64Array) -> tuple[Int64Array, RowGr
     size = np.concatenate([files.groups.size_bytes, np.maximum(files.sizes[lone], 0)])
     order = np.argsort(owner, kind="stable")
     order = order[rows[order] > 0]
-    of_no_concern = np.zeros(len(order), bool)
-    groups = RowGroups(start[order], rows[order], size[order], of_no_concern, of_no_concern)
-    return owner[order], groups
+    unproven = np.zeros(len(order), bool)
+    return owner[order], RowGroups(start[order], rows[order], size[order], unproven)
 
 
 def _pack(first: Int64Array, size_bytes: Int64Array, split_bytes: int) -> Int64Array:

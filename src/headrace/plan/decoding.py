@@ -16,8 +16,6 @@ def decode_factor(files: FileList, chunks: Chunks) -> float:
     grouped = np.maximum(files.group_bounds[:, 1], 0)
     if not len(rows) or not grouped.sum() or len(files.groups) != grouped.sum():
         return 1.0
-    if files.groups.divisible.all():
-        return 1.0
     owner = np.repeat(np.arange(len(files)), grouped)
     # Every file gets a range of positions of its own, wide enough for its last row.
     ends = files.groups.start + files.groups.rows
