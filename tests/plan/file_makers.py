@@ -12,13 +12,7 @@ from headrace.model import DataFileInfo, FileSplit, RowGroups
 Row = tuple[str, int]
 
 
-def grouped(
-    path: str,
-    rows: list[int],
-    size_bytes: list[int],
-    keep: Any = None,
-    *,
-) -> DataFileInfo:
+def grouped(path: str, rows: list[int], size_bytes: list[int], keep: Any = None) -> DataFileInfo:
     """A file with row groups, of which only those in ``keep`` survived a filter."""
     groups = RowGroups.of(rows, size_bytes)
     kept = groups if keep is None else groups.keep(keep)

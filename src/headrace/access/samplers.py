@@ -14,7 +14,7 @@ from headrace.access.rows.dataset import RowDataset
 from headrace.access.sampling import OneOfRanks, ShuffleSampler
 from headrace.errors import OptionError, StateMismatchError
 from headrace.model import Int64Array
-from headrace.plan.feistel import IndexPermutation
+from headrace.plan.permutations import IndexPermutation
 
 __all__ = ["GlobalShuffleSampler", "ShardShuffleSampler"]
 

@@ -91,7 +91,6 @@ class Pipeline:
             self.counted,
             self.block_bytes,
             row_cost(self.reader.read_schema, self.converter.kinds),
-            self.batch_size,
             by_columns=not self.reader.store.local,  # larger jobs have fewer requests
             groups_of=self._groups_of if self.reader.store.local else no_groups,
         )
