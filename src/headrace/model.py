@@ -93,8 +93,6 @@ class RowGroups:
     """uncompressed bytes of each group, all columns"""
     settled: npt.NDArray[np.bool_]
     """whether statistics prove that the filter keeps every row of the group"""
-    divisible: npt.NDArray[np.bool_]
-    """whether some rows of the group can be read without the others"""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -107,26 +105,17 @@ class RowGroups:
     __hash__ = None  # type: ignore[assignment]
 
     @classmethod
-    def of(
-        cls, rows: Iterable[int], size_bytes: Iterable[int], *, divisible: bool = False
-    ) -> RowGroups:
+    def of(cls, rows: Iterable[int], size_bytes: Iterable[int]) -> RowGroups:
         """Groups that follow each other from row 0."""
         counts = np.fromiter(rows, np.int64)
         sizes = np.fromiter(size_bytes, np.int64)
-        starts, none = np.cumsum(counts) - counts, np.zeros(len(counts), bool)
-        return cls(starts, counts, sizes, none, np.full(len(counts), divisible))
+        return cls(np.cumsum(counts) - counts, counts, sizes, np.zeros(len(counts), bool))
 
     def keep(self, groups: Sequence[int], settled: Collection[int] = ()) -> RowGroups:
         """Only the groups with these indices, some of which have no rows that a filter drops."""
         index = np.asarray(groups, np.int64)
         proven = np.fromiter((group in settled for group in groups), bool, len(groups))
-        return RowGroups(
-            self.start[index],
-            self.rows[index],
-            self.size_bytes[index],
-            proven,
-            self.divisible[index],
-        )
+        return RowGroups(self.start[index], self.rows[index], self.size_bytes[index], proven)
 
 
 @dataclass(frozen=True, slots=True)

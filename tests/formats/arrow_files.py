@@ -71,12 +71,6 @@ def look(path: Path) -> DataFileInfo:
     return DataFileInfo(str(path), status.size, facts.record_count, facts.row_groups, status.etag)
 
 
-def is_divisible(path: Path) -> bool:
-    groups = look(path).row_groups
-    assert groups is not None
-    return bool(len(groups) and groups.divisible.all())
-
-
 def tables(
     file: DataFileInfo, schema: pa.Schema, rows: RowRange | None = None, block_bytes: int = 1 << 24
 ) -> list[pa.Table]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from arrow_files import COLUMNS, is_divisible, look, rows_of, tables, write
+from arrow_files import COLUMNS, look, rows_of, tables, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +32,6 @@ def test_any_rows_of_any_columns(
     whole = rows_of(sum(lengths), names)
     write(path, whole, lengths, **data.draw(st.sampled_from([{}, {"use_legacy_format": True}])))
     file = look(path)
-    assert is_divisible(path) == bool(lengths)
     if data.draw(st.booleans()):  # nothing is kept of what was looked at, or known of it
         file = DataFileInfo(file.path, file.file_size, 0 if not lengths else sum(lengths))
     wanted = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
@@ -58,8 +57,7 @@ def _width(type_: pa.DataType) -> int:
     return type_.bit_width // 8
 
 
-def test_which_files_can_be_cut_anywhere(tmp_path: Path) -> None:
-    """All others are read batch by batch, and all of them are read."""
+def test_columns_of_other_types_beside_fixed_ones(tmp_path: Path) -> None:
     numbers = rows_of(100, ["long", "vector"])
     others: dict[str, pa.Array] = {
         "text": pa.array(map(str, range(100))),
@@ -73,16 +71,12 @@ def test_which_files_can_be_cut_anywhere(tmp_path: Path) -> None:
         "nothing": pa.nulls(100),
     }
     write(tmp_path / "a.arrow", numbers, [60, 40])
-    assert is_divisible(tmp_path / "a.arrow")
     for name, column in others.items():
         mixed = numbers.append_column(name, column)
         path = tmp_path / f"{name}.arrow"
         write(path, mixed, [60, 40])
-        assert not is_divisible(path), name
         found = pa.concat_tables(tables(look(path), mixed.schema, RowRange(30, 50)))
         assert found.equals(mixed.slice(30, 50)), name
-    write(tmp_path / "b.arrow", numbers, [60, 40], compression="zstd")
-    assert not is_divisible(tmp_path / "b.arrow")
 
 
 def test_many_columns_in_many_batches(tmp_path: Path) -> None:
@@ -147,7 +141,7 @@ def test_a_file_with_other_rows_than_planned(tmp_path: Path) -> None:
     whole = rows_of(100, ["long"])
     write(tmp_path / "a.arrow", whole, [60, 40])
     file = look(tmp_path / "a.arrow")
-    planned = RowGroups.of([50, 50], [400, 400], divisible=True)
+    planned = RowGroups.of([50, 50], [400, 400])
     other = DataFileInfo(file.path, file.file_size, 100, planned, file.etag)
     with pytest.raises(ReadError, match="record batch 0 has 60 rows and not 50"):
         tables(other, whole.schema)
@@ -176,7 +170,6 @@ def test_a_pyarrow_that_does_not_tell_the_descriptor(
     monkeypatch.setattr(ipc_layout, "_descriptor", lambda source: None)
     whole = rows_of(50, ["long"])
     write(tmp_path / "a.arrow", whole, [20, 30])
-    assert not is_divisible(tmp_path / "a.arrow")
     found = tables(look(tmp_path / "a.arrow"), whole.schema, RowRange(10, 30))
     assert pa.concat_tables(found).equals(whole.slice(10, 30))
 

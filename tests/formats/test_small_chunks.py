@@ -73,12 +73,6 @@ def test_the_factor_counts_whole_groups() -> None:
     assert factor(150) == pytest.approx((200 + 200 + 50 + 100 + 100) / 550)
 
 
-def test_rows_that_are_read_alone_cost_nothing_more() -> None:
-    groups = RowGroups.of([100, 100], [1, 1], divisible=True)
-    files = FileList([DataFileInfo("a", 1, 200, groups)])
-    assert decode_factor(files, cut_chunks(files, split_bytes=1, split_rows=10)) == 1.0
-
-
 def test_a_cache_makes_a_value_once_and_stays_within_its_limit() -> None:
     cache: BoundedCache[bytes] = BoundedCache(len)
     made: list[int] = []

@@ -12,16 +12,9 @@ from headrace.model import DataFileInfo, FileSplit, RowGroups
 Row = tuple[str, int]
 
 
-def grouped(
-    path: str,
-    rows: list[int],
-    size_bytes: list[int],
-    keep: Any = None,
-    *,
-    divisible: bool = False,
-) -> DataFileInfo:
+def grouped(path: str, rows: list[int], size_bytes: list[int], keep: Any = None) -> DataFileInfo:
     """A file with row groups, of which only those in ``keep`` survived a filter."""
-    groups = RowGroups.of(rows, size_bytes, divisible=divisible)
+    groups = RowGroups.of(rows, size_bytes)
     kept = groups if keep is None else groups.keep(keep)
     return DataFileInfo(path, sum(size_bytes), sum(rows), kept)
 
@@ -58,7 +51,7 @@ def _grouped_files(draw: st.DrawFn, path: str) -> DataFileInfo:
     rows = draw(st.lists(st.integers(0, 12), max_size=6))
     sizes = draw(st.lists(st.integers(0, 60), min_size=len(rows), max_size=len(rows)))
     keep = [i for i in range(len(rows)) if draw(st.booleans())] if draw(st.booleans()) else None
-    return grouped(path, rows, sizes, keep, divisible=draw(st.booleans()))
+    return grouped(path, rows, sizes, keep)
 
 
 @st.composite

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.plan.feistel import IndexPermutation
+from headrace.plan.permutations import IndexPermutation
 
 SEEDS = 3000
 

@@ -21,7 +21,7 @@ from headrace.plan import (
     cut_chunks,
     plan_lanes,
 )
-from headrace.plan.order import CHUNK_ORDER, permutation
+from headrace.plan.permutations import CHUNK_ORDER, permutation
 
 FILES = [
     grouped("a", [4, 3], [40, 30]),

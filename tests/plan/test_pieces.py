@@ -36,9 +36,8 @@ def pieces(
     block_bytes: int = 100,
     counted: bool = True,
     cost: RowCost = COST,
-    batch_rows: int = 1,
 ) -> list[Piece]:
-    reading = Reading(mix > 1, counted, block_bytes, cost, batch_rows)
+    reading = Reading(mix > 1, counted, block_bytes, cost)
     return list(lane_pieces(files, lane_of(chunks, mix), reading, cursor))
 
 
@@ -48,7 +47,6 @@ def pieces(
     split_rows=st.none() | st.integers(1, 20),
     mix=st.integers(1, 4),
     block_bytes=st.integers(1, 150),
-    batch_rows=st.integers(1, 30),
     data=st.data(),
 )
 def test_pieces_cover_exactly_what_is_behind_a_cursor(
@@ -57,7 +55,6 @@ def test_pieces_cover_exactly_what_is_behind_a_cursor(
     split_rows: int | None,
     mix: int,
     block_bytes: int,
-    batch_rows: int,
     data: st.DataObject,
 ) -> None:
     listed = FileList(files)
@@ -77,7 +74,6 @@ def test_pieces_cover_exactly_what_is_behind_a_cursor(
             mix=mix,
             cursor=(window, row),
             block_bytes=block_bytes,
-            batch_rows=batch_rows,
         )
         expected = [r for w in windows[window:] for r in w]
         skipped = row if mix == 1 else 0
@@ -102,46 +98,6 @@ def test_pieces_end_where_groups_do() -> None:
     ]
     assert [piece.row for piece in made] == [0, 30, 40, 50]
     assert [piece.cost_bytes for piece in made] == [240, 80, 80, 80]
-
-
-def test_large_groups_that_can_be_cut_are_cut_where_batches_end() -> None:
-    """Batches go from one file to the next; the last of a file and the first of the next join."""
-    files = FileList([grouped(name, [200], [1], divisible=True) for name in "fg"])
-    chunks = cut_chunks(files, split_bytes=10_000)
-    made = pieces(files, chunks, block_bytes=200, batch_rows=12)  # 25 rows of 8 bytes fit a block
-    assert [str(piece.chunks[0]) for piece in made] == [
-        *(f"f, rows {at}-{min(at + 24, 200)}" for at in range(0, 200, 24)),
-        "g, rows 0-40",  # and eight rows of f
-        "g, rows 40-88",
-        "g, rows 88-136",
-        "g, rows 136-184",
-        "g, rows 184-200",
-    ]
-    assert [piece.cost_bytes for piece in made][-3:] == [384, 384, 128]
-    resumed = pieces(files, chunks, block_bytes=200, batch_rows=12, cursor=(1, 16))
-    assert str(resumed[0].chunks[0]) == "g, rows 16-40"
-    large = pieces(files, chunks, block_bytes=200, batch_rows=26)  # no batch fits
-    assert str(large[0].chunks[0]) == "f, rows 0-25"
-
-
-def test_groups_that_can_be_cut_stay_whole_and_pieces_grow() -> None:
-    """Up to two blocks, which are 50 rows."""
-    files = FileList([grouped(name, [10] * 16, [1] * 16, divisible=True) for name in "fg"])
-    chunks = cut_chunks(files, split_bytes=10_000)
-    made = pieces(files, chunks, block_bytes=200, batch_rows=12)
-    assert [str(piece.chunks[0]) for piece in made] == [
-        "f, rows 0-20",
-        "f, rows 20-40",
-        "f, rows 40-80",
-        "f, rows 80-130",
-        "f, rows 130-160",
-        "g, rows 0-50",
-        "g, rows 50-100",
-        "g, rows 100-150",
-        "g, rows 150-160",
-    ]
-    again = pieces(files, chunks, block_bytes=200, batch_rows=12, cursor=(0, 80))
-    assert str(again[0].chunks[0]) == "f, rows 80-100"
 
 
 def test_rows_before_the_cursor_are_not_read() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.plan.order import CHUNK_ORDER, ROW_ORDER, permutation
+from headrace.plan.permutations import CHUNK_ORDER, ROW_ORDER, permutation
 
 WORD = (1 << 64) - 1
 

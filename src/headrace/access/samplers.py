@@ -18,7 +18,7 @@ from headrace.access.sampling import ResumableSampler, whole_number
 from headrace.errors import OptionError
 from headrace.model import Int64Array
 from headrace.plan import State
-from headrace.plan.feistel import IndexPermutation
+from headrace.plan.permutations import IndexPermutation
 
 __all__ = ["GlobalShuffleSampler", "ShardShuffleSampler"]
 

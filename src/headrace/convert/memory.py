@@ -30,45 +30,24 @@ _LISTS = (
 )
 
 
-class _Memory:
-    """Hands an address to numpy and keeps what owns it alive for as long as the array lives."""
-
-    __slots__ = ("__array_interface__", "owner")
-
-    def __init__(self, owner: object, address: int, length: int, dtype: np.dtype[Any]) -> None:
-        self.owner = owner
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (length,),
-            "typestr": dtype.str,
-            "data": (address, False),
-        }
-
-
 def buffer_view(array: pa.Array, dtype: np.dtype[Any]) -> Array:
-    """The values of a primitive array; what lies in null slots is whatever lies there.
+    """Return the values of a primitive array; null slots hold whatever lies there.
 
-    The view is writable. Memory that must not be written (a read-only map, an immutable
-    Python object, memory lent by another library) is copied instead.
+    The array may be written to. Memory that must not be written (a read-only map, an immutable
+    Python object, memory lent by another library) is copied.
     """
     buffer = array.buffers()[1]
     if len(array) == 0 or buffer is None:
         return np.zeros(len(array), dtype)
     start = array.offset * dtype.itemsize
-    if buffer.is_mutable:  # numpy sees for itself that it may write
-        view = np.frombuffer(buffer, dtype, len(array), start)
-    else:
-        view = np.asarray(_Memory(buffer, buffer.address + start, len(array), dtype))
-    return view if _may_write(buffer) and view.flags.aligned else view.copy()
-
-
-def _may_write(buffer: pa.Buffer | None) -> bool:
-    """A slice of a buffer calls itself immutable; the buffer it was cut from knows better."""
-    while buffer is not None:
-        if buffer.is_mutable:
-            return True
-        buffer = buffer.parent
-    return False
+    # A slice of a buffer calls itself immutable; the buffer it was cut from knows better.
+    owner = buffer
+    while owner is not None and not owner.is_mutable:
+        owner = owner.parent
+    if owner is None:
+        return np.frombuffer(buffer, dtype, len(array), start).copy()
+    view = np.frombuffer(owner, dtype, len(array), buffer.address - owner.address + start)
+    return view if view.flags.aligned else view.copy()
 
 
 def writable(array: Array) -> Array:

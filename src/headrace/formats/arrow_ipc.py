@@ -68,18 +68,18 @@ class ArrowFormat:
                 blocks = file_blocks(source)
                 batches = file_batches(source, blocks.batches)
                 layout = seen(store, file, source, blocks, batches)
-                schema, divisible = layout.schema, layout.divisible
+                schema = layout.schema
             else:
                 blocks, batches = None, list(stream_batches(source))
                 source.seek(0)
-                schema, divisible = ipc.open_stream(source).schema, False
+                schema = ipc.open_stream(source).schema
             sample_bytes = _LOCAL_SAMPLE_BYTES if store.local else _SAMPLE_BYTES
             expansion = body_expansion(source, batches, sample_bytes)
             rows = [batch.rows for batch in batches]
             sizes = [round(batch.body_length * expansion) for batch in batches]
             if blocks is None:
                 rows, sizes = [sum(rows)], [sum(sizes)]
-            groups = RowGroups.of(rows, sizes, divisible=divisible)
+            groups = RowGroups.of(rows, sizes)
             schema = schema.remove_metadata()
             return FileFacts(schema, sum(rows), groups, splittable=blocks is not None)
 

@@ -44,8 +44,6 @@ class Layout:
     """of each batch, where all were looked at"""
     places: Int64Array | None = None
     """of each batch, if none has more to it than values, and they are not too many to be kept"""
-    divisible: bool = False
-    """whether none has more to it than values"""
 
     @property
     def nbytes(self) -> int:
@@ -95,7 +93,7 @@ def _with_places(layout: Layout, batches: list[Batch]) -> Layout:
         return replace(layout, rows=rows)
     few = len(found) * len(layout.schema) <= _MOST_PLACES
     places = np.array(found, np.int64).reshape(-1, len(layout.schema)) if few else None
-    return replace(layout, rows=rows, places=places, divisible=True)
+    return replace(layout, rows=rows, places=places)
 
 
 def _descriptor(source: pa.NativeFile) -> int | None:

@@ -227,7 +227,7 @@ def _parts(chunk: FileSplit) -> Iterator[tuple[FileSplit, RowRange | None]]:
     for index in np.flatnonzero((ends > wanted.offset) & (groups.start < wanted.stop)).tolist():
         group = RowRange(int(groups.start[index]), int(groups.rows[index]))
         start, stop = max(group.offset, wanted.offset), min(group.stop, wanted.stop)
-        if 2 * (stop - start) < group.length and not groups.divisible[index]:
+        if 2 * (stop - start) < group.length:
             if at < start:
                 yield FileSplit(chunk.file, RowRange(at, start - at)), None
             yield FileSplit(chunk.file, RowRange(start, stop - start)), group

@@ -1,7 +1,6 @@
 """Decides who reads what in which order, from metadata alone: no I/O, no torch."""
 
-from headrace.plan.chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks
-from headrace.plan.decoding import decode_factor
+from headrace.plan.chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks, decode_factor
 from headrace.plan.even import (
     EvenPlan,
     batches_in,
@@ -10,9 +9,16 @@ from headrace.plan.even import (
     share_last_round,
 )
 from headrace.plan.fingerprint import Fingerprint
-from headrace.plan.lane import Grouping, Lane, Span
-from headrace.plan.lanes import LanePlan
-from headrace.plan.order import ROW_ORDER, permutation, taking_turns
+from headrace.plan.lanes import Grouping, Lane, LanePlan, Span
+from headrace.plan.permutations import ROW_ORDER, permutation, taking_turns
+from headrace.plan.pieces import (
+    Piece,
+    Reading,
+    RowCost,
+    lane_pieces,
+    no_groups,
+    window_pieces,
+)
 from headrace.plan.resize import plan_the_rest, windows_begun
 from headrace.plan.state import (
     DONE,
@@ -33,14 +39,6 @@ from headrace.plan.strategies import (
     describe_strategy,
     plan_lanes,
     same_in_every_epoch,
-)
-from headrace.plan.windows import (
-    Piece,
-    Reading,
-    RowCost,
-    lane_pieces,
-    no_groups,
-    window_pieces,
 )
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from headrace.errors import OptionError
 from headrace.model import ByteRange, FileList, FileSplit, Int64Array, RowGroups, RowRange
 
-__all__ = ["BYTES", "ROWS", "WHOLE", "Chunks", "cut_chunks", "share_of"]
+__all__ = ["BYTES", "ROWS", "WHOLE", "Chunks", "cut_chunks", "decode_factor", "share_of"]
 
 ROWS, BYTES, WHOLE = 0, 1, 2
 """how a chunk is bounded: by rows, by bytes of text, or not at all"""
@@ -128,9 +128,8 @@ def _all_groups(files: FileList, indices: Int64Array) -> tuple[Int64Array, RowGr
     size = np.concatenate([files.groups.size_bytes, np.maximum(files.sizes[lone], 0)])
     order = np.argsort(owner, kind="stable")
     order = order[rows[order] > 0]
-    of_no_concern = np.zeros(len(order), bool)
-    groups = RowGroups(start[order], rows[order], size[order], of_no_concern, of_no_concern)
-    return owner[order], groups
+    unproven = np.zeros(len(order), bool)
+    return owner[order], RowGroups(start[order], rows[order], size[order], unproven)
 
 
 def _pack(first: Int64Array, size_bytes: Int64Array, split_bytes: int) -> Int64Array:
@@ -190,3 +189,26 @@ def _whole_chunks(files: FileList, indices: Int64Array) -> Chunks:
     size = np.maximum(files.sizes[indices], 1)
     kind = np.full(len(indices), WHOLE, np.int8)
     return Chunks(indices, np.zeros(len(indices), np.int64), size, kind, size)
+
+
+def decode_factor(files: FileList, chunks: Chunks) -> float:
+    """Return how many rows are decoded for each row that is wanted, if nothing is kept.
+
+    Most formats decode whole row groups for however few rows.
+    """
+    rows = chunks[chunks.kind == ROWS]
+    grouped = np.maximum(files.group_bounds[:, 1], 0)
+    if not len(rows) or not grouped.sum() or len(files.groups) != grouped.sum():
+        return 1.0
+    owner = np.repeat(np.arange(len(files)), grouped)
+    # Every file gets a range of positions of its own, wide enough for its last row.
+    ends = files.groups.start + files.groups.rows
+    spans = np.zeros(len(files), np.int64)
+    np.maximum.at(spans, owner, ends)
+    base = np.cumsum(spans + 1) - (spans + 1)
+    starts = base[owner] + files.groups.start
+    total = np.concatenate([[0], np.cumsum(files.groups.rows)])
+    begin = base[rows.file] + rows.offset
+    first = np.searchsorted(starts, begin, side="right") - 1
+    last = np.searchsorted(starts, begin + rows.length, side="left")
+    return float((total[last] - total[np.maximum(first, 0)]).sum() / max(rows.length.sum(), 1))

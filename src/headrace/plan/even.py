@@ -18,8 +18,7 @@ import numpy as np
 
 from headrace.model import Int64Array
 from headrace.plan.chunks import ROWS, Chunks, share_of
-from headrace.plan.lane import Lane, Span
-from headrace.plan.lanes import LanePlan
+from headrace.plan.lanes import Lane, LanePlan, Span
 
 __all__ = ["EvenPlan", "batches_in", "even_out", "first_in_turn", "share_last_round"]
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from headrace.model import Int64Array
 from headrace.plan.chunks import ROWS, Chunks
-from headrace.plan.lane import Grouping, Lane, Span
-from headrace.plan.lanes import LanePlan, cut_at, cut_evenly
+from headrace.plan.lanes import Grouping, Lane, LanePlan, Span, cut_at, cut_evenly
 
 __all__ = ["plan_the_rest", "windows_begun"]
 

@@ -18,21 +18,28 @@ Spec = TypeVar("Spec")
 Made = TypeVar("Made")
 
 _FORGET = 0.9
-"""how fast an estimate that was found too low comes down again, by job"""
+"""Factor by which the correction of estimates comes down again, for each job."""
+_LOOK_S = 1.0
+"""Seconds after which a waiting thread looks whether it was told to stop."""
 _PENDING, _RUNNING, _MADE = range(3)
-_open: weakref.WeakValueDictionary[int, ReadAhead[Any, Any]] = weakref.WeakValueDictionary()
 
 
 @dataclass(slots=True, eq=False)
 class Job(Generic[Spec, Made]):
-    """Something to make blocks of, for one lane."""
+    """Something to make blocks of, for one lane.
+
+    Attributes:
+        lane: The lane that gets the blocks.
+        spec: The argument of the function that makes them.
+        cost_bytes: Estimate of what the job holds in memory while it is made and waits.
+        exact: False if the estimate may be far too low; other jobs then wait until one has shown
+            how far.
+    """
 
     lane: int
     spec: Spec
     cost_bytes: int
-    """estimate of what it holds in memory while it is made and waits"""
     exact: bool = True
-    """False: it may be far too low, and other jobs wait until one has shown how far"""
     state: int = field(default=_PENDING, init=False)
     made: deque[tuple[Made, int]] = field(default_factory=deque, init=False)
     queued_bytes: int = field(default=0, init=False)
@@ -40,14 +47,8 @@ class Job(Generic[Spec, Made]):
     charged_bytes: int = field(default=0, init=False)
     made_bytes: int = field(default=0, init=False)
     limit_bytes: int = field(default=0, init=False)
-    by_consumer: bool = field(default=False, init=False)
-    """done by who is to empty it, and must not wait for that"""
+    awaited: bool = field(default=False, init=False)
     error: BaseException | None = field(default=None, init=False)
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether there is no block, and one may come."""
-        return not self.made and self.state != _MADE
 
 
 class ReadAhead(Generic[Spec, Made]):
@@ -56,8 +57,7 @@ class ReadAhead(Generic[Spec, Made]):
     Jobs begin while the budget lasts, and no more than ``most_jobs`` at a time. One that a
     consumer waits for begins regardless, and never waits for a thread that is itself waiting to
     be emptied: a budget that is too small makes it slow, not stuck. Threads start with the first
-    block asked for and end with ``close``, which waits for what is being decoded. A consumer who
-    ``helps`` does the next job itself rather than wait for another; it is asked each time.
+    block that is asked for.
     """
 
     def __init__(
@@ -69,7 +69,6 @@ class ReadAhead(Generic[Spec, Made]):
         budget_bytes: int,
         threads: int,
         most_jobs: Callable[[], int | None] = lambda: None,
-        helps: Callable[[], bool] = lambda: False,
     ) -> None:
         self.waited_s = 0.0
         self.peak_bytes = 0
@@ -86,25 +85,38 @@ class ReadAhead(Generic[Spec, Made]):
         self._exhausted = False
         self._held = 0
         self._most_jobs = most_jobs
-        self._helps = helps
         self._begun = 0
         self._growth = 1.0
         self._learned = False
         self._stuck = 0
         self._broken: BaseException | None = None
-        self._closed = False
+        self._stopped = False
+        self._process = os.getpid()
 
     def blocks(self, lane: int) -> Iterator[tuple[Spec, Made]]:
-        """The blocks of one lane, each with the spec of its job. An error comes in its place."""
+        """Yield the blocks of a lane, each with the spec of its job; errors come in their place."""
         self._start()
         while (job := self._next_job(lane)) is not None:
             while (block := self._take(job)) is not None:
                 yield job.spec, block[0]
 
+    def stop(self) -> None:
+        """Let all threads end soon, without waiting for anything.
+
+        A garbage collection may call this in any thread, inside any lock: it must not wait for
+        one. Threads that cannot be told at once see it within a second.
+        """
+        self._stopped = True
+        if self._process == os.getpid() and self._lock.acquire(blocking=False):
+            self._changed.notify_all()
+            self._lock.release()
+
     def close(self) -> None:
-        """Stop, and wait until no thread is left. May be called more than once."""
+        """Stop, and return when no thread is left. May be called more than once."""
+        self._stopped = True
+        if self._process != os.getpid():
+            return  # a forked child has none of the threads, and the lock may be held for ever
         with self._lock:
-            self._closed = True
             self._changed.notify_all()
         for thread in self._threads:
             if thread.ident != threading.get_ident():
@@ -112,21 +124,13 @@ class ReadAhead(Generic[Spec, Made]):
         self._threads.clear()
         self._pending.clear()
         self._lanes.clear()
-        _open.pop(id(self), None)
-
-    def abandon(self) -> None:
-        """Close in a forked child, where the threads are gone and the lock may be held for ever."""
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._threads.clear()
-        self.close()
 
     # --- the consumer's side
 
     def _start(self) -> None:
         with self._lock:
-            if not self._threads and not self._closed:
-                _open[id(self)] = self
+            if not self._threads and not self._stopped:
+                _close_at_exit(self)
                 for _ in range(self._threads_wanted):
                     self._spawn()
 
@@ -148,20 +152,17 @@ class ReadAhead(Generic[Spec, Made]):
             return waiting.popleft() if waiting else None
 
     def _take(self, job: Job[Spec, Made]) -> tuple[Made, int] | None:
-        """The next block of a job that is this consumer's turn; None when there are no more."""
-        self._help(job)
+        """Return the next block of a job; None when there are no more."""
         began = time.perf_counter()
         with self._lock:
             job.handed_bytes = 0  # the block handed out before is no longer needed
             self._charge(job)
-            while job.is_awaited:
-                if self._closed:
+            while not job.made and job.state != _MADE:
+                if self._stopped:
                     return None
                 if job.state == _PENDING:
                     self._put_first(job)
-                    if self._stuck >= len(self._threads):  # all of them wait to be emptied
-                        self._spawn()
-                self._changed.wait()
+                self._changed.wait(_LOOK_S)
             self.waited_s += time.perf_counter() - began
             if not job.made:
                 self._begun -= 1
@@ -177,73 +178,51 @@ class ReadAhead(Generic[Spec, Made]):
             self._changed.notify_all()  # there is room for one more, whatever is charged
             return block
 
-    def _help(self, job: Job[Spec, Made]) -> None:
-        """Do what is to be done next, until there are blocks of a job or no room for another."""
-        while job.is_awaited and not self._closed and self._helps():
-            with self._lock:
-                if job.state == _PENDING:
-                    self._put_first(job)
-                own = None if self._closed else self._next_admitted()
-                if own is not None:
-                    own.by_consumer = True
-            _raise_interrupt(self._broken)
-            if own is None:
-                return
-            self._make(own)
-            _raise_interrupt(own.error)
-
     def _put_first(self, job: Job[Spec, Made]) -> None:
-        """Let a job that is waited for begin before all others."""
-        if job.limit_bytes >= 0:
+        """Let a job that a consumer waits for begin before all others, whatever the budget says."""
+        if not job.awaited:
+            job.awaited = True
             self._pending.remove(job)
             self._pending.appendleft(job)
-            job.limit_bytes = -1  # begins whatever the budget says
             self._changed.notify_all()
+        if self._stuck >= len(self._threads):  # all of them wait to be emptied
+            self._spawn()
 
     # --- the threads' side
 
     def _run(self) -> None:
         while (job := self._admit()) is not None:
-            self._make(job)
-
-    def _make(self, job: Job[Spec, Made]) -> None:
-        try:
-            for block in self._work(job.spec):
-                if not self._put(job, block, self._size_of(block)):
-                    break
-        except BaseException as error:
-            job.error = error
-        with self._lock:
-            job.state = _MADE
-            self._learn(job)
-            self._charge(job)
-            self._changed.notify_all()
+            try:
+                for block in self._work(job.spec):
+                    if not self._put(job, block, self._size_of(block)):
+                        break
+            except BaseException as error:
+                job.error = error
+            with self._lock:
+                job.state = _MADE
+                self._learn(job)
+                self._charge(job)
+                self._changed.notify_all()
 
     def _admit(self) -> Job[Spec, Made] | None:
+        """Wait until the next job may begin; return None when there is none."""
         with self._lock:
-            while not self._closed:
-                job = self._next_admitted()
-                if job is not None or not self._pending:
+            while not self._stopped:
+                if not self._pending and not self._pull():
+                    return None
+                job = self._pending[0]
+                cost = int(job.cost_bytes * self._growth)
+                if not job.exact and not self._learned:
+                    cost = max(cost, self._budget)
+                if job.awaited or self._has_room(cost):
+                    self._pending.popleft()
+                    self._begun += 1
+                    job.limit_bytes = max(min(cost, self._budget - self._held), 1)
+                    job.state = _RUNNING
+                    self._charge(job)
                     return job
-                self._changed.wait()
+                self._changed.wait(_LOOK_S)
             return None
-
-    def _next_admitted(self) -> Job[Spec, Made] | None:
-        """The job to be done next, if there is one and room for it; called with the lock held."""
-        if not self._pending and not self._pull():
-            return None
-        job = self._pending[0]
-        cost = int(job.cost_bytes * self._growth)
-        if not job.exact and not self._learned:
-            cost = max(cost, self._budget)
-        if job.limit_bytes >= 0 and not self._has_room(cost):
-            return None
-        self._pending.popleft()
-        self._begun += 1
-        job.limit_bytes = max(min(cost, self._budget - self._held), 1)
-        job.state = _RUNNING
-        self._charge(job)
-        return job
 
     def _has_room(self, cost_bytes: int) -> bool:
         most = self._most_jobs()
@@ -266,14 +245,15 @@ class ReadAhead(Generic[Spec, Made]):
         return True
 
     def _put(self, job: Job[Spec, Made], block: Made, size: int) -> bool:
+        """Queue a block when there is room for it; return False if nobody wants it any more."""
         with self._lock:
             if self._is_full(job, size):
                 self._stuck += 1
                 self._changed.notify_all()  # once: two that wake each other would never sleep
                 while self._is_full(job, size):
-                    self._changed.wait()
+                    self._changed.wait(_LOOK_S)
                 self._stuck -= 1
-            if self._closed:
+            if self._stopped:
                 return False
             job.made.append((block, size))
             job.queued_bytes += size
@@ -284,7 +264,7 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _is_full(self, job: Job[Spec, Made], size: int) -> bool:
         full = bool(job.made) and job.queued_bytes + size > job.limit_bytes
-        return full and not job.by_consumer and not self._closed
+        return full and not self._stopped
 
     def _charge(self, job: Job[Spec, Made]) -> None:
         """Bring the account up to what a job holds now, or is expected to while it runs."""
@@ -304,29 +284,18 @@ class ReadAhead(Generic[Spec, Made]):
             self._growth = max(1.0, found, self._growth * _FORGET)
 
 
-def _raise_interrupt(error: BaseException | None) -> None:
-    """What comes from the user's keyboard does not wait for its turn."""
-    if error is not None and not isinstance(error, Exception):
-        raise error
+_open: dict[int, weakref.WeakSet[ReadAhead[Any, Any]]] = {}
+"""Those whose threads may run, by process."""
 
 
-def _all_open() -> list[ReadAhead[Any, Any]]:
-    """Of one moment: other threads may begin to read, and end it, meanwhile."""
-    found = [reference() for reference in _open.valuerefs()]
-    return [readahead for readahead in found if readahead is not None]
+def _close_at_exit(readahead: ReadAhead[Any, Any]) -> None:
+    """Close it when the interpreter ends: threads that still decode then crash or hang it."""
+    if os.getpid() not in _open:
+        _open[os.getpid()] = weakref.WeakSet()
+        atexit.register(_close_all)
+    _open[os.getpid()].add(readahead)
 
 
 def _close_all() -> None:
-    for readahead in _all_open():
+    for readahead in list(_open.get(os.getpid(), ())):
         readahead.close()
-
-
-def _abandon_all() -> None:
-    for readahead in _all_open():
-        readahead.abandon()
-
-
-# Threads that still decode while the interpreter goes down crash or hang it. In a forked child
-# there are no such threads, but their locks may be held for ever.
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_abandon_all)

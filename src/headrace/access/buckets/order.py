@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from headrace.model import Int64Array, computed_once
-from headrace.plan.feistel import IndexPermutation
+from headrace.plan.permutations import IndexPermutation
 
 __all__ = ["BatchPart", "BucketOrder", "Deal"]
 

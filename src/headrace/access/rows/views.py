@@ -12,7 +12,7 @@ import numpy.typing as npt
 from headrace.access.backend import checked_indices
 from headrace.errors import OptionError
 from headrace.model import Int64Array
-from headrace.plan.feistel import IndexPermutation
+from headrace.plan.permutations import IndexPermutation
 
 __all__ = ["View"]
 
