@@ -74,6 +74,19 @@ def test_one_large_fragment_is_shared_by_workers(elsewhere: Elsewhere, tmp_path:
     assert alone == first
 
 
+def test_a_copy_goes_on_from_a_state(elsewhere: Elsewhere, history: Path, tmp_path: Path) -> None:
+    """The names of its files tell a copy from another table of the same rows."""
+    begun, state, _ = elsewhere.call(ids_of, str(history), stop=3)
+    copy = shutil.copytree(history, tmp_path / "copy" / "history.lance")
+    rest, _, _ = elsewhere.call(ids_of, str(copy), state=state)
+    assert flat(begun) + flat(rest) == LIVE
+    other = tmp_path / "other" / "history.lance"
+    other.parent.mkdir()
+    write_history(elsewhere, other)
+    with pytest.raises(StateMismatchError, match="files"):
+        elsewhere.call(ids_of, str(other), state=state)
+
+
 def test_ranks_share_the_rows(elsewhere: Elsewhere, history: Path) -> None:
     shares = [
         flat(elsewhere.call(ids_of, str(history), rank=rank, world_size=2, even=False)[0])
