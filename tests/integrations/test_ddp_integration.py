@@ -12,7 +12,6 @@ from launching import SCRIPTS, results_of, run_script
 
 ROWS = 1037
 KEPT_ROWS = {i for i in range(ROWS) if i % 3 == 0 or i > ROWS * 0.6}
-BATCH = 32
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +43,13 @@ def test_ranks_take_the_same_steps_and_share_the_rows(
     assert steps[0] == steps[1] > 0
     rows = rows_of_epoch(trained, kind, epoch)
     repeated = sum(rows.values()) - len(rows)
-    if "pad" in kind:
+    if kind == "filtered, pad":
         assert set(rows) == expected
         assert repeated > 0
     else:
-        assert set(rows) <= expected
+        # Where rows are counted the last round is shared: nothing is left out or repeated.
+        assert set(rows) == expected if "counted" in kind else set(rows) <= expected
         assert repeated == 0
-
-
-def test_no_more_than_the_tail_is_dropped(trained: list[dict[str, Any]]) -> None:
-    for epoch in (0, 1):
-        assert ROWS - len(rows_of_epoch(trained, "counted, drop", epoch)) == ROWS % (2 * BATCH)
 
 
 def test_padded_rows_are_counted(trained: list[dict[str, Any]]) -> None:
@@ -108,7 +103,7 @@ def test_killed_jobs_of_other_sizes_lose_and_repeat_nothing(
     assert len(saved) == sum(sizes)
     counted = Counter(row for rank in saved for row in rank["rows"]["counted"])
     assert max(counted.values()) == 1
-    assert ROWS - 2 * BATCH < len(counted) <= ROWS
+    assert len(counted) == ROWS
     filtered = Counter(row for rank in saved for row in rank["rows"]["filtered"])
     assert set(filtered) == KEPT_ROWS
     assert filtered.total() - len(filtered) == sum(rank["padded"]["filtered"] for rank in saved)

@@ -53,7 +53,9 @@ def test_one_file_or_few_are_shuffled_row_by_row(
 ) -> None:
     folder = written(tmp_path, files=files)
     rows = rows_of(folder, **options)
-    assert sorted(rows) == list(range(ROWS // files * files))
+    left_out = ROWS // files * files - len(rows)
+    assert left_out == (ROWS // files * files % 100 if "drop_last" in options else 0)
+    assert len(set(rows)) == len(rows)
     assert neighbours(rows) < 0.01
     assert spread(rows) > 0.9
 

@@ -102,7 +102,7 @@ def look_at(shown: Shown, loader: Any, dataset: Any) -> None:
     reader = found.reader
     for one in (loader, dataset, found, reader, reader.store, reader.rows, dataset.files):
         shown.add(type(one).__name__, one)
-    for one in (dataset.pipeline, dataset._table, dataset._settings, vars(dataset.planner)):
+    for one in (dataset.pipeline, dataset._table, dataset._options, vars(dataset.planner)):
         shown.add(type(one).__name__, one)
     for one in (dataset._table._table, dataset._table._scan, loader.stats(), dataset.splits):
         shown.add(type(one).__name__, one)
