@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
@@ -15,7 +15,6 @@ from headrace.convert.packing import Batch
 from headrace.errors import OptionError, ReadError
 from headrace.loader import leaving
 from headrace.loader.forking import starting_workers
-from headrace.loader.lightning import epoch_of_fit
 from headrace.loader.pipeline import Finish
 from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.workers import WorkerOptions, WorkerStart, check_sendable
@@ -94,10 +93,10 @@ class BucketedLoader(DataLoader[Any]):
             self._running = None
         self.batch_sampler.set_epoch(epoch)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: after the last batch that was handed out. JSON-safe and small."""
-        running = self._running
-        return self.batch_sampler.state_dict(None if running is None else running.delivered)
+    def state_dict(self, *, unused_batches: Literal[0, 1] = 0) -> dict[str, Any]:
+        """Return where the loader is, as ``StatefulLoader.state_dict`` does."""
+        delivered = None if self._running is None else self._running.delivered - unused_batches
+        return self.batch_sampler.state_dict(delivered)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state; the number of ranks may be another."""
@@ -107,8 +106,9 @@ class BucketedLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._comparison is not None:
             self._comparison.check()
-        # The epoch of a pass that was left begins again, also if all of it was asked for.
-        self.set_epoch(max(self.epoch, epoch_of_fit(self)))
+        # The epoch of a pass that was left begins again, unless all of it was handed out.
+        if self._running is not None:
+            self.set_epoch(self.state_dict()["epoch"])
         running = self._running = _Pass(self.batch_sampler.epoch)
         with starting_workers():
             batches = super().__iter__()
