@@ -45,6 +45,7 @@ __all__ = [
     "ArrowOptions",
     "BucketOptions",
     "DatasetOptions",
+    "FileFormat",
     "IcebergOptions",
     "LanceOptions",
     "LoaderOptions",
@@ -67,6 +68,7 @@ __all__ = [
 
 PathLike = str | os.PathLike[str]
 Paths = PathLike | Sequence[PathLike]
+FileFormat = Literal["parquet", "orc", "csv", "json", "jsonl", "arrow"]
 Bytes = int | str
 """A number of bytes, or text such as ``"64MiB"``."""
 StorageOptions = Mapping[str, Any] | Callable[[], Mapping[str, Any]]

@@ -94,7 +94,7 @@ LOADERS: dict[str, dict[str, Any]] = {
     "filtered": {"filters": ds.field("n") >= 500},
     "filtered in lanes": {"filters": ds.field("n") >= 500, "lanes": 4},
     "filtered small chunks": {"filters": ds.field("n") >= 500, "split_rows": 37},
-    "mixed lanes": {"lanes": 4, "mix": 2, "split_rows": 100},
+    "mixed lanes": {"lanes": 4, "shuffle": True, "mix": 2, "split_rows": 100},
     "shuffled lanes": {"lanes": 3, "shuffle": True, "mix": 3},
 }
 

@@ -11,7 +11,7 @@ state of rank 0 only. It counts epochs itself and tells the loader nothing: an e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import distributed as dist
 
@@ -68,8 +68,8 @@ class HeadraceCallback(Callback):
         saved = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader")
         if not saved:  # no training, or no loader with a state
             return
-        # Batches that Lightning has fetched and not begun to work on: none or one.
-        unused = len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
+        # Lightning may have fetched a batch that it has not begun to work on.
+        unused: Literal[0, 1] = 1 if getattr(trainer.fit_loop._data_fetcher, "batches", ()) else 0
         for place, loader in enumerate(filter(_has_state, _combined(trainer))):
             if isinstance(loader, StatefulLoader):
                 saved[place] = _state_of_all_ranks(loader, loader.state_dict(unused_batches=unused))
