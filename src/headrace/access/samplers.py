@@ -14,11 +14,13 @@ from headrace.access.rows.dataset import RowDataset
 from headrace.access.sampling import OneOfRanks, ShuffleSampler
 from headrace.errors import OptionError, StateMismatchError
 from headrace.model import Int64Array
+from headrace.options import checked_keywords
 from headrace.plan.feistel import IndexPermutation
 
 __all__ = ["GlobalShuffleSampler", "ShardShuffleSampler"]
 
 
+@checked_keywords
 class GlobalShuffleSampler(ShuffleSampler):
     """Every row once an epoch, in an order at random over all of them, in constant memory.
 
@@ -62,6 +64,7 @@ class GlobalShuffleSampler(ShuffleSampler):
         return left // self.world_size
 
 
+@checked_keywords
 class ShardShuffleSampler(ShuffleSampler):
     """Shard after shard in an order at random, and the rows of each in another, every epoch.
 

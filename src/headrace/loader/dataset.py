@@ -49,7 +49,6 @@ from headrace.options import (
     LoaderOptions,
     documented,
     parse_bytes,
-    refuse_unknown,
     resolve,
     split_options,
 )
@@ -177,8 +176,6 @@ class TabularDataset(IterableDataset[Any]):
     @classmethod
     def _create(cls, *source: Any, **options: Any) -> tuple[StatefulLoader, Self]:
         """Return a loader and its dataset; ``source`` are the dataset's own arguments."""
-        place = f"{cls.__name__}.create_dataloader"
-        refuse_unknown(options, cls.options_class, LoaderOptions, place=place)
         of_loader, of_dataset = split_options(options, LoaderOptions)
         resolve(LoaderOptions, of_loader)  # raises what is wrong before anything is looked for
         dataset = cls(*source, **of_dataset)
@@ -187,15 +184,11 @@ class TabularDataset(IterableDataset[Any]):
     @classmethod
     def _resolve(cls, options: Any) -> Any:
         """Return the options of this class of datasets, checked, with their defaults."""
-        call = f"{cls.__name__}.create_dataloader and to dataset.loader"
-        return resolve(cls.options_class, options, place=cls.__name__, others={call: LoaderOptions})
+        return resolve(cls.options_class, options)
 
     def _prepare(self, options: LoaderOptions) -> tuple[LoaderOptions, int]:
         """Find the ranks for a loader; return its options and its number of worker processes."""
-        call = type(self).__name__
-        chosen = resolve(
-            LoaderOptions, options, place="loader", others={call: type(self).options_class}
-        )
+        chosen = resolve(LoaderOptions, options)
         ranks = find_ranks(
             self._options["rank"],
             self._options["world_size"],

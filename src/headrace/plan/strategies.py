@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.model import DataFileInfo, FileList, SplitStrategy
-from headrace.options import parse_bytes
+from headrace.options import checked_keywords, parse_bytes
 from headrace.plan.chunks import Chunks, cut_chunks
 from headrace.plan.lanes import LanePlan, deal_batches, deal_largest_first, deal_round_robin
 from headrace.plan.order import CHUNK_ORDER, permutation
@@ -37,6 +37,7 @@ def plan_lanes(
     return checked_plan(made, listed, lanes, strategy)
 
 
+@checked_keywords
 @dataclass(frozen=True, slots=True)
 class EvenBatchesSplitStrategy:
     """The default: equal runs of whole batches, so that only the epoch's last batch is short."""
@@ -53,6 +54,7 @@ class EvenBatchesSplitStrategy:
         return deal_batches(listed, chunks, lanes=num_workers, batch_size=self.batch_size)
 
 
+@checked_keywords
 @dataclass(frozen=True, slots=True)
 class TargetSizeSplitStrategy:
     """Chunks of about ``split_bytes``, the heaviest given first to the lane with the least."""
@@ -68,6 +70,7 @@ class TargetSizeSplitStrategy:
         return deal_largest_first(listed, chunks, lanes=num_workers)
 
 
+@checked_keywords
 @dataclass(frozen=True, slots=True)
 class RoundRobinSplitStrategy:
     """Whole files in turn: lanes with equal numbers of files."""

@@ -17,6 +17,7 @@ from headrace.access.sampling import state_of, whole_number
 from headrace.access.state_checksum import check_checksum, with_checksum
 from headrace.errors import OptionError, StateMismatchError
 from headrace.model import Int64Array, computed_once
+from headrace.options import checked_keywords
 
 __all__ = ["BucketBatchSampler"]
 
@@ -26,6 +27,7 @@ _AT_ONCE = 1 << 13
 BatchSize = int | Mapping[Any, int] | Callable[[Any], int]
 
 
+@checked_keywords
 class BucketBatchSampler(Sampler[list[int]]):
     """The ``batch_sampler`` of a DataLoader: batches of one bucket, every sample once an epoch.
 
