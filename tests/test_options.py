@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from accelerate import Accelerator
+from accelerate.data_loader import IterableDatasetShard
 from torch.utils.data import DataLoader
 
 import headrace
@@ -185,6 +187,21 @@ def test_a_loader_that_would_make_batches_of_batches_is_refused(folder: Path, wo
         list(DataLoader(dataset, batch_size=8, num_workers=workers))
     whole = DataLoader(dataset, batch_size=None, num_workers=workers)
     assert sum(len(batch["id"]) for batch in whole) == 100
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_framework_that_would_make_batches_of_batches_is_refused(
+    folder: Path, workers: int
+) -> None:
+    dataset = StructuredDataset(folder, batch_size=10)
+    shard = IterableDatasetShard(dataset, batch_size=2, num_processes=2, process_index=0)
+    with pytest.raises(OptionError, match="batch_size=None"):
+        list(DataLoader(shard, batch_size=2, num_workers=workers))
+    with pytest.raises(ValueError, match="batch_sampler"):
+        DataLoader(dataset, batch_sampler=[[0, 1]])
+    prepared = Accelerator(cpu=True).prepare(DataLoader(dataset, batch_size=2, num_workers=workers))
+    with pytest.raises(OptionError, match="batch_size=None"):
+        list(prepared)
 
 
 def test_buckets_are_keywords_of_the_loader_only(tmp_path: Path) -> None:

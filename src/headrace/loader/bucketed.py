@@ -81,6 +81,15 @@ class BucketedLoader(DataLoader[Any]):
         self._running: _Pass | None = None
         self._comparison = comparison
 
+    def __repr__(self) -> str:
+        sampler = self.batch_sampler
+        mine = f", rank {sampler.rank} of {sampler.world_size}" * (sampler.world_size > 1)
+        order = "shuffled" if sampler.shuffle else "in order"
+        return (
+            f"<BucketedLoader: {sampler.num_samples:,} samples in {len(self):,} batches of one "
+            f"shape each{mine}; {order}; epoch {self.epoch}, {self.num_workers} workers>"
+        )
+
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration is of, or the running one."""

@@ -101,6 +101,10 @@ class StatefulLoader(DataLoader[Any]):
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def __repr__(self) -> str:
+        workers = f"{self.num_workers} workers" if self.num_workers else "threads"
+        return f"<{type(self).__name__}: {self.dataset.summary}; epoch {self.epoch}, {workers}>"
+
     @property
     def epoch(self) -> int:
         """The epoch that is being read, or the next one after its end."""
