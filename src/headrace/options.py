@@ -318,8 +318,9 @@ class RankOptions(TypedDict, total=False):
         Literal["drop", "pad", False] | None,
         Option(
             None,
-            'How all ranks take the same number of steps: "drop" leaves out the odd batches at the '
-            'end, "pad" repeats a few rows, False does neither; None: "drop" with several ranks.',
+            "How all ranks take the same number of steps. They share the rows of the last round; "
+            '"drop" then leaves out fewer rows than there are ranks, "pad" repeats as many, False '
+            'lets ranks differ; None: "drop" with several ranks.',
         ),
     ]
     balance: Annotated[
