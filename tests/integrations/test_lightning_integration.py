@@ -53,6 +53,7 @@ def epoch_rows(ranks: Results, kind: str, epoch: int) -> Counter[int]:
         ("reloaded", 3),
         ("validated", 5),
         ("two loaders", 3),
+        ("stopped", 2),
     ],
 )
 def test_one_rank_resumes_exactly(alone: Results, kind: str, checkpoints: int) -> None:

@@ -51,7 +51,7 @@ class HeadraceCallback(Callback):
         behind = [one for one in _loaders(trainer) if one.epoch < trainer.current_epoch]
         for loader in behind:
             loader.set_epoch(trainer.current_epoch)
-        if behind and trainer.fit_loop.is_resuming:
+        if behind and getattr(trainer.fit_loop, "is_resuming", False):
             # Lightning began to iterate before this hook, and does not do so again.
             iter(trainer.fit_loop._data_fetcher)
 
@@ -101,9 +101,9 @@ def _end_epoch(trainer: Any) -> None:
 
 
 def _state_of_all_ranks(loader: StatefulLoader, state: dict[str, Any]) -> dict[str, Any]:
-    if loader.dataset.ranks.size == 1 or not dist.is_initialized():
+    members = loader.dataset.ranks.members
+    if members is None or len(members) == 1:
         return state
     gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, (loader.dataset.ranks.rank, state))
-    # Processes that share the rows of a rank (tensor parallelism) have the same state.
-    return merge_states(list(dict(gathered).values()))
+    dist.all_gather_object(gathered, state)
+    return merge_states([gathered[member] for member in members])

@@ -121,6 +121,19 @@ def compare(
     return {"whole": whole.seen, "validated": whole.validated, "resumed": resumed}
 
 
+def stopped(data: Path, folder: Path) -> dict[str, Any]:
+    """A run that ``max_steps`` ends in mid-epoch, and that is resumed with more steps."""
+    few: dict[str, Any] = {"devices": 1, "max_epochs": -1, "max_steps": 40}
+    many = {**few, "max_steps": 60}
+    whole = fit(data, folder / "whole", trainer=many)
+    fit(data, folder, trainer=few)
+    resumed = {
+        name: [40, fit(data, folder, resume=name, trainer=many).seen]
+        for name in ("epoch-1", "step-40")
+    }
+    return {"whole": whole.seen, "resumed": resumed}
+
+
 def predictions(data: Path) -> list[list[int]]:
     """The batches of a loader that Lightning's predict makes anew, by hook and by hand."""
     module = Recorder(data)
@@ -153,7 +166,9 @@ def main(data: Path, folder: Path, ranks: int) -> None:
     trainer: dict[str, Any] = {"devices": ranks, "num_sanity_val_steps": 2}
     if ranks > 1:
         trainer["strategy"] = "ddp"
-    results: dict[str, Any] = {"predicted": predictions(data)} if ranks == 1 else {}
+    results: dict[str, Any] = {}
+    if ranks == 1:
+        results |= {"predicted": predictions(data), "stopped": stopped(data, folder / "stopped")}
     for name, options in (ALONE if ranks == 1 else TOGETHER).items():
         settings = {**trainer, **options.pop("trainer", {})}
         results[name] = compare(data, folder / name, trainer=settings, **options)
