@@ -1,9 +1,10 @@
-"""Lightning: a loader made in ``train_dataloader`` is all it takes for checkpoints to be exact.
+"""Lightning: a loader made in ``train_dataloader``, and a callback for exact checkpoints.
 
     torchrun --nproc-per-node 2 examples/lightning_module.py folder-of-parquet-files checkpoints
 
-The hook is called when Lightning has its process group, so the loader knows its rank. Lightning
-saves the loader's state in every checkpoint. Run it again after a crash: it goes on from the last.
+The hook is called when Lightning has its process group, so the loader knows its rank. The callback
+saves the state of the loaders of all ranks in every checkpoint. Run it again after a crash: it goes
+on from the last one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from headrace import StructuredDataset
+from headrace.integrations.lightning import HeadraceCallback
 
 
 class Regression(pl.LightningModule):
@@ -51,7 +53,10 @@ def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
         strategy="ddp" if ranks > 1 else "auto",
         logger=False,
         enable_progress_bar=False,
-        callbacks=[ModelCheckpoint(checkpoints, every_n_train_steps=5, save_last=True)],
+        callbacks=[
+            HeadraceCallback(),
+            ModelCheckpoint(checkpoints, every_n_train_steps=5, save_last=True),
+        ],
     )
     last = checkpoints / "last.ckpt"
     trainer.fit(Regression(data), ckpt_path=last if last.exists() else None)

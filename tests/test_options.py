@@ -12,10 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from accelerate import Accelerator
+from accelerate.data_loader import IterableDatasetShard
 from torch.utils.data import DataLoader
 
 import headrace
-from headrace import OptionError, StructuredDataset, TarDataset, UnknownOptionError, options
+from headrace import (
+    OptionError,
+    StructuredDataset,
+    TarDataset,
+    UnknownOptionError,
+    access,
+    options,
+)
 from headrace.options import parse_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +59,61 @@ def test_a_keyword_of_another_call_says_where_it_belongs(folder: Path) -> None:
         StructuredDataset(folder, num_workers=2)  # type: ignore[call-arg]
     with pytest.raises(UnknownOptionError, match=r"batch_size: it belongs to StructuredDataset"):
         StructuredDataset(folder).loader(batch_size=2)  # type: ignore[call-arg]
+
+
+def test_names_of_arguments_are_suggested_too(folder: Path) -> None:
+    with pytest.raises(
+        UnknownOptionError, match=r"StructuredDataset has no keyword paths; did .* path"
+    ):
+        StructuredDataset(paths=folder)  # type: ignore[call-arg]
+    with pytest.raises(
+        UnknownOptionError, match=r"create_dataloader has no keyword fromat.* format"
+    ):
+        StructuredDataset.create_dataloader(folder, fromat="csv")  # type: ignore[call-arg]
+    with pytest.raises(UnknownOptionError, match=r"num_workers: it belongs to .*create_dataloader"):
+        StructuredDataset(num_workers=2)  # type: ignore[call-arg]
+    with pytest.raises(
+        UnknownOptionError, match=r"bucketed: it belongs to TarDataset\.create_data"
+    ):
+        TarDataset(folder, bucketed=True)  # type: ignore[call-arg]
+    with pytest.raises(UnknownOptionError, match=r"target_pixel_aera; did .* target_pixel_area"):
+        TarDataset.create_dataloader(folder, bucketed=True, target_pixel_aera=4)  # type: ignore[call-arg]
+    with pytest.raises(UnknownOptionError, match=r"StructuredDataset has no keyword batch_sise"):
+        headrace.open(folder, batch_sise=2)
+
+
+ENTRIES = [
+    *((dataset, "batch_sise", "batch_size") for dataset in DATASETS),
+    *((dataset.create_dataloader, "batch_sise", "batch_size") for dataset in DATASETS),
+    (access.RowDataset, "colums", "columns"),
+    (access.GlobalShuffleSampler, "wordl_size", "world_size"),
+    (access.ShardShuffleSampler, "wordl_size", "world_size"),
+    (access.BucketBatchSampler, "batchsize", "batch_size"),
+    (access.ArrowBackend, "shard_rows_counts", "shard_row_counts"),
+    (access.ParquetBackend, "as_file", "as_files"),
+    (access.LanceBackend, "versoin", "version"),
+    (access.ArrayRecordBackend, "decoder", "decode"),
+    (access.TarBackend, "metdata", "metadata"),
+    (access.VideoFramesBackend, "windowlength", "window_length"),
+    (headrace.TarShards, "metdata", "metadata"),
+    (headrace.TarWriter, "shard_byte", "shard_bytes"),
+    (headrace.shuffle_into, "targetformat", "target_format"),
+    (headrace.EvenBatchesSplitStrategy, "split_row", "split_rows"),
+    (headrace.RoundRobinSplitStrategy, "shufle", "shuffle"),
+    (headrace.TargetSizeSplitStrategy, "split_byte", "split_bytes"),
+]
+
+
+@pytest.mark.parametrize(
+    ("public", "wrong", "right"), ENTRIES, ids=lambda v: getattr(v, "__qualname__", v)
+)
+def test_a_misspelt_keyword_of_any_call(public: Any, wrong: str, right: str) -> None:
+    with pytest.raises(UnknownOptionError) as caught:
+        public(**{wrong: 1})
+    assert isinstance(caught.value, TypeError)
+    owner = getattr(public, "__self__", None)
+    place = public.__name__ if owner is None else f"{owner.__name__}.{public.__name__}"
+    assert str(caught.value).startswith(f"{place} has no keyword {wrong}; did you mean {right}")
 
 
 def test_no_message_names_an_internal_class(folder: Path) -> None:
@@ -123,6 +187,21 @@ def test_a_loader_that_would_make_batches_of_batches_is_refused(folder: Path, wo
         list(DataLoader(dataset, batch_size=8, num_workers=workers))
     whole = DataLoader(dataset, batch_size=None, num_workers=workers)
     assert sum(len(batch["id"]) for batch in whole) == 100
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_framework_that_would_make_batches_of_batches_is_refused(
+    folder: Path, workers: int
+) -> None:
+    dataset = StructuredDataset(folder, batch_size=10)
+    shard = IterableDatasetShard(dataset, batch_size=2, num_processes=2, process_index=0)
+    with pytest.raises(OptionError, match="batch_size=None"):
+        list(DataLoader(shard, batch_size=2, num_workers=workers))
+    with pytest.raises(ValueError, match="batch_sampler"):
+        DataLoader(dataset, batch_sampler=[[0, 1]])
+    prepared = Accelerator(cpu=True).prepare(DataLoader(dataset, batch_size=2, num_workers=workers))
+    with pytest.raises(OptionError, match="batch_size=None"):
+        list(prepared)
 
 
 def test_buckets_are_keywords_of_the_loader_only(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ made from these classes.
 """
 
 import difflib
+import functools
 import inspect
 import os
 import re
@@ -45,6 +46,7 @@ __all__ = [
     "ArrowOptions",
     "BucketOptions",
     "DatasetOptions",
+    "FileFormat",
     "IcebergOptions",
     "LanceOptions",
     "LoaderOptions",
@@ -56,17 +58,18 @@ __all__ = [
     "VideoFramesOptions",
     "check_count",
     "check_together",
+    "checked_keywords",
     "documented",
     "known_options",
     "options_table",
     "parse_bytes",
-    "refuse_unknown",
     "resolve",
     "split_options",
 ]
 
 PathLike = str | os.PathLike[str]
 Paths = PathLike | Sequence[PathLike]
+FileFormat = Literal["parquet", "orc", "csv", "json", "jsonl", "arrow"]
 Bytes = int | str
 """A number of bytes, or text such as ``"64MiB"``."""
 StorageOptions = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
@@ -315,8 +318,9 @@ class RankOptions(TypedDict, total=False):
         Literal["drop", "pad", False] | None,
         Option(
             None,
-            'How all ranks take the same number of steps: "drop" leaves out the odd batches at the '
-            'end, "pad" repeats a few rows, False does neither; None: "drop" with several ranks.',
+            "How all ranks take the same number of steps. They share the rows of the last round; "
+            '"drop" then leaves out fewer rows than there are ranks, "pad" repeats as many, False '
+            'lets ranks differ; None: "drop" with several ranks.',
         ),
     ]
     balance: Annotated[
@@ -649,29 +653,17 @@ def _groups(kind: type) -> Iterator[tuple[str, list[str]]]:
 Resolved = TypeVar("Resolved")
 
 
-def resolve(
-    kind: type[Resolved],
-    given: Mapping[str, Any],
-    *,
-    place: str = "create_dataloader",
-    others: Mapping[str, type] = MappingProxyType({}),
-) -> Resolved:
+def resolve(kind: type[Resolved], given: Mapping[str, Any]) -> Resolved:
     """Return all options of a kind: those that were given, checked, and defaults for the others.
-
-    Args:
-        kind: The options class.
-        given: Keywords as the user gave them.
-        place: What was called, for messages.
-        others: Options classes of other calls, by the name of the call. A keyword that belongs to
-            one of them is an error that says so.
 
     Raises:
         UnknownOptionError: A keyword does not exist.
         OptionError: A value is wrong, or two of them contradict each other.
     """
-    refuse_unknown(given, kind, place=place, others=others)
     known = known_options(kind)
     for name, value in given.items():
+        if name not in known:
+            raise _unknown(name, known, kind.__name__)
         hint, option, _ = known[name]
         _check(name, value, hint, option)
     made = {name: option.default for name, (_, option, _) in known.items()} | dict(given)
@@ -686,24 +678,10 @@ def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any],
     return mine, {name: value for name, value in given.items() if name not in known}
 
 
-def refuse_unknown(
-    given: Iterable[str],
-    *kinds: type,
-    place: str,
-    others: Mapping[str, type] = MappingProxyType({}),
-) -> None:
-    """Raise an UnknownOptionError for a keyword that none of the kinds has; see ``resolve``."""
-    known = [name for kind in kinds for name in known_options(kind)]
-    for name in given:
-        if name in known:
-            continue
-        text = f"{place} has no keyword {name}"
-        for call, kind in others.items():
-            if name in known_options(kind):
-                raise UnknownOptionError(f"{text}: it belongs to {call}")
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"help({place}) lists all of them"
-        raise UnknownOptionError(f"{text}; {hint}")
+def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"help({place}) lists all of them"
+    return UnknownOptionError(f"{place} has no keyword {name}; {hint}")
 
 
 def _check(name: str, value: Any, hint: Any, option: Option) -> None:
@@ -783,11 +761,14 @@ _MODULES = re.compile(r"\b(?:typing|collections\.abc|os|datetime|\w[\w.]*)\.(?=[
 """The modules of types, which are left out where a type is shown."""
 
 
-def documented(*kinds: type) -> Callable[[Function], Function]:
-    """Give a function that takes ``**options`` the signature and documentation of its keywords.
+def documented(
+    *kinds: type, elsewhere: Mapping[str, type] = MappingProxyType({})
+) -> Callable[[Function], Function]:
+    """Give a method of a dataset that takes ``**options`` the signature and help of its keywords.
 
     Type checkers see the keywords by ``Unpack``; this is for ``help()``, ``inspect.signature`` and
-    notebooks.
+    notebooks. A call with a keyword that is not known is an UnknownOptionError, which names similar
+    ones, or the call that the keyword belongs to: that of ``elsewhere``, or one of the dataset.
     """
 
     def document(function: Function) -> Function:
@@ -801,12 +782,65 @@ def documented(*kinds: type) -> Callable[[Function], Function]:
             for name, (hint, option, _) in known_options(kind).items()
             if name not in plain.parameters
         ]
-        function.__signature__ = plain.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        signature = plain.replace(parameters=[*own, *keywords])
+
+        @functools.wraps(function)
+        def checked(owner: Any, *args: Any, **given: Any) -> Any:
+            for name in given:
+                if name not in signature.parameters:
+                    dataset = owner if isinstance(owner, type) else type(owner)
+                    raise _misplaced(name, function.__name__, dataset, signature, elsewhere)
+            return function(owner, *args, **given)
+
         text = inspect.cleandoc(function.__doc__ or "")
-        function.__doc__ = "\n\n".join([text, *(_listing(kind) for kind in kinds)])
-        return function
+        checked.__doc__ = "\n\n".join([text, *(_listing(kind) for kind in kinds)])
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        return cast(Function, checked)
 
     return document
+
+
+def _misplaced(
+    name: str,
+    method: str,
+    dataset: type,
+    signature: inspect.Signature,
+    elsewhere: Mapping[str, type],
+) -> UnknownOptionError:
+    """Return the error for an unknown keyword of a method of a dataset."""
+    place = dataset.__name__
+    if method != "__init__":
+        place = f"{place}.{method}" if method == "create_dataloader" else method
+    homes = {
+        **elsewhere,
+        f"{dataset.__name__}.create_dataloader and to dataset.loader": LoaderOptions,
+        dataset.__name__: getattr(dataset, "options_class", LoaderOptions),
+    }
+    for call, kind in homes.items():
+        if name in known_options(kind):
+            return UnknownOptionError(f"{place} has no keyword {name}: it belongs to {call}")
+    return _unknown(name, signature.parameters, place)
+
+
+def checked_keywords(public: Function) -> Function:
+    """Make a call of a function or class with an unknown keyword an UnknownOptionError.
+
+    Python's own error suggests no similar names, and is no OptionError.
+    """
+    function: Any = public.__init__ if isinstance(public, type) else public  # type: ignore[misc]
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+        for name in given:
+            if name not in known:
+                raise _unknown(name, known, public.__name__)
+        return function(*args, **given)
+
+    if isinstance(public, type):
+        public.__init__ = checked  # type: ignore[misc]
+        return public
+    return cast(Function, checked)
 
 
 def _listing(kind: type) -> str:

@@ -85,15 +85,10 @@ def test_two_formats_in_one_place_want_a_word(tmp_path: Path) -> None:
     assert rows(tmp_path, format="csv")["id"] == [1]
 
 
-def test_no_extension_tells_a_format(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="give format="):
-        StructuredDataset(write(tmp_path / "a.data"), None)
-
-
 def test_a_directory_without_a_file_of_the_format(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("id\n1\n")
     with pytest.raises(NothingFoundError, match=r"no parquet file .*\.parquet"):
-        StructuredDataset(tmp_path)
+        StructuredDataset(tmp_path, "parquet")
 
 
 # --- columns and schema
@@ -389,7 +384,10 @@ def test_counts(tmp_path: Path) -> None:
     dataset = StructuredDataset(tmp_path, batch_size=5)
     assert (dataset.num_rows, len(dataset)) == (21, 5)
     assert len(StructuredDataset(tmp_path, batch_size=5, drop_last=True)) == 4
-    assert repr(dataset) == "<StructuredDataset: 2 parquet files, 21 rows>"
+    assert repr(dataset) == (
+        f"<StructuredDataset: 2 parquet files of {tmp_path}, 21 rows; 5 batches of 5; 1 lane; "
+        "in order>"
+    )
     filtered = StructuredDataset(tmp_path, filters=pc.field("id") > 3)
     assert filtered.num_rows is None
     with pytest.raises(TypeError, match="not known"):

@@ -134,7 +134,7 @@ def test_as_files_insists(table: tuple[Path, Path, str]) -> None:
         dataset = StructuredDataset(place, format="parquet", as_files=True)
         assert dataset.num_rows == ROWS * len(dataset.files)
     rows = ROWS * len([p for p in folder.rglob("*.parquet") if "_delta_log" not in str(p)])
-    loader, _ = StructuredDataset.create_dataloader(folder, as_files=True, num_workers=0)
+    loader, _ = StructuredDataset.create_dataloader(folder, "parquet", as_files=True, num_workers=0)
     assert sum(len(batch["id"]) for batch in loader) == rows
     assert headrace.open(folder, format="parquet", as_files=True).num_rows == rows
     assert ParquetBackend(folder, as_files=True).num_rows == rows
@@ -150,7 +150,7 @@ def test_files_beside_a_table_are_read(table: tuple[Path, Path, str]) -> None:
     put_rows(beside / "a.parquet")
     put(beside / "metadata" / "labels.json")
     put(beside / "_SUCCESS", b"")
-    assert StructuredDataset(beside).num_rows == ROWS
+    assert StructuredDataset(beside, "parquet").num_rows == ROWS
     assert StructuredDataset(f"{beside}/*.parquet").num_rows == ROWS
     put(folder.parent / "words.csv", b"word\na\n")
     assert StructuredDataset(folder.parent, "csv").schema.names == ["word"]

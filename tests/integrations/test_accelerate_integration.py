@@ -47,7 +47,7 @@ def test_a_prepared_loader_reads_every_row_once(ran: list[dict[str, Any]]) -> No
     for epoch in (0, 1):
         steps = [step for rank in ran for step in rank["counted"]["epochs"][epoch]]
         rows = Counter(row for batch, _, _ in steps for row in batch)
-        assert rows.total() == len(rows) == ROWS - ROWS % 64
+        assert rows == Counter(range(ROWS))
 
 
 def test_epochs_are_not_set_back(ran: list[dict[str, Any]]) -> None:
@@ -61,7 +61,7 @@ def test_a_loader_that_does_not_know_the_accelerator_is_left_alone(
 ) -> None:
     for epoch in (0, 1):
         rows = rows_of(ran, "made without the accelerator", epoch)
-        assert rows.total() == len(rows) == ROWS - ROWS % 64
+        assert rows == Counter(range(ROWS))
 
 
 @pytest.mark.parametrize("kind", ["resume", "resume, filtered"])
@@ -90,7 +90,7 @@ def test_a_loader_is_active_while_it_is_iterated(ran: list[dict[str, Any]]) -> N
 def test_engines_are_not_imported_unless_they_are_used(tmp_path: Path) -> None:
     write_rows(tmp_path)
     code = (
-        "import sys; from headrace import StructuredDataset; "
+        "import sys; import headrace.integrations; from headrace import StructuredDataset; "
         f"loader, _ = StructuredDataset.create_dataloader({str(tmp_path)!r}); "
         "list(loader); loader.state_dict(); "
         "print({'accelerate', 'lightning', 'torchdata'} & set(sys.modules))"

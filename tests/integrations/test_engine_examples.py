@@ -13,8 +13,8 @@ from launching import run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS = 900
-STEPS = 14
-"""of each of two ranks: 29 batches of 32 rows, of which the last is left out"""
+STEPS = 15
+"""of each of two ranks: 28 batches of 32 rows and two that share the last 4 rows"""
 
 
 @pytest.fixture(scope="module")

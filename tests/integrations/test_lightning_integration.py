@@ -1,4 +1,4 @@
-"""Lightning: checkpoints of one and of two ranks go on with the very next batch."""
+"""Lightning with ``HeadraceCallback``: a run that is resumed goes on with the very next batch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,18 @@ def epoch_rows(ranks: Results, kind: str, epoch: int) -> Counter[int]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "checkpoints"), [("counted", 9), ("filtered", 9), ("by steps", 3), ("limited", 3)]
+    ("kind", "checkpoints"),
+    [
+        ("counted", 9),
+        ("filtered", 9),
+        ("by steps", 3),
+        ("limited", 3),
+        ("limited, filtered", 3),
+        ("reloaded", 3),
+        ("validated", 5),
+        ("two loaders", 3),
+        ("stopped", 2),
+    ],
 )
 def test_one_rank_resumes_exactly(alone: Results, kind: str, checkpoints: int) -> None:
     check_resumed(alone[0][kind], checkpoints)
@@ -61,13 +72,20 @@ def test_one_rank_reads_every_row_in_every_epoch(alone: Results) -> None:
     for epoch in range(3):
         assert epoch_rows(alone, "counted", epoch) == Counter(range(ROWS))
         assert epoch_rows(alone, "filtered", epoch) == Counter(KEPT_ROWS)
+        assert epoch_rows(alone, "reloaded", epoch) == Counter(range(ROWS))
 
 
 def test_lightning_does_not_share_the_rows_a_second_time(together: Results) -> None:
     for epoch in range(3):
         counted = epoch_rows(together, "counted", epoch)
-        assert counted.total() == len(counted) == ROWS - ROWS % 64
+        assert counted == Counter(range(ROWS))
         assert set(epoch_rows(together, "pad", epoch)) == KEPT_ROWS
+
+
+@pytest.mark.parametrize("kind", ["counted", "filtered", "reloaded", "by steps", "validated"])
+def test_every_epoch_has_an_order_of_its_own(alone: Results, kind: str) -> None:
+    first = {tuple(rows) for _, step, rows in alone[0][kind]["whole"] if step == 0}
+    assert len(first) == 3
 
 
 def test_adaptive_balance_loses_and_repeats_nothing(alone: Results) -> None:
@@ -80,8 +98,9 @@ def test_adaptive_balance_loses_and_repeats_nothing(alone: Results) -> None:
             assert rows == Counter(range(ROWS)), name
 
 
-def test_epochs_that_are_cut_short_differ(alone: Results) -> None:
-    epochs = [epoch_rows(alone, "limited", epoch) for epoch in range(3)]
+@pytest.mark.parametrize("kind", ["limited", "limited, filtered"])
+def test_epochs_that_are_cut_short_differ(alone: Results, kind: str) -> None:
+    epochs = [epoch_rows(alone, kind, epoch) for epoch in range(3)]
     assert [rows.total() for rows in epochs] == [6 * 32] * 3
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from small_files import ROWS, all_ids, write_csv, write_parquet
 
-from headrace import StructuredDataset
+from headrace import RoundRobinSplitStrategy, StructuredDataset
 from headrace.testing import frozen
 
 OPTIONS: dict[str, Any] = {"batch_size": 100, "shuffle": True, "split_rows": 70, "mix": 2}
@@ -127,9 +128,48 @@ def test_only_a_lanes_last_batch_is_short_where_rows_are_not_counted(tmp_path: P
         len(loader)
 
 
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"shuffle": True}, "1 lane; shuffled: all rows together>"),
+        ({"shuffle": True, "lanes": 2}, "2 lanes; shuffled: all rows of a lane together>"),
+        ({"shuffle": True, "prefetch_bytes": 20_000}, "shuffled: windows of 2 chunks of ~"),
+        (
+            {"shuffle": True, "split_rows": 70, "mix": 3},
+            "shuffled: windows of 3 chunks of ~70 rows>",
+        ),
+        ({"shuffle": True, "split_rows": 70}, "chunks of ~70 rows, whose rows stay in order>"),
+        ({"interleave": 2}, "in order, rows of 2 files in turn>"),
+        ({"split_strategy": RoundRobinSplitStrategy()}, "dealt by RoundRobinSplitStrategy>"),
+        ({"filters": [("id", ">", 3)]}, "rows not counted; batches of 100; 1 lane"),
+        ({"rank": 1, "world_size": 2}, "1,154 rows; rank 1 of 2: 6 batches of 100; 2 lanes;"),
+    ],
+    ids=str,
+)
+def test_it_says_in_which_order_rows_come(
+    data: Path, options: dict[str, Any], shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="headrace"):
+        dataset = StructuredDataset(data, batch_size=100, **options)
+    assert shown in repr(dataset)
+    assert len(repr(dataset)) < 300
+    chosen = options.get("shuffle") and "split_rows" not in options
+    assert bool(chosen) == ("shuffled: " in caplog.text)
+    assert shown.removesuffix(">") in repr(dataset.loader(num_workers=0))
+
+
+def test_a_loader_says_what_it_is(data: Path) -> None:
+    loader, dataset = StructuredDataset.create_dataloader(data, batch_size=100, num_workers=2)
+    assert repr(loader) == f"<StatefulLoader: {dataset.summary}; epoch 0, 2 workers>"
+    assert "2 lanes" in repr(loader)
+
+
 def test_it_says_what_it_is(data: Path) -> None:
     dataset = StructuredDataset(data, batch_size=100)
-    assert repr(dataset) == "<StructuredDataset: 6 parquet files, 1,154 rows>"
+    assert repr(dataset) == (
+        f"<StructuredDataset: 6 parquet files of {data}, 1,154 rows; 12 batches of 100; 1 lane; "
+        "in order>"
+    )
     assert dataset.format == "parquet"
     assert [file.record_count for file in dataset.files] == [400, 1, 300, 250, 0, 203]
     assert dataset.schema.names == ["id", "x", "name"]

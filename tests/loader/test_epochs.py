@@ -43,6 +43,36 @@ def make(data: Path, **options: Any) -> StatefulLoader:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_last_batch_ends_an_epoch_although_no_more_was_asked_for(
+    data: Path, orders: list[list[int]], kind: dict[str, Any]
+) -> None:
+    loader = make(data, **kind)
+    for order in orders[:3]:
+        assert all_ids(islice(loader, len(loader))) == order
+    loader.load_state_dict(loader.state_dict())
+    assert all_ids(islice(loader, len(loader))) == orders[3]
+    loader.set_epoch(3)
+    assert all_ids(islice(loader, len(loader))) == orders[3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_state_before_a_batch_that_was_fetched_ahead(
+    data: Path, kind: dict[str, Any], filtered: bool
+) -> None:
+    filters = [("id", ">=", 37)] if filtered else None
+    loader = make(data, filters=filters, **kind)
+    batches, states = [], []
+    for batch in loader:
+        batches.append(batch["id"].tolist())
+        states.append(loader.state_dict(unused_batches=1))
+    assert len(batches) > 4
+    for step in (0, 1, len(batches) // 2, len(batches) - 1):
+        loader.load_state_dict(states[step])
+        assert [batch["id"].tolist() for batch in loader] == batches[step:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_end_moves_on_and_a_break_starts_over(
     data: Path, orders: list[list[int]], kind: dict[str, Any]
 ) -> None:

@@ -14,8 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rank_scripts import agreeing_ranks, four_ranks
+from rank_scripts import agreeing_ranks, bare_datasets, four_ranks
 from rank_scripts.rank_processes import PATIENCE_S, run_ranks
+from small_files import write_parquet
 
 from headrace.errors import OptionError, WorkerError
 from headrace.loader.agreement import Agreement
@@ -29,6 +30,7 @@ LAUNCHERS = {
     "MVAPICH2": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
+SOURCES = Path(__file__).parents[2] / "src"
 OTHER_SLURM = ("SLURM_NTASKS", "SLURM_TASK_PID", "SLURM_PTY_PORT", "SLURM_JOB_NAME")
 
 
@@ -121,6 +123,42 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_a_process_without_launcher_is_alone(environment: pytest.MonkeyPatch) -> None:
     assert find_ranks() == Ranks(0, 1, "one process", None)
+
+
+def test_a_bare_dataset_in_a_job_warns_once(tmp_path: Path) -> None:
+    data = write_parquet(tmp_path / "data", [(100, 10)])
+    ranks = run_ranks(bare_datasets.work(data), 2, tmp_path)
+    assert sum(int(seen["given"][0]) for seen in ranks) == 100
+    for seen in ranks:
+        *rows, warning = seen["bare"]
+        assert rows == ["100"] * 3
+        assert "each of the 2 ranks" in warning
+        assert "create_dataloader" in warning
+        assert len(seen["given"]) == 3
+        assert seen["alone"] == ["100"] * 3
+        assert seen["loader"] == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bare_dataset_under_a_launcher_warns(tmp_path: Path, workers: int) -> None:
+    write_parquet(tmp_path, [(100, 10)])
+    code = (
+        "from headrace import StructuredDataset; from torch.utils.data import DataLoader; "
+        f"loader = DataLoader(StructuredDataset({str(tmp_path)!r}), None, num_workers={workers}); "
+        "print(sum(len(batch['id']) for batch in loader))"
+    )
+    variables = {"RANK": "1", "WORLD_SIZE": "3"}
+    for given, expected in ((variables, 1), ({"RANK": "1"}, 0), ({}, 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**given, "PYTHONPATH": str(SOURCES)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        assert done.stdout.strip() == "100"
+        assert done.stderr.count("UserWarning: each of the 3 ranks") == expected
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -76,7 +76,9 @@ def test_open_says_what_is_to_be_opened_otherwise(folder: Path, tmp_path: Path) 
 
 def test_what_it_is(folder: Path) -> None:
     dataset = TarDataset(folder, batch_size=4)
-    assert repr(dataset) == "<TarDataset: 2 tar files, 11 rows>"
+    assert repr(dataset) == (
+        f"<TarDataset: 2 tar files of {folder}, 11 rows; 3 batches of 4; 1 lane; in order>"
+    )
     assert dataset.num_rows == 11
     assert len(dataset) == 3
     assert dataset.schema.names[:3] == ["__key__", "__shard__", "png"]

@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.access.backend import Backend
 from headrace.errors import OptionError, ReadError
 from headrace.model import Int64Array, computed_once
+from headrace.options import checked_keywords
 from headrace.storage import Options
 from headrace.tables.lance.opened import LanceLocation, LanceVersion
 from headrace.tables.lance.options import located
@@ -23,6 +24,7 @@ _BATCH_BYTES = 8 << 20
 _FIRST_ROWS = 64
 
 
+@checked_keywords
 class LanceBackend(Backend):
     """Rows of a Lance dataset at one version; its fragments are the shards.
 

@@ -17,6 +17,7 @@ from headrace.access.rows.dataset import RowDataset
 from headrace.access.sampling import ResumableSampler, whole_number
 from headrace.errors import OptionError
 from headrace.model import Int64Array
+from headrace.options import checked_keywords
 from headrace.plan import State
 from headrace.plan.permutations import IndexPermutation
 
@@ -100,6 +101,7 @@ class ShuffleSampler(ResumableSampler[int]):
         return self.as_json(self._position(samples))
 
 
+@checked_keywords
 class GlobalShuffleSampler(ShuffleSampler):
     """Every row once an epoch, in an order at random over all of them, in constant memory.
 
@@ -142,6 +144,7 @@ class GlobalShuffleSampler(ShuffleSampler):
         return left // self.world_size
 
 
+@checked_keywords
 class ShardShuffleSampler(ShuffleSampler):
     """Shard after shard in an order at random, and the rows of each in another, every epoch.
 

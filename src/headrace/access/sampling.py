@@ -121,7 +121,7 @@ class ResumableSampler(Sampler[T_co]):
 
     def _seek(self, steps: int, epoch: int | None) -> None:
         start = self._readers.start(self._epoch_or(epoch))
-        self._move(self._or_next_epoch(self.after(start, steps)))
+        self._move(self.or_next_epoch(self.after(start, steps)))
 
     def _position(self, steps: int | None) -> State:
         """Return the state behind so many steps of the last iteration; None: all that it took."""
@@ -150,7 +150,7 @@ class ResumableSampler(Sampler[T_co]):
             state: The state.
             fingerprint: What it refers to, if that is more than the order of this sampler.
         """
-        return self._or_next_epoch(state).as_json(fingerprint or self.fingerprint)
+        return self.or_next_epoch(state).as_json(fingerprint or self.fingerprint)
 
     def resume(self, state: Mapping[str, Any], fingerprint: Fingerprint | None = None) -> None:
         """Let the next iteration, once, go on from a state; see ``as_json``.
@@ -170,7 +170,7 @@ class ResumableSampler(Sampler[T_co]):
         if mine.cursor(self.rank)[0] == END:  # this rank had come to its end, and others had not
             self._move(self.after(mine, self.remaining(mine)))
         else:
-            self._move(self._or_next_epoch(self.after(mine, 0)))
+            self._move(self.or_next_epoch(self.after(mine, 0)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration, once, go on from a state of any rank that was in step with this.
@@ -188,7 +188,8 @@ class ResumableSampler(Sampler[T_co]):
     def _epoch_or(self, epoch: int | None) -> int:
         return self.epoch if epoch is None else whole_number("epoch", epoch, 0)
 
-    def _or_next_epoch(self, state: State) -> State:
+    def or_next_epoch(self, state: State) -> State:
+        """Return a state, or the start of the next epoch if it is behind the last step."""
         return self._readers.start(state.epoch + 1) if self._is_over(state) else state
 
     def _move(self, state: State) -> None:

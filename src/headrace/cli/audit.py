@@ -16,6 +16,7 @@ from torch import distributed
 from headrace import StatefulLoader, StructuredDataset
 from headrace.cli.command import Command
 from headrace.errors import OptionError
+from headrace.options import FileFormat
 from headrace.testing import audit
 
 __all__ = ["AUDIT", "ColumnIds", "LocationLoaders"]
@@ -30,7 +31,7 @@ class LocationLoaders:
     """Loaders of this library over a location: a factory that can be sent to other processes."""
 
     location: str
-    format: str | None = None
+    format: FileFormat | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """further keywords of ``create_dataloader``"""
 

@@ -7,6 +7,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from headrace import StructuredDataset, TarDataset
 from headrace.cli.command import Command
 from headrace.convert.dense import dense_type
 from headrace.loader.datasets import kind_of
+from headrace.options import FileFormat
 from headrace.storage.access import shown_location
 
 __all__ = ["INSPECT", "Column", "Report", "examine"]
@@ -50,7 +52,8 @@ class Report:
 def examine(location: str, *, format: str | None = None, batch_size: int = 1024) -> Report:
     """Look at the metadata of every file of ``location``; no data is read."""
     is_tar = format == "tar" or (format is None and kind_of(location) == "tar")
-    dataset = TarDataset(location) if is_tar else StructuredDataset(location, format=format)
+    chosen = cast("FileFormat | None", format)
+    dataset = TarDataset(location) if is_tar else StructuredDataset(location, format=chosen)
     sizes = [file.file_size for file in dataset.files]
     groups = [file.row_groups for file in dataset.files]
     rows = dataset.num_rows

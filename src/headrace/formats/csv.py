@@ -30,6 +30,7 @@ from headrace.formats.lines import (
     without_compression,
 )
 from headrace.formats.protocol import FileFacts
+from headrace.formats.sniffing import HEAD_BYTES, looks_like
 from headrace.model import DataFileInfo, FileSplit
 from headrace.storage import Store
 
@@ -74,6 +75,7 @@ class CsvFormat:
         self._parse = given.get("parse_options", pacsv.ParseOptions())
         self._convert = given.get("convert_options", pacsv.ConvertOptions())
         self._tabs_in_tsv = "parse_options" not in given
+        self._plain = not given
         if schema is not None:
             types = dict(zip(schema.names, schema.types, strict=True))
             self._convert.column_types = {**self._convert.column_types, **types}
@@ -89,6 +91,8 @@ class CsvFormat:
             head, whole = first_lines(text, self._read.block_size)
         if _blank(head) and not self._read.column_names:
             return FileFacts(pa.schema([]), splittable=compression_of(file.path) is None)
+        if self._plain and looks_like(head[:HEAD_BYTES]) not in ("csv", None):
+            raise ReadError(f"{file.path}: the first lines are not CSV")
         layout = self._layout(store, file, head, whole)
         _refuse_duplicates(file, layout.names)
         schema = self._infer(store, file, head, layout)

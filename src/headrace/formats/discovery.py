@@ -12,7 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import NothingFoundError, OptionError, ReadError, SchemaError
+from headrace.errors import (
+    HeadraceError,
+    NothingFoundError,
+    OptionError,
+    ReadError,
+    SchemaError,
+)
 from headrace.formats.discovered import Discovered
 from headrace.formats.failures import may_be_skipped
 from headrace.formats.filters import binds, check_filter, columns_of, near_names, to_expression
@@ -26,6 +32,7 @@ from headrace.formats.protocol import FileFacts, Format
 from headrace.formats.reader import FormatRows, TabularReader
 from headrace.formats.registry import FORMAT_NAMES, make_format, select_files
 from headrace.formats.schemas import project, unify
+from headrace.formats.sniffing import hint_of, read_head
 from headrace.formats.table_folders import refuse_tables
 from headrace.model import DataFileInfo, FileList
 from headrace.storage import (
@@ -239,13 +246,24 @@ class _Inspection:
                 # The path's value of a column is what counts, and statistics are of the file's.
                 facts = self._format.inspect(self._store, file)
         except ReadError as error:
-            if not (self._skip_broken and may_be_skipped(error)):
+            if not may_be_skipped(error):
                 raise
+            error = self._with_hint(file, error)
+            if not self._skip_broken:
+                raise error from error.__cause__
             return error
         # Many files have few schemas: keep one object of each, and not one a file. By its bytes: a
         # type that somebody made in Python has no hash.
         key = facts.schema.serialize().to_pybytes()
         return replace(facts, schema=self._schemas.setdefault(key, facts.schema))
+
+    def _with_hint(self, file: DataFileInfo, error: ReadError) -> ReadError:
+        """Return an error that also says what the file looks like, if that is another format."""
+        try:
+            hint = hint_of(file.path, read_head(self._store, file), self._format.name)
+        except (HeadraceError, OSError):
+            hint = None
+        return error if hint is None else ReadError(f"{error}; {hint}")
 
 
 def _in_parallel(

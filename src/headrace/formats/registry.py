@@ -1,4 +1,4 @@
-"""The formats there are, by name and by extension."""
+"""The formats there are, by name, by extension, or by what a file looks like."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pyarrow as pa
 from headrace.errors import NothingFoundError, OptionError
 from headrace.formats.arrow_ipc import ArrowFormat
 from headrace.formats.csv import CsvFormat
+from headrace.formats.failures import naming
 from headrace.formats.json import JsonFormat, JsonLinesFormat
 from headrace.formats.orc import OrcFormat
 from headrace.formats.parquet import ParquetFormat
 from headrace.formats.protocol import Format
+from headrace.formats.sniffing import compression_in, hint_of, looks_like, read_head
+from headrace.model import DataFileInfo
 from headrace.storage import FileStatus, Listing
 
 __all__ = ["FORMAT_NAMES", "format_of", "make_format", "select_files"]
@@ -49,10 +52,11 @@ def make_format(
 
 
 def select_files(listing: Listing, format_: str | None) -> tuple[str, list[FileStatus]]:
-    """The format and the files of it.
+    """Return the format and the files of it.
 
-    Without a format the extensions decide, and must agree. Of a directory only files with an
-    extension of the format are taken, or, if there is none, those without any extension.
+    Without a format the extensions decide, and must agree. Where there is none that is known, the
+    first file that is not empty is looked into. Of a directory only files with an extension of the
+    format are taken, or, if there is none, those without any extension.
     """
     if format_ is not None and format_ not in _EXTENSIONS:
         raise OptionError(f"format must be one of {', '.join(FORMAT_NAMES)} or None: {format_!r}")
@@ -64,7 +68,7 @@ def select_files(listing: Listing, format_: str | None) -> tuple[str, list[FileS
     named = [f for f in listing.files if f.path in listing.named]
     walked = [f for f in by_format.get(format_, []) if f.path not in listing.named]
     if not walked and not named:
-        walked = [f for f in listing.files if "." not in f.path.rpartition("/")[2]]
+        walked = _without_extension(listing)
     files = sorted([*named, *walked], key=lambda file: file.path)
     if not files:
         raise NothingFoundError(
@@ -89,13 +93,38 @@ def _only_format(listing: Listing, by_format: Mapping[str | None, Sequence[FileS
     if len(known) == 1:
         return known[0]
     if not known:
-        raise OptionError(
-            f"no extension in {', '.join(listing.roots)} tells a format; "
-            f"give format= one of {', '.join(FORMAT_NAMES)}"
-        )
+        return _seen_format(listing)
     raise OptionError(
         f"{', '.join(listing.roots)} holds {' and '.join(sorted(known))} files; "
         "give format= one of them"
+    )
+
+
+def _without_extension(listing: Listing) -> list[FileStatus]:
+    return [file for file in listing.files if "." not in file.path.rpartition("/")[2]]
+
+
+def _seen_format(listing: Listing) -> str:
+    """Return the format that the first file with content looks like."""
+    files = [f for f in listing.files if f.path in listing.named] or _without_extension(listing)
+    for file in files:
+        if file.size == 0:
+            continue
+        info = DataFileInfo(file.path, file.size, etag=file.etag)
+        with naming(file.path):
+            head = read_head(listing.store, info)
+        compression, name = compression_in(head), looks_like(head)
+        if compression is not None and not file.path.lower().endswith(compression[1]):
+            raise OptionError(f"{file.path}: {hint_of(file.path, head, name or '')}")
+        if name is None:
+            raise OptionError(
+                f"{file.path}: neither its extension nor its content tells a format; "
+                f"give format= one of {', '.join(FORMAT_NAMES)}"
+            )
+        return name
+    raise OptionError(
+        f"no extension in {', '.join(listing.roots)} tells a format, and there is no file with "
+        f"content to look into; give format= one of {', '.join(FORMAT_NAMES)}"
     )
 
 

@@ -1,5 +1,6 @@
 """Datasets and the DataLoader that comes out: epochs, workers, state, statistics."""
 
+from headrace.loader.bucketed import BucketedLoader
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset
 from headrace.loader.datasets import (
@@ -16,6 +17,7 @@ from headrace.plan import merge_states
 __all__ = [
     "ArrayRecordDataset",
     "ArrowDataset",
+    "BucketedLoader",
     "IcebergDataset",
     "LanceDataset",
     "PaimonDataset",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
@@ -15,7 +15,6 @@ from headrace.convert.packing import Batch
 from headrace.errors import OptionError, ReadError
 from headrace.loader import leaving
 from headrace.loader.forking import starting_workers
-from headrace.loader.lightning import epoch_of_fit
 from headrace.loader.pipeline import Finish
 from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.workers import WorkerOptions, WorkerStart, check_sendable
@@ -86,6 +85,15 @@ class BucketedLoader(DataLoader[Any]):
         self._running: _Pass | None = None
         self._comparison = comparison
 
+    def __repr__(self) -> str:
+        sampler = self.batch_sampler
+        mine = f", rank {sampler.rank} of {sampler.world_size}" * (sampler.world_size > 1)
+        order = "shuffled" if sampler.shuffle else "in order"
+        return (
+            f"<BucketedLoader: {sampler.num_samples:,} samples in {len(self):,} batches of one "
+            f"shape each{mine}; {order}; epoch {self.epoch}, {self.num_workers} workers>"
+        )
+
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration is of, or the running one."""
@@ -102,26 +110,26 @@ class BucketedLoader(DataLoader[Any]):
         """Number of batches still to come in the running or resumed epoch, of this rank."""
         return self.batch_sampler.remaining(self._position())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is: after the last batch that was handed out; small JSON."""
-        return self.batch_sampler.as_json(self._position(), self._fingerprint)
+    def state_dict(self, *, unused_batches: Literal[0, 1] = 0) -> dict[str, Any]:
+        """Return where the loader is, as ``StatefulLoader.state_dict`` does."""
+        return self.batch_sampler.as_json(self._position(unused_batches), self._fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state; the number of ranks may be another."""
         self.batch_sampler.resume(state, self._fingerprint)
         self._running = None
 
-    def _position(self) -> State:
+    def _position(self, unused_batches: int = 0) -> State:
         sampler, running = self.batch_sampler, self._running
         if running is None:
             return sampler.next_start
-        return sampler.after(running.began, running.delivered)
+        return sampler.after(running.began, running.delivered - unused_batches)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._comparison is not None:
             self._comparison.check()
-        # The epoch of a pass that was left begins again, also if all of it was asked for.
-        self.set_epoch(max(self.epoch, epoch_of_fit(self)))
+        # The epoch of a pass that was left begins again, unless all of it was handed out.
+        self.set_epoch(self.batch_sampler.or_next_epoch(self._position()).epoch)
         running = self._running = _Pass(self.batch_sampler.next_start)
         with starting_workers():
             batches = super().__iter__()

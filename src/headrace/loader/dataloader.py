@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils.data import DataLoader
@@ -17,7 +17,6 @@ from headrace.loader.agreement import Agreement
 from headrace.loader.epoch import EpochPass
 from headrace.loader.in_step import InStep
 from headrace.loader.leaving import watched
-from headrace.loader.lightning import batch_is_held, epoch_of_fit
 from headrace.loader.planner import known_batches
 from headrace.loader.pool import WorkerPool
 from headrace.loader.rank_comparison import RankComparison
@@ -89,6 +88,7 @@ class StatefulLoader(DataLoader[Any]):
         if pin_memory and not self._pin:
             logger.warning("pin_memory has no effect: there is no CUDA device")
         self._lanes: int | None = None  # of a state, which are kept for the epochs after it
+        self._chosen_epoch: int | None = None  # by set_epoch, since the last iteration began
         self._pass: EpochPass | None = None
         self._began: State = dataset.planner.readers.start(dataset.epoch)
         self._passes = dataset.passes
@@ -122,18 +122,32 @@ class StatefulLoader(DataLoader[Any]):
             return known_batches(self.dataset.planner.batches_left(self._position()))
         return known_batches(self._passes.planner.batches_left(self._began.after(running)))
 
+    def __repr__(self) -> str:
+        workers = f"{self.num_workers} workers" if self.num_workers else "threads"
+        return f"<{type(self).__name__}: {self.dataset.summary}; epoch {self.epoch}, {workers}>"
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being read, or the next one after its end."""
+        return self.dataset.epoch
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
         self.dataset.set_epoch(epoch)
+        self._chosen_epoch = epoch
         if self._resume is not None and self._resume.epoch != epoch:
             self._resume = None
 
     # --- state
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: after the last batch that was handed out. JSON-safe and small."""
-        held = batch_is_held(self)
-        position = self._position(without_last=held)
+    def state_dict(self, *, unused_batches: Literal[0, 1] = 0) -> dict[str, Any]:
+        """Return where the loader is: after the last batch that was handed out. JSON-safe, small.
+
+        Args:
+            unused_batches: 1 if the last batch was fetched ahead and is not used yet: the state
+                is then the one before it.
+        """
+        position = self._position(without_last=bool(unused_batches))
         if position is self._resume:  # in the data that it was loaded for, whatever is there now
             return position.as_json(self._fingerprint, self._loaded)
         # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
@@ -212,7 +226,9 @@ class StatefulLoader(DataLoader[Any]):
     # --- iterating
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self.set_epoch(max(self.dataset.epoch, epoch_of_fit(self)))
+        if self._resume is None and self._last_batch_is_out():
+            self.dataset.end_epoch(self._began.epoch)
+        self._chosen_epoch = None
         epoch = self.dataset.epoch
         position, self._resume = self._resume, None
         if position is None or position.epoch != epoch:
@@ -220,6 +236,15 @@ class StatefulLoader(DataLoader[Any]):
         else:
             self.dataset.move_to(self._loaded)  # an epoch goes on as it began, refreshed or not
         return watched(self._deliver(self._begin(position)))
+
+    def _last_batch_is_out(self) -> bool:
+        """Return True after the last batch, also if nobody has asked whether there is one more.
+
+        Where batches are not counted, only that question ends an epoch.
+        """
+        if self._pass is None or self._pass.finished or self._chosen_epoch is not None:
+            return False
+        return self._passes.planner.batches_left(self._began.after(self._pass)) == 0
 
     def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
         """The rest of an epoch, of which a state may have left nothing."""

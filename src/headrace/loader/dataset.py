@@ -39,7 +39,7 @@ from headrace.loader.passes import Passes
 from headrace.loader.pipeline import Finish, Pipeline
 from headrace.loader.planner import Planner, known_batches
 from headrace.loader.rank_comparison import ComparedFiles
-from headrace.loader.ranks import Ranks, find_ranks, given_ranks
+from headrace.loader.ranks import Ranks, find_ranks, given_ranks, ranks_of_job
 from headrace.loader.stats import Stats
 from headrace.model import DataFileInfo, Split
 from headrace.options import (
@@ -47,17 +47,19 @@ from headrace.options import (
     LoaderOptions,
     documented,
     parse_bytes,
-    refuse_unknown,
     resolve,
     split_options,
 )
 from headrace.plan import Fingerprint, LanePlan, State, decode_factor
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
+from headrace.storage.access import shown_location
 
 __all__ = ["TabularDataset", "rows_of", "store_access"]
 
 logger = logging.getLogger(__name__)
 
+_FRAMES_TO_FETCHER = 3
+"""calls between torch and a dataset, if another dataset is around it"""
 _WASTEFUL = 1.5
 """rows decoded for each row wanted, from which on decoded row groups are kept"""
 
@@ -76,6 +78,7 @@ class TabularDataset(IterableDataset[Any]):
         super().__init__()
         self._options = options
         self._has_loader = False
+        self._warned_of_ranks = False
         self._adopted_order: object = None  # of the state that was loaded last
         self.counters = Stats()
         self._bookmark = Bookmark()
@@ -114,6 +117,8 @@ class TabularDataset(IterableDataset[Any]):
         self._known_fingerprint: Fingerprint | None = None
         self.planner, self.pipeline = planner, pipeline
         self.counters.stored(found.counts)
+        if order.automatic:
+            logger.info("%s", order.summary(found.files, self._lane_count))
         if order.split_strategy is None:
             self._provide_for_small_chunks()
 
@@ -175,8 +180,6 @@ class TabularDataset(IterableDataset[Any]):
     @classmethod
     def _create(cls, *source: Any, **options: Any) -> tuple[StatefulLoader, Self]:
         """Return a loader and its dataset; ``source`` are the dataset's own arguments."""
-        place = f"{cls.__name__}.create_dataloader"
-        refuse_unknown(options, cls.options_class, LoaderOptions, place=place)
         of_loader, of_dataset = split_options(options, LoaderOptions)
         resolve(LoaderOptions, of_loader)  # raises what is wrong before anything is looked for
         dataset = cls(*source, **of_dataset)
@@ -185,15 +188,11 @@ class TabularDataset(IterableDataset[Any]):
     @classmethod
     def _resolve(cls, options: Any) -> Any:
         """Return the options of this class of datasets, checked, with their defaults."""
-        call = f"{cls.__name__}.create_dataloader and to dataset.loader"
-        return resolve(cls.options_class, options, place=cls.__name__, others={call: LoaderOptions})
+        return resolve(cls.options_class, options)
 
     def _prepare(self, options: LoaderOptions) -> tuple[LoaderOptions, int]:
         """Find the ranks for a loader; return its options and its number of worker processes."""
-        call = type(self).__name__
-        chosen = resolve(
-            LoaderOptions, options, place="loader", others={call: type(self).options_class}
-        )
+        chosen = resolve(LoaderOptions, options)
         ranks = find_ranks(
             self._options["rank"],
             self._options["world_size"],
@@ -288,8 +287,31 @@ class TabularDataset(IterableDataset[Any]):
         return known_batches(self.planner.batches_left(self.planner.readers.start(self.epoch)))
 
     def __repr__(self) -> str:
-        rows = "?" if self.num_rows is None else f"{self.num_rows:,}"
-        return f"<{type(self).__name__}: {len(self.files)} {self.format} files, {rows} rows>"
+        return f"<{type(self).__name__}: {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """The source, its rows, the batches of this rank, the lanes and the order, in a line."""
+        found, ranks, paths = self._found, self.ranks, self._found.files.paths
+        roots = found.roots or [path.rpartition("/")[0] or path for path in paths[:1]]
+        place = f" of {shown_location(roots[0])}" if roots else ""
+        more = f" and {len(roots) - 1:,} more" if len(roots) > 1 else ""
+        rows = "rows not counted" if self.num_rows is None else _several(self.num_rows, "row")
+        try:
+            batches = _several(len(self), "batch", "es")
+        except TypeError:
+            batches = "batches"
+        mine = f"rank {ranks.rank} of {ranks.size}: " if ranks.size > 1 else ""
+        lanes = self._lane_count
+        return (
+            f"{_several(len(paths), f'{self.format} file')}{place}{more}, {rows}; {mine}{batches} "
+            f"of {self.batch_size:,}; {_several(lanes, 'lane')}; "
+            f"{self._order.summary(found.files, lanes)}"
+        )
+
+    @property
+    def _lane_count(self) -> int:
+        return self._order.lanes or self.ranks.size * self.workers
 
     def save_manifest(self, path: str | os.PathLike[str]) -> None:
         """Write down which files there are, for ``manifest=`` of other processes and later runs.
@@ -331,6 +353,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def __iter__(self) -> DatasetIterator:
         _refuse_batches_of_batches(sys._getframe(1))
+        self._warn_of_other_ranks()
         if self.planner.must_agree:
             raise OptionError(
                 "the ranks of a loader of your own cannot agree on their steps, and how many there "
@@ -352,6 +375,25 @@ class TabularDataset(IterableDataset[Any]):
         made.begin(self._bookmark.take())
         self._iterator = weakref.ref(made)
         return made
+
+    def _warn_of_other_ranks(self) -> None:
+        """Warn once if this is one of several ranks that all read everything."""
+        chosen = self._options["rank"] is not None or self.ranks.size > 1
+        worker = get_worker_info()
+        if chosen or self._warned_of_ranks or (worker is not None and worker.id > 0):
+            return
+        self._warned_of_ranks = True
+        try:
+            job = ranks_of_job()
+        except OptionError:  # variables of a launcher that make no sense, which a loader refuses
+            return
+        if job.size > 1:
+            warnings.warn(
+                f"each of the {job.size} ranks of this job (from {job.source}) reads all rows of "
+                f"this {type(self).__name__}: use dataset.loader() or create_dataloader, or give "
+                "rank= and world_size=",
+                stacklevel=3,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last iteration is; for workers see their iterators.
@@ -477,25 +519,40 @@ class TabularDataset(IterableDataset[Any]):
         self.__dict__.update(state, counters=Stats())
 
 
+def _several(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
 def _kinds_of(found: Discovered) -> Kinds:
     """Return the kinds of columns that a backend has decoded; columns of files have none."""
     rows = found.reader.rows
     return rows.backend.kinds if isinstance(rows, BackendRows) else {}
 
 
-def _refuse_batches_of_batches(caller: FrameType) -> None:
+def _refuse_batches_of_batches(caller: FrameType | None) -> None:
     """Raise an OptionError if a DataLoader would make batches of the batches of a dataset.
 
-    torch tells a dataset nothing about the loader that iterates it, but for this argument of the
-    function that calls ``iter``.
+    torch tells a dataset nothing about the loader that iterates it. But it does so in a class of
+    its own, directly or through a dataset of a framework around this one.
     """
-    is_fetcher = caller.f_code is _IterableDatasetFetcher.__init__.__code__
-    if is_fetcher and caller.f_locals.get("auto_collation"):
-        raise OptionError(
-            "the dataset gives ready batches, of which this DataLoader would make batches "
-            "again: use DataLoader(dataset, batch_size=None), or create_dataloader, whose "
-            "batch_size is the number of rows"
-        )
+    for _ in range(_FRAMES_TO_FETCHER):
+        if caller is None:
+            return
+        local = caller.f_locals
+        if caller.f_code is _IterableDatasetFetcher.__init__.__code__:
+            collates = local["auto_collation"]
+        elif caller.f_code is _IterableDatasetFetcher.fetch.__code__:
+            collates = local["self"].auto_collation
+        else:
+            caller = caller.f_back
+            continue
+        if collates:
+            raise OptionError(
+                "the dataset gives ready batches, of which this DataLoader would make batches "
+                "again: use DataLoader(dataset, batch_size=None), or create_dataloader, whose "
+                "batch_size is the number of rows"
+            )
+        return
 
 
 def store_access(options: DatasetOptions, found: Callable[[], Mapping[str, Any]] = dict) -> Access:

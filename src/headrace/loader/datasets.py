@@ -29,6 +29,7 @@ from headrace.options import (
     ArrayRecordOptions,
     ArrowOptions,
     DatasetOptions,
+    FileFormat,
     LoaderOptions,
     PathLike,
     StructuredOptions,
@@ -66,7 +67,7 @@ class StructuredDataset(TabularDataset):
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
-        format: str | None = "parquet",
+        format: FileFormat | None = None,
         **options: Unpack[StructuredOptions],
     ) -> None:
         """Find the files and their schema.
@@ -74,7 +75,7 @@ class StructuredDataset(TabularDataset):
         Args:
             path: A file, directory or glob (also ``[01]``, ``**``), or a list of them.
             format: ``parquet``, ``orc``, ``csv``, ``json``, ``jsonl`` or ``arrow``; None: from the
-                extensions.
+                extensions, or from the first bytes where there is no known extension.
         """
         chosen = self._resolve(options)
         found = discover(
@@ -97,7 +98,7 @@ class StructuredDataset(TabularDataset):
     def create_dataloader(
         cls,
         path: PathLike | Sequence[PathLike],
-        format: str | None = "parquet",
+        format: FileFormat | None = None,
         **options: Unpack[StructuredLoaderOptions],
     ) -> tuple[StatefulLoader, Self]:
         """Return a DataLoader over the files, and the dataset behind it.
@@ -305,8 +306,8 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
     directory; a remote directory that holds tars has to be opened as ``TarDataset``.
     ``catalog_config`` makes it an Iceberg table, ``catalog_options`` a Paimon table, and windows
     (``window_length``, ``hop_size``, ``frame_skip``) make it video frames. All else are tabular
-    files, whose format is that of their extensions. Folders of other tables are refused, unless
-    ``as_files=True`` says that they are to be read as tabular files.
+    files, whose format follows from their extensions or first bytes. Folders of other tables are
+    refused, unless ``as_files=True`` says that they are to be read as tabular files.
     """
     for option, dataset in _OF_OPTION.items():
         if option in options:
@@ -324,7 +325,7 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
         return ArrayRecordDataset(location, **options)
     if kind == "tar":
         return TarDataset(location, **options)
-    return StructuredDataset(location, **{"format": None, **options})
+    return StructuredDataset(location, **options)
 
 
 def kind_of(path: str) -> str | None:

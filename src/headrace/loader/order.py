@@ -117,6 +117,39 @@ class Order:
         cut = f"{self.split_rows}r" if self.split_rows else f"{self.split_bytes}b"
         return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
 
+    def summary(self, files: FileList, lanes: int) -> str:
+        """Return the order in a few words: what is permuted together."""
+        if self.split_strategy is not None:
+            by = f"dealt by {type(self.split_strategy).__name__}"
+            return f"{by}, {self.grouping.mix} chunks mixed" if self.grouping.mix > 1 else by
+        if self.grouping.interleave > 1:
+            chunks = "shuffled chunks" if self.shuffle else "in order"
+            return f"{chunks}, rows of {self.grouping.interleave} files in turn"
+        if not self.shuffle:
+            return "in order"
+        mix, size = self.grouping.mix, self._size_of_chunk(files)
+        if mix >= _ALL_CHUNKS:
+            return f"shuffled: all rows{' of a lane' * (lanes > 1)} together"
+        if mix > 1:
+            return f"shuffled: windows of {mix:,} chunks of {size}"
+        if self.grouping.permuted:
+            return "shuffled: the rows of one row group at a time"
+        return f"shuffled: chunks of {size}, whose rows stay in order"
+
+    def _size_of_chunk(self, files: FileList) -> str:
+        """Return about how large a chunk is, in rows where rows are counted."""
+        rows, counts, groups = self.split_rows, files.counts, files.groups
+        if rows is None and len(counts) and (counts >= 0).all():
+            sizes = groups.size_bytes if len(groups) else files.sizes
+            per_byte = counts.sum() / max(np.maximum(sizes, 0).sum(), 1)
+            # Chunks are whole row groups, and do not cross the borders of files.
+            least = groups.rows.mean() if len(groups) else 1
+            rows = round(min(max(self.split_bytes * per_byte, least), counts.mean()))
+        if rows is not None:
+            return f"~{rows:,} rows"
+        size = self.split_bytes / 2**10
+        return f"~{size:,.0f} KiB" if size < 2**10 else f"~{size / 2**10:,.0f} MiB"
+
     def as_in(self, described: object) -> Order:
         """Return the order that a state describes, if both chose their sizes automatically.
 

@@ -156,7 +156,6 @@ class Planner:
             rank=worker * self.ranks.size + self.ranks.rank,
             ranks=workers * self.ranks.size,
             workers=1,
-            even="",
             in_step=False,
             adaptive=False,
         )

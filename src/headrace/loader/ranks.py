@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from headrace.errors import OptionError
 
-__all__ = ["Ranks", "find_ranks", "given_ranks", "is_initialised"]
+__all__ = ["Ranks", "find_ranks", "given_ranks", "is_initialised", "ranks_of_job"]
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +83,18 @@ def find_ranks(
         found = _mesh_ranks(device_mesh, "device_mesh")
     elif accelerator is not None:
         found = _accelerator_ranks(accelerator)
-    elif is_initialised():
-        found = replace(_group_ranks(dist.group.WORLD), source="torch.distributed")
     else:
-        found = _environment_ranks()
+        found = ranks_of_job()
     if found.size > 1:
         _log_once(logging.INFO, f"rank {found.rank} of {found.size} (from {found.source})")
     return found
+
+
+def ranks_of_job() -> Ranks:
+    """Return which rank this process is, from torch.distributed or the launcher's environment."""
+    if is_initialised():
+        return replace(_group_ranks(dist.group.WORLD), source="torch.distributed")
+    return _environment_ranks()
 
 
 @cache

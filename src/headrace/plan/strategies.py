@@ -20,7 +20,7 @@ from headrace.model import (
     Split,
     SplitStrategy,
 )
-from headrace.options import parse_bytes
+from headrace.options import checked_keywords, parse_bytes
 from headrace.plan.chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks, share_of
 from headrace.plan.lanes import LanePlan, deal_batches, deal_largest_first, deal_round_robin
 from headrace.plan.permutations import CHUNK_ORDER, permutation
@@ -48,6 +48,7 @@ def plan_lanes(
     return checked_plan(made, listed, lanes, strategy)
 
 
+@checked_keywords
 @dataclass(frozen=True, slots=True)
 class EvenBatchesSplitStrategy:
     """The default: equal runs of whole batches, so that only the epoch's last batch is short."""
@@ -64,6 +65,7 @@ class EvenBatchesSplitStrategy:
         return deal_batches(listed, chunks, lanes=num_workers, batch_size=self.batch_size)
 
 
+@checked_keywords
 @dataclass(frozen=True, slots=True)
 class TargetSizeSplitStrategy:
     """Chunks of about ``split_bytes``, the heaviest given first to the lane with the least."""
@@ -79,6 +81,7 @@ class TargetSizeSplitStrategy:
         return deal_largest_first(listed, chunks, lanes=num_workers)
 
 
+@checked_keywords
 @dataclass(frozen=True, slots=True)
 class RoundRobinSplitStrategy:
     """Whole files in turn: lanes with equal numbers of files."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.errors import OptionError
-from headrace.options import parse_bytes
+from headrace.options import checked_keywords, parse_bytes
 from headrace.storage import Access, Options
 from headrace.write.journal import Journal
 from headrace.write.keys import row_keys
@@ -53,6 +53,7 @@ class ShuffleReport:
     """whether earlier, unfinished work was gone on with"""
 
 
+@checked_keywords
 def shuffle_into(
     source: Any,
     target: PathLike,

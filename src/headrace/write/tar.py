@@ -16,6 +16,7 @@ from headrace.archives.tar.json_index import read_json_index
 from headrace.archives.tar.scanning import scan_tar
 from headrace.errors import OptionError, WriteError
 from headrace.model import DataFileInfo
+from headrace.options import checked_keywords
 from headrace.storage import LocalStore
 from headrace.storage.file_locks import close_locked
 from headrace.write.failures import writing
@@ -27,6 +28,7 @@ from headrace.write.work import PathLike, target_location
 __all__ = ["TarWriter"]
 
 
+@checked_keywords
 class TarWriter:
     """Writes samples into tars of a certain size, each with its index, in a directory.
 

@@ -11,8 +11,10 @@ import lightning.pytorch as pl
 import torch
 from common_ground import KEPT, leave_together, write_results
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import CombinedLoader
 
 from headrace import StructuredDataset
+from headrace.integrations.lightning import HeadraceCallback
 
 EPOCHS = 3
 
@@ -20,8 +22,9 @@ EPOCHS = 3
 class Recorder(pl.LightningModule):
     """A linear model that notes the ids of every batch, and which epoch Lightning was in."""
 
-    def __init__(self, data: Path, **options: Any) -> None:
+    def __init__(self, data: Path, *, beside: bool = False, **options: Any) -> None:
         super().__init__()
+        self.beside = beside
         self.model = torch.nn.Linear(1, 1)
         self.data = data
         self.options = options
@@ -32,14 +35,20 @@ class Recorder(pl.LightningModule):
         loader, _ = StructuredDataset.create_dataloader(
             self.data, shuffle=True, split_rows=50, mix=2, batch_size=32, **self.options
         )
-        return loader
+        if not self.beside:
+            return loader
+        other, _ = StructuredDataset.create_dataloader(self.data, shuffle=True, batch_size=16)
+        return CombinedLoader({"these": loader, "those": other}, "min_size")
 
     def val_dataloader(self) -> Any:
         loader, _ = StructuredDataset.create_dataloader(self.data, batch_size=200, even="pad")
         return loader
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.seen.append([self.current_epoch, batch_idx, batch["id"].tolist()])
+        batches = list(batch.values()) if self.beside else [batch]
+        ids = [row for one in batches for row in one["id"].tolist()]
+        batch = batches[0]
+        self.seen.append([self.current_epoch, batch_idx, ids])
         return self.model(batch["x"][:, None]).square().mean()
 
     def on_validation_epoch_start(self) -> None:
@@ -61,17 +70,19 @@ class Recorder(pl.LightningModule):
 def fit(
     data: Path, folder: Path, *, resume: str | None = None, trainer: dict[str, Any], **options: Any
 ) -> Recorder:
-    """Train to the end; a checkpoint after every batch and at the end of every epoch."""
+    """Train to the end; a checkpoint after every batch, and at ends of epochs or validations."""
     every_step = ModelCheckpoint(
         folder, "step-{step}", every_n_train_steps=1, save_top_k=-1, auto_insert_metric_name=False
     )
-    every_epoch = ModelCheckpoint(
+    validates = "val_check_interval" in trainer
+    in_between = ModelCheckpoint(
         folder,
-        "epoch-{epoch}",
+        "validated-{step}" if validates else "epoch-{epoch}",
         save_top_k=-1,
-        save_on_train_epoch_end=True,
+        save_on_train_epoch_end=not validates,
         auto_insert_metric_name=False,
     )
+    checkpoints = [] if resume else [every_step, in_between]
     module = Recorder(data, **options)
     runner = pl.Trainer(
         **{"max_epochs": EPOCHS, **trainer},
@@ -81,7 +92,7 @@ def fit(
         enable_model_summary=False,
         enable_checkpointing=resume is None,
         default_root_dir=folder,
-        callbacks=[] if resume else [every_step, every_epoch],
+        callbacks=[*checkpoints, HeadraceCallback()],
     )
     runner.fit(module, ckpt_path=None if resume is None else folder / f"{resume}.ckpt")
     return module
@@ -99,11 +110,28 @@ def compare(
     if not few:
         names |= {f"step-{step}": step for step in (1, first // 2, first, first + 1, second)}
         names |= {"epoch-1": second}
+    if "val_check_interval" in trainer:
+        every = trainer["val_check_interval"]
+        names |= {f"validated-{step}": step for step in range(every, first + 1, every)}
+        del names["epoch-0"]
     resumed = {
         name: [step, fit(data, folder, resume=name, trainer=trainer, **options).seen]
         for name, step in names.items()
     }
     return {"whole": whole.seen, "validated": whole.validated, "resumed": resumed}
+
+
+def stopped(data: Path, folder: Path) -> dict[str, Any]:
+    """A run that ``max_steps`` ends in mid-epoch, and that is resumed with more steps."""
+    few: dict[str, Any] = {"devices": 1, "max_epochs": -1, "max_steps": 40}
+    many = {**few, "max_steps": 60}
+    whole = fit(data, folder / "whole", trainer=many)
+    fit(data, folder, trainer=few)
+    resumed = {
+        name: [40, fit(data, folder, resume=name, trainer=many).seen]
+        for name in ("epoch-1", "step-40")
+    }
+    return {"whole": whole.seen, "resumed": resumed}
 
 
 def predictions(data: Path) -> list[list[int]]:
@@ -120,6 +148,10 @@ ALONE: dict[str, dict[str, Any]] = {
     "adaptive": {"num_workers": 2, "balance": "adaptive"},
     "by steps": {"trainer": {"max_steps": 80, "max_epochs": -1}, "few": True},
     "limited": {"trainer": {"limit_train_batches": 6}, "few": True},
+    "limited, filtered": {"trainer": {"limit_train_batches": 6}, "filters": KEPT, "few": True},
+    "reloaded": {"trainer": {"reload_dataloaders_every_n_epochs": 1}, "few": True},
+    "validated": {"trainer": {"val_check_interval": 11}, "few": True},
+    "two loaders": {"beside": True, "filters": KEPT, "few": True},
 }
 TOGETHER: dict[str, dict[str, Any]] = {
     "counted": {"few": True},
@@ -134,7 +166,9 @@ def main(data: Path, folder: Path, ranks: int) -> None:
     trainer: dict[str, Any] = {"devices": ranks, "num_sanity_val_steps": 2}
     if ranks > 1:
         trainer["strategy"] = "ddp"
-    results: dict[str, Any] = {"predicted": predictions(data)} if ranks == 1 else {}
+    results: dict[str, Any] = {}
+    if ranks == 1:
+        results |= {"predicted": predictions(data), "stopped": stopped(data, folder / "stopped")}
     for name, options in (ALONE if ranks == 1 else TOGETHER).items():
         settings = {**trainer, **options.pop("trainer", {})}
         results[name] = compare(data, folder / name, trainer=settings, **options)

@@ -35,6 +35,7 @@ from headrace.errors import ReadError
 from headrace.formats.blocks import rows_only
 from headrace.formats.failures import may_be_skipped
 from headrace.model import Int64Array, computed_once
+from headrace.options import checked_keywords
 from headrace.storage import Access, Options
 from headrace.storage.access import protocol_of
 from headrace.storage.listing import named_locations
@@ -47,6 +48,7 @@ _BATCH_ROWS = 1024
 _UNIT_BYTES = 1 << 18
 
 
+@checked_keywords
 class ArrayRecordBackend(Backend):
     """Records of ArrayRecord files, which are rows of columns.
 

@@ -22,6 +22,7 @@ from headrace.formats.arrow_ipc import ArrowFormat
 from headrace.formats.blocks import rows_only
 from headrace.formats.failures import may_be_skipped
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
+from headrace.options import checked_keywords
 from headrace.storage import (
     Access,
     FileStatus,
@@ -40,6 +41,7 @@ _COUNTING_THREADS = 16
 _TABLE_NAME = "table"
 
 
+@checked_keywords
 class ArrowBackend(Backend):
     """Rows of Arrow IPC files and streams, or of a table in memory.
 

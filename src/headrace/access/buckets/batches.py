@@ -16,6 +16,7 @@ from headrace.access.buckets.sources import Buckets, buckets_of
 from headrace.access.sampling import ResumableSampler, whole_number
 from headrace.errors import OptionError
 from headrace.model import Int64Array, computed_once
+from headrace.options import checked_keywords
 from headrace.plan import State
 
 __all__ = ["BucketBatchSampler"]
@@ -26,6 +27,7 @@ _AT_ONCE = 1 << 13
 BatchSize = int | Mapping[Any, int] | Callable[[Any], int]
 
 
+@checked_keywords
 class BucketBatchSampler(ResumableSampler[list[int]]):
     """The ``batch_sampler`` of a DataLoader: batches of one bucket, every sample once an epoch.
 

@@ -20,6 +20,7 @@ from headrace.formats.discovery import discover
 from headrace.formats.reader import FormatRows
 from headrace.matrices import rows_at
 from headrace.model import FileSplit, Int64Array
+from headrace.options import checked_keywords
 from headrace.storage import Access, Options, RemoteStore
 from headrace.storage.parts import Parts
 
@@ -32,6 +33,7 @@ _SLICE_BYTES = 1 << 40
 """more than any: what is wanted as one table is decoded as one"""
 
 
+@checked_keywords
 class ParquetBackend(Backend):
     """Parquet files, in order of their paths, as one table; shards are the files.
 

@@ -25,6 +25,7 @@ from headrace.access.rows.views import View
 from headrace.convert.decoded import Kinds
 from headrace.convert.shared import shared_integers
 from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning
+from headrace.options import checked_keywords
 
 __all__ = ["RowDataset"]
 
@@ -34,6 +35,7 @@ _COUNTERS = 256
 """places in which processes count without waiting for each other"""
 
 
+@checked_keywords
 class RowDataset(Dataset[Any]):
     """The rows of a backend, by index and in any order.
 

@@ -29,7 +29,7 @@ from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.formats.blocks import rows_only
 from headrace.formats.failures import may_be_skipped
 from headrace.model import Int64Array, computed_once
-from headrace.options import parse_bytes
+from headrace.options import checked_keywords, parse_bytes
 from headrace.storage import Access, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
 
@@ -42,6 +42,7 @@ _METADATA_BYTES = 256
 """about of what an index says of a sample"""
 
 
+@checked_keywords
 class TarBackend(Backend):
     """Samples of tars as rows: ``__key__``, ``__shard__``, and a column of bytes for each field.
 

@@ -22,6 +22,7 @@ from headrace.access.video.windows import Videos, WindowOptions, Windows
 from headrace.errors import OptionError, ReadError
 from headrace.formats.blocks import rows_only
 from headrace.model import Int64Array, computed_once
+from headrace.options import checked_keywords
 from headrace.storage import Options
 
 __all__ = ["SegmentInfo", "VideoFramesBackend"]
@@ -45,6 +46,7 @@ class SegmentInfo:
     """what is noted of the video"""
 
 
+@checked_keywords
 class VideoFramesBackend(Backend):
     """Windows of frames as rows: ``video`` (uint8, a frame after the other) and where it is from.
 

@@ -21,11 +21,13 @@ from headrace.archives.tar.index import TarIndex
 from headrace.archives.tar.payloads import Payloads
 from headrace.archives.tar.sample import TarSample
 from headrace.archives.tar.sequence import check_sizes, samples_of
+from headrace.options import checked_keywords
 from headrace.storage import Access, Options
 
 __all__ = ["TarShard", "TarShards"]
 
 
+@checked_keywords
 class TarShards:
     """Samples of WebDatasets by their number: the random-access face of indexed tars.
 
