@@ -90,7 +90,9 @@ def bare_dataset(data: Path, *, dispatch: bool) -> dict[str, Any]:
 def metrics(data: Path) -> list[int]:
     """All ids that ``gather_for_metrics`` puts together."""
     accelerator = Accelerator(cpu=True)
-    loader = accelerator.prepare(make_loader(data, accelerator, even="pad", shuffle=False, mix=None))
+    loader = accelerator.prepare(
+        make_loader(data, accelerator, even="pad", shuffle=False, mix=None)
+    )
     return [row for batch in loader for row in accelerator.gather_for_metrics(batch["id"]).tolist()]
 
 
