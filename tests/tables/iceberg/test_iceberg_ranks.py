@@ -169,6 +169,6 @@ def test_ranks_come_to_the_same_number_of_steps(catalog: WritingCatalog, even: A
     for rank in (0, 1):
         loader, _ = loader_of("db.t", catalog, rank=rank, world_size=2, even=even)
         steps.append([ids_in([batch]) for batch in loader])
-    assert len(steps[0]) == (5 if even == "drop" else 6)
-    assert len(steps[1]) == (5 if even != "pad" else 6)
-    assert len({*chain(*steps[0], *steps[1])}) == (100 if even == "drop" else 105)
+    assert len(steps[0]) == 6
+    assert len(steps[1]) == (6 if even else 5)
+    assert len({*chain(*steps[0], *steps[1])}) == 105
