@@ -1,4 +1,4 @@
-"""State of a process that a forked child must not inherit.
+"""Processes and their ends: state that a fork must not copy, and work that must not be waited for.
 
 A fork copies locks that other threads hold and handles of threads that the child does not have. A
 child that uses them may wait for ever. State that lives in a ``PerProcess`` starts anew in every
@@ -7,12 +7,18 @@ process, without at-fork handlers: importing a module registers nothing.
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["PerProcess"]
+__all__ = ["PerProcess", "run_aside"]
+
+_EXIT_PATIENCE_S = 5.0
 
 T = TypeVar("T")
 
@@ -55,3 +61,40 @@ class PerProcess(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerProcess, (self._make,)
+
+
+def run_aside(work: Callable[[], Any]) -> None:
+    """Do in a thread of its own what a finalizer must not wait for.
+
+    A garbage collection comes at any moment, in any thread and so within any lock. To wait there
+    for another lock, or for a thread that may want one, may be to wait for ever. The interpreter
+    waits for such threads a few seconds when it exits, and once it is finalizing nothing is done.
+    """
+    if not sys.is_finalizing():
+        _aside.get().start(work)
+
+
+class _Aside:
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._running: set[object] = set()
+        atexit.register(self._wait)
+
+    def start(self, work: Callable[[], Any]) -> None:
+        token = object()
+        self._running.add(token)
+        _thread.start_new_thread(self._run, (token, work))  # Thread.start takes locks, and waits
+
+    def _run(self, token: object, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        finally:
+            self._running.discard(token)
+
+    def _wait(self) -> None:
+        until = time.monotonic() + _EXIT_PATIENCE_S
+        while self._running and self._pid == os.getpid() and time.monotonic() < until:
+            time.sleep(0.002)
+
+
+_aside = PerProcess(_Aside)

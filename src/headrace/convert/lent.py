@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from headrace.convert.builders import dense_column
 from headrace.convert.columns import Column, Rows
-from headrace.convert.freed_batches import keep_freed_batches
 from headrace.convert.nulls import REFUSE, null_error
 from headrace.convert.objects import object_array
 from headrace.convert.packing import EndToEnd
@@ -138,7 +137,6 @@ class LentColumn:
         )
 
     def split(self, batch_size: int) -> Iterator[Any]:
-        keep_freed_batches()
         for start in range(0, len(self.which), batch_size):
             made = self.slice(start, batch_size).read("read")
             yield object_array(made) if self.as_array else made

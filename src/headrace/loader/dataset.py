@@ -28,11 +28,10 @@ from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.formats.discovered import Discovered
 from headrace.formats.reader import FormatRows, TabularReader
-from headrace.loader.board import Board
 from headrace.loader.bookmark import Bookmark
 from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class
-from headrace.loader.feed import Feed
+from headrace.loader.feed import Board, Feed
 from headrace.loader.fingerprint import Fingerprint
 from headrace.loader.iterator import DatasetIterator, readers_here
 from headrace.loader.order import Order, budget_bytes, order_of

@@ -10,7 +10,6 @@ from torch.utils.data import get_worker_info
 from headrace.convert.packing import Batch
 from headrace.loader.bookmark import Bookmark
 from headrace.loader.fingerprint import Fingerprint
-from headrace.loader.leaving import watched
 from headrace.loader.passes import Passes
 from headrace.loader.planner import Planner, Readers
 from headrace.loader.state import State
@@ -46,7 +45,7 @@ class DatasetIterator:
         share = passes.pipeline.sharing(max(readers.ranks // passes.planner.ranks.size, 1))
         self._running = passes.begin(start, share)
         self._began = start
-        self._batches = watched(iter(self._running))
+        self._batches = iter(self._running)
 
     def __iter__(self) -> DatasetIterator:
         return self
@@ -80,7 +79,7 @@ class DatasetIterator:
 
     def __del__(self) -> None:
         if hasattr(self, "_batches"):
-            self._running.end()
+            self._running.leave()
 
 
 def readers_here(planner: Planner) -> Readers:

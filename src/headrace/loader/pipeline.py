@@ -19,7 +19,6 @@ from headrace.convert.blocks import Spread
 from headrace.errors import ConversionError, ReadError
 from headrace.formats.failures import may_be_skipped
 from headrace.formats.reader import TabularReader
-from headrace.loader.interruptions import nothing_but_interrupt
 from headrace.loader.row_cost import row_cost
 from headrace.loader.stats import Stats
 from headrace.loader.streams import Stream
@@ -133,12 +132,7 @@ class OpenLanes:
         self._reader = replace(pipeline.reader, store=store)
         self._row_cost = row_cost(pipeline.reader.schema, pipeline.converter.kinds)
         self._cores = cores = min(_MAX_THREADS, usable_cores())
-        # What is only copied is made as fast as it is used: more threads than cores would take
-        # them from each other, and who waits for one may as well be one.
-        copied = bool(len(files.groups)) and bool(files.groups.divisible.all())
-        shared = copied and store.local and not pipeline.grouping.reorders
-        readers = max(cores - 1, 1) if shared else cores
-        threads = readers if store.local else _WAITING_THREADS
+        threads = cores if store.local else _WAITING_THREADS
         self._pace = Pace(cores, first=threads // 2, most=threads)
         pieces = heapq.merge(
             *(stream.pieces(files, pipeline.reading) for stream in streams),
@@ -151,7 +145,6 @@ class OpenLanes:
             budget_bytes=pipeline.prefetch_bytes,
             threads=threads,
             most_jobs=self._most_jobs,
-            helps=nothing_but_interrupt if shared else lambda: False,
         )
 
     def _most_jobs(self) -> int | None:
