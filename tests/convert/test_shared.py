@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 from typing import Any
@@ -25,12 +24,11 @@ WORKER = SimpleNamespace(num_workers=1)
 
 
 @pytest.fixture(autouse=True)
-def _both_sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process send as a worker does, and receive; it begins with no segments."""
     monkeypatch.setattr(shared, "get_worker_info", lambda: WORKER)
     monkeypatch.setattr(shared, "_segments", PerProcess(shared._Segments))
     monkeypatch.setattr(shared, "_mapped", PerProcess(dict))
-    yield
 
 
 def sent(value: int, size: int = SIZE) -> bytes:
