@@ -3,8 +3,8 @@
 usage: python scripts/check_imports.py [ROOT]
 
 A room is a folder of the package. The table's first column names rooms, its second what they may
-import; ``errors``, ``model``, ``matrices`` and ``options`` are open to all. The modules beside the
-rooms (``__init__``, ``__main__``) may import anything.
+import; ``errors``, ``model``, ``matrices``, ``options`` and ``process`` are open to all. The
+modules beside the rooms (``__init__``, ``__main__``) may import anything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "headrace"
-OPEN_TO_ALL = frozenset({"errors", "matrices", "model", "options"})
+OPEN_TO_ALL = frozenset({"errors", "matrices", "model", "options", "process"})
 HEADING = re.compile(r"\|\s*room\s*\|\s*may import\b.*\|", re.IGNORECASE)
 
 Rules = dict[str, frozenset[str]]

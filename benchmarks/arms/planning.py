@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from data import Data
 
 from arms.registry import arm
-from headrace.loader.board import Board
+from headrace.loader.feed import Board
 from headrace.model import DataFileInfo, RowGroups
 from headrace.plan import EvenBatchesSplitStrategy, plan_lanes
 

@@ -1,4 +1,4 @@
-"""Records of which the loader copies bytes once: the same batches as by way of Arrow."""
+"""Records in loaders: bytes, labels and columns come as by way of Arrow, here and from workers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from array_record_files import records_of, write_records
 
 from headrace import ArrayRecordDataset
 from headrace.archives.packed_rows import PackedRows
-from headrace.convert.decoded import Kind
 from headrace.errors import SkippedDataWarning
-from headrace.loader.row_cost import row_cost, sent_cost
 from headrace.write.array_record import write_array_record
 
 RECORDS = records_of(700, size=400)
@@ -53,10 +50,6 @@ def read(path: Path, **options: Any) -> dict[str, list[Any]]:
     return found
 
 
-def is_held(path: Path, **options: Any) -> bool:
-    return Kind.HELD in ArrayRecordDataset(path, **options).pipeline.converter.kinds.values()
-
-
 ORDERS: dict[str, dict[str, Any]] = {
     "in order": {},
     "shuffled": {"shuffle": True, "shuffle_seed": 3, "mix": 4, "split_rows": 50},
@@ -75,7 +68,6 @@ def test_batches_are_those_of_arrow(
 ) -> None:
     path, options = folder / f"{name}.array_record", ORDERS[order] | {"decode": decode}
     nulls = {"image": b"none"} if name == "columns" else None
-    assert is_held(path, nulls=nulls, **options)
     found = read(path, num_workers=workers, nulls=nulls, **options)
     expected = read(path, num_workers=workers, **options | {"output_format": "arrow"})
     if name == "columns":
@@ -92,22 +84,6 @@ def test_columns_and_masks(folder: Path) -> None:
         assert mask == (number % 7 == 3)
         assert mask or image == RECORDS[number]
     assert read(path, columns=["id"]) == {"id": list(range(700))}
-
-
-def test_what_arrow_copies_is_joined(folder: Path) -> None:
-    path = folder / "columns.array_record"
-    some = pc.field("id") >= 600
-    nulls = {"image": b""}
-    assert not is_held(path, filters=some, nulls=nulls)
-    assert read(path, filters=some, nulls=nulls)["large"] == RECORDS[600:]
-    assert not is_held(path, output_format="arrow")
-    assert not is_held(path, output_format="dict")
-    assert not is_held(path, decode=_decoded)
-    assert ArrayRecordDataset(path).schema.types == TABLE.schema.types
-
-
-def _decoded(record: bytes) -> dict[str, Any]:
-    return {"data": record}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -130,10 +106,3 @@ def test_a_cell_of_bytes_may_be_a_message(tmp_path: Path) -> None:
     path = write_records(tmp_path / "a.array_record", [plain, packed, other])
     for options in ({}, {"output_format": "arrow"}):
         assert read(path, **options) == {"data": [b"plain", b"message", b"other"]}
-
-
-def test_what_is_held_is_in_the_account(folder: Path) -> None:
-    pipeline = ArrayRecordDataset(folder / "raw.array_record").pipeline
-    schema, kinds = pipeline.reader.schema, pipeline.converter.kinds
-    assert row_cost(schema, kinds).of(10, 5000) >= 5000
-    assert sent_cost(schema, kinds).of(10, 5000) >= 5000

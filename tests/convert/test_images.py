@@ -182,14 +182,6 @@ def decode_jpeg_header(data):
 """
 
 
-def test_a_process_that_is_forked_while_another_thread_imports_decodes_too(tmp_path: Path) -> None:
-    (tmp_path / "simplejpeg.py").write_text(SLOW_MODULE)
-    (tmp_path / "a.jpg").write_bytes(encoded(Image.fromarray(PIXELS), "JPEG"))
-    with WarmProcess("-c", FORKED_DURING_AN_IMPORT, tmp_path) as process:
-        ended = process.finish(timeout_s=60)
-    assert (ended.stdout, ended.stderr) == ("(3, 20, 30) 3\n", "")
-
-
 BEYOND_THE_LIMIT = """
 import resource, sys
 from pathlib import Path

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from linecache import getline
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,7 +15,6 @@ from small_files import eventually, write_parquet
 from warm_interpreters import WarmProcess
 
 from headrace import StatefulLoader, StructuredDataset
-from headrace.loader.forking import starting_workers
 
 
 @pytest.fixture(scope="module")
@@ -113,58 +109,32 @@ def test_workers_that_are_left_in_a_cycle_end_at_once(data: Path, persistent: bo
 
 
 COLLECTED_AT_EXIT = """
-import gc, os, sys, threading
+import gc, sys
 gc.disable()
 from headrace import StructuredDataset
-from headrace.loader import leaving
 
-batches = iter(StructuredDataset.create_dataloader(sys.argv[1], batch_size=10)[0])
+batches = iter(StructuredDataset.create_dataloader(
+    sys.argv[1], batch_size=10, num_workers=int(sys.argv[2])
+)[0])
 next(batches)
 cycle = [batches]
 cycle.append(cycle)
 del batches, cycle
-leaving._see_off()
-thread = threading.Thread(target=gc.collect, daemon=True)
-thread.start()
-thread.join(30)
-print("still collecting" if thread.is_alive() else "collected", flush=True)
+if sys.argv[3] == "collect":
+    gc.collect()
 """
 
 
-def test_a_thread_that_collects_at_exit_does_not_stay_there(data: Path) -> None:
-    """It may be one that the interpreter waits for."""
-    with WarmProcess("-c", COLLECTED_AT_EXIT, data) as process:
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("when", ["collect", "exit"])
+def test_a_pass_that_is_collected_at_exit_ends(data: Path, workers: int, when: str) -> None:
+    with WarmProcess("-c", COLLECTED_AT_EXIT, data, workers, when) as process:
         ended = process.finish(timeout_s=120)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "collected\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-def test_collections_go_on_after_threads_have_started_workers_at_once() -> None:
-    """Each of them turns them off, and none may take that for how it was before."""
-    gc.enable()
-    one_asks, other_is_in, one_is_in = threading.Event(), threading.Event(), threading.Event()
-
-    def stop_where_it_asks(frame: FrameType, event: str, arg: object) -> Any:
-        if event == "line" and "isenabled" in getline(frame.f_code.co_filename, frame.f_lineno):
-            one_asks.set()
-            other_is_in.wait(1)
-        return stop_where_it_asks
-
-    def one() -> None:
-        sys.settrace(stop_where_it_asks)
-        with starting_workers():
-            one_is_in.set()
-            other_is_in.wait(30)
-
-    def other() -> None:
-        one_asks.wait(30)
-        with starting_workers():
-            other_is_in.set()
-            one_is_in.wait(30)
-
-    threads = [threading.Thread(target=one), threading.Thread(target=other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert one_asks.is_set()
-    assert gc.isenabled()
+def test_the_next_iteration_waits_for_the_end_of_the_pass_that_was_left(data: Path) -> None:
+    loader = make(data)
+    next(iter(loader))
+    assert len(list(loader)) == len(loader)
+    assert not readers()

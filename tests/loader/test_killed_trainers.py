@@ -47,6 +47,7 @@ def opened(kind, data, workers, method, transform):
 if __name__ == "__main__":
     data, folder, method, count, *cases = sys.argv[1:]
     multiprocessing.set_forkserver_preload(["headrace"])
+    method = None if method == "own" else method
     running = []
     for case in cases:
         kind, _, state = case.partition(" ")
@@ -66,23 +67,40 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("method", "workers", "cases"),
-    [("fork", 2, CASES[:3]), ("forkserver", 2, CASES), ("spawn", 1, CASES[:1])],
-    ids=["fork", "forkserver", "spawn"],
+    [
+        ("own", 2, CASES[:3]),
+        ("fork", 2, CASES[:3]),
+        ("forkserver", 2, CASES),
+        ("spawn", 1, CASES[:1]),
+    ],
+    ids=["own", "fork", "forkserver", "spawn"],
 )
 def test_no_process_and_no_shared_memory_outlives_a_killed_trainer(
     data: Path, tmp_path: Path, method: str, workers: int, cases: list[str]
 ) -> None:
-    script, folder = tmp_path / "trainer.py", tmp_path / "states"
+    kill_a_trainer(data, tmp_path, method, workers, cases)
+
+
+def test_twenty_kills_leave_no_process(data: Path, tmp_path: Path) -> None:
+    """Neither workers nor their server nor the resource tracker: all are of one session."""
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        kill_a_trainer(data, folder, "own", 2, [CASES[number % 3]])
+
+
+def kill_a_trainer(data: Path, folder: Path, method: str, workers: int, cases: list[str]) -> None:
+    script, states = folder / "trainer.py", folder / "states"
     script.write_text(TRAINER)
-    folder.mkdir()
-    os.mkfifo(folder / "pipe")
-    with WarmProcess(script, data, folder, method, workers, *cases) as trainer:
+    states.mkdir()
+    os.mkfifo(states / "pipe")
+    with WarmProcess(script, data, states, method, workers, *cases) as trainer:
         try:
             expected = workers * len(cases)
-            eventually(lambda: len(workers_in(folder)) == expected or trainer.poll(), 300.0)
+            eventually(lambda: len(workers_in(states)) == expected or trainer.poll(), 300.0)
             assert trainer.poll() is None, trainer.finish().stderr
             started = session_members(trainer.pid)
-            assert workers_in(folder) < started
+            assert workers_in(states) < started
             names = shared_names(started)
             os.kill(trainer.pid, signal.SIGKILL)
             assert eventually(lambda: not session_members(trainer.pid))

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from headrace.convert import Converter
-from headrace.convert.outgoing import Outgoing
 from headrace.convert.packing import Batch, pack, unpack
+from headrace.convert.shared import SharedBuffer
 from headrace.loader.parcels import pack_blocks, pack_dicts
 
 
@@ -39,7 +39,7 @@ def test_alike_dicts_of_tensors_go_column_by_column() -> None:
     batches = [tensors(4), tensors(4, 4), tensors(1, 8), tensors(0)]
     packed = pack_dicts(batches)
     assert packed is not None
-    assert isinstance(packed[0], Outgoing)
+    assert isinstance(packed[0], SharedBuffer)
     arrived = unpack(*packed)
     assert len(arrived) == 4
     assert all(same(a, b) for a, b in zip(arrived, batches, strict=True))
@@ -78,7 +78,7 @@ def test_all_else_goes_pickled(batches: list[Any]) -> None:
 )
 def test_a_packed_value_arrives(value: Any) -> None:
     buffer, layout = pack(value)
-    assert isinstance(buffer, Outgoing)
+    assert isinstance(buffer, SharedBuffer)
     arrived = unpack(buffer, layout)
     if isinstance(value, dict):
         flat = {**value, **value.get("nested", {})}

@@ -24,7 +24,8 @@ from worker_code import with_process
 
 from headrace import StructuredDataset, WorkerError
 from headrace.access import ArrowBackend, RowDataset
-from headrace.convert.arrivals import forget_dead_senders, mapped_segments
+from headrace.convert import shared
+from headrace.convert.shared import forget_dead_senders
 
 ROWS, BATCH_ROWS, EPOCHS = 6_000, 50, 3
 
@@ -51,12 +52,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Segments of workers that have ended are let go. Parcels are small, so that there are many."""
-    monkeypatch.setattr("headrace.loader.pool._PARCEL_BATCHES", 3)
+    monkeypatch.setattr("headrace.loader.workers._PARCEL_BATCHES", 3)
     names = shared_memory_files()
     yield
     gc.collect()
     assert eventually(no_segments)
     assert not shared_memory_files() - names
+
+
+def mapped_segments() -> int:
+    return len(shared._mapped.get())
 
 
 def no_segments() -> bool:
@@ -183,7 +188,7 @@ def test_nothing_is_held_for_a_loader_that_is_gone(data: Path, persistent: bool)
     assert bool(mapped_segments()) == persistent
     del loader
     gc.collect()
-    assert mapped_segments() == 0
+    assert eventually(lambda: mapped_segments() == 0)
     assert [checksum(batch) for batch in kept] == [checksum(kept[0])] * 2
 
 

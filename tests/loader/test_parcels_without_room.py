@@ -6,6 +6,7 @@ import logging
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace import StructuredDataset
+from headrace.convert import shared
 from headrace.convert.packing import pack, unpack
 
 ROWS, BATCH_ROWS = 100_000, 10_000
@@ -66,7 +68,8 @@ def test_all_rows_come(data: Path, own: bool) -> None:
 
 
 @pytest.mark.usefixtures("little_room")
-def test_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "get_worker_info", lambda: SimpleNamespace(num_workers=1))
     with caplog.at_level(logging.WARNING):
         arrived = [unpack(*pack({"a": torch.full((ROOM,), value)})) for value in range(3)]
     assert [int(one["a"].sum()) for one in arrived] == [0, ROOM, 2 * ROOM]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -278,15 +279,45 @@ def test_ranks_stay_in_step_where_a_batch_is_skipped(tmp_path: Path) -> None:
     assert taken[1][0] == taken[1][1]  # in place of the one that cannot be read
 
 
-def test_functions_have_to_reach_workers(folder: Path) -> None:
+class UnreadableError(Exception):
+    """An exception of a decoder."""
+
+
+def _loader_with(folder: Path, decode: Callable[[bytes], Any], **options: Any) -> Any:
+    options = {"num_workers": 1, "decode": {"png": decode}, **options}
+    return TarDataset.create_dataloader(folder, bucketed=True, **options)[0]
+
+
+@pytest.mark.parametrize("method", [None, "spawn"])
+def test_functions_reach_workers_and_come_back(folder: Path, method: str | None) -> None:
+    made = _loader_with(
+        folder,
+        lambda data: len(data),
+        multiprocessing_context=method,
+        collate_fn=lambda batch: (batch, lambda: len(batch)),
+    )
+    batches = [(batch, count()) for batch, count in made]
+    assert batches
+    assert all(len(batch) == count for batch, count in batches)
+
+
+def test_what_a_decoder_raises_arrives_as_it_is(folder: Path) -> None:
+    class LocalError(UnreadableError):
+        pass
+
+    def refuse(data: bytes) -> Any:
+        raise LocalError("not this one")
+
+    with pytest.raises(LocalError, match="not this one"):
+        list(_loader_with(folder, refuse))
+
+
+def test_what_cannot_be_sent_either_way_is_an_error(folder: Path) -> None:
+    lock = threading.Lock()
     with pytest.raises(WorkerError, match=r"decode\['png'\] cannot be sent"):
-        TarDataset.create_dataloader(
-            folder,
-            bucketed=True,
-            decode={"png": lambda data: data},
-            num_workers=1,
-            multiprocessing_context="spawn",
-        )
+        list(_loader_with(folder, lambda data: lock))
+    with pytest.raises(WorkerError, match="cannot be sent from a worker"):
+        list(_loader_with(folder, len, collate_fn=lambda batch: threading.Lock()))
 
 
 def test_states_of_others_are_refused(folder: Path) -> None:

@@ -20,8 +20,7 @@ from headrace import (
     TarDataset,
 )
 from headrace.loader.parcels import pack_blocks
-from headrace.loader.pool import WorkerPool
-from headrace.loader.workers import WorkerOptions
+from headrace.loader.workers import WorkerOptions, WorkerPool
 from headrace.testing import ResumeContract
 
 COUNTS = (40, 3, 0, 57)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from headrace import (
     StructuredDataset,
     WorkerError,
 )
+from headrace.loader.feed import Failure
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def test_what_a_transform_raises_arrives_as_it_is(data: Path, num_workers: int) 
 
 def test_an_exception_that_does_not_pickle_keeps_its_name_and_words(data: Path) -> None:
     loader = make(data, transform=raise_what_does_not_pickle)
-    with pytest.raises(RuntimeError, match=r"HardToSend: no luck \(7\)") as caught:
+    with pytest.raises(WorkerError, match=r"HardToSend: no luck \(7\)") as caught:
         exhaust(loader)
     check_cause(caught.value, 2, "raise_what_does_not_pickle")
     with pytest.raises(Exception, match="no luck") as local:
@@ -153,12 +155,32 @@ def sleep_long(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [None, "spawn", "forkserver"])
 @pytest.mark.parametrize("name", ["transform", "collate_fn", "worker_init_fn"])
-def test_what_cannot_be_sent_names_both_cures(data: Path, name: str, method: str) -> None:
-    loader = make(data, multiprocessing_context=method, **{name: lambda batch: batch})
-    with pytest.raises(WorkerError, match=rf"{name}.*top level.*__main__.*num_workers=0"):
+def test_what_cannot_be_sent_names_the_cures(data: Path, name: str, method: str | None) -> None:
+    lock = threading.Lock()
+    loader = make(data, multiprocessing_context=method, **{name: lambda batch: lock})
+    with pytest.raises(WorkerError, match=rf"{name}.*lock.*worker_init_fn.*num_workers=0"):
         exhaust(loader)
+
+
+@pytest.mark.parametrize("name", ["transform", "collate_fn"])
+def test_what_cannot_be_sent_back_is_an_error(data: Path, name: str) -> None:
+    loader = make(data, **{name: lambda batch: threading.Lock()})
+    with pytest.raises(WorkerError, match=r"cannot be sent from a worker.*lock"):
+        exhaust(loader)
+
+
+def test_what_worker_init_fn_raises_arrives_as_it_is(data: Path) -> None:
+    loader = make(data, worker_init_fn=fail_in_the_second)
+    with pytest.raises(LookupError, match="no such worker") as caught:
+        exhaust(loader)
+    check_cause(caught.value, 2, "fail_in_the_second")
+
+
+def fail_in_the_second(worker: int) -> None:
+    if worker == 1:
+        raise LookupError("no such worker")
 
 
 @pytest.mark.parametrize("context", ["thread", 7, "Fork"])
@@ -200,12 +222,11 @@ def test_a_script_without_a_guard_is_told_to_have_one(
 
 
 def test_every_error_of_ours_crosses_as_itself() -> None:
-    from headrace.loader.feed import failure
-
     for kind in HeadraceError.__subclasses__():
-        sent = failure(kind("what, where, what to do"))
-        assert type(sent.error) is kind
-        assert "what, where" in sent.trace
+        sent = Failure.of(kind("what, where, what to do"))
+        with pytest.raises(kind, match="what, where") as caught:
+            sent.reraise()
+        assert "what, where" in str(caught.value.__cause__)
 
 
 def test_slow_workers_lose_nothing(data: Path) -> None:

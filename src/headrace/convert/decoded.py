@@ -52,7 +52,6 @@ class Kind(Enum):
     NPY = "the bytes of .npy files"
     PICKLE = "what a function of the user returned, pickled by this library for its own processes"
     LENT = "positions of bytes in files that are mapped"
-    HELD = "positions of bytes in objects of this process"
 
 
 Kinds = Mapping[str, Kind]
@@ -63,7 +62,6 @@ STORED_TYPES = {
     Kind.NPY: pa.large_binary(),
     Kind.PICKLE: pa.large_binary(),
     Kind.LENT: LENT_TYPE,
-    Kind.HELD: LENT_TYPE,
 }
 """the Arrow types of columns of each kind"""
 _MAGIC = b"\x93NUMPY"

@@ -63,9 +63,9 @@ class FieldPlanner:
         remedy = self.remedies.of(path, field.nullable, outer)
         keys = (field.name, f"{field.name}_mask") if remedy.mask else (field.name,)
         kind = None if above else self.kinds.get(field.name)
-        if kind in (Kind.LENT, Kind.HELD):
+        if kind is Kind.LENT:
             fill = object_fill(remedy, b"", pa.large_binary(), path)
-            return LentBuilder(path, keys, fill, self.for_torch, kind is Kind.HELD)
+            return LentBuilder(path, keys, fill, self.for_torch)
         if kind is not None:
             return DecodedBuilder.of(path, keys, kind, remedy, self.for_torch)
         type_ = storage_type(field.type)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from io import BytesIO
 from typing import Any
 
@@ -22,7 +20,6 @@ _MOST_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """the value of ``PIL.Image.MAX_IMAGE_PIXELS``, where Pillow is not installed"""
 _POSTSCRIPT = ("EPS",)
 """formats that Pillow gives to Ghostscript, which runs what they hold"""
-_importing = threading.Lock()
 
 
 def decode_image(data: Encoded, *, channels_first: bool = True) -> Pixels:
@@ -97,21 +94,19 @@ def _check_size(data: Encoded, width: int, height: int) -> None:
 
 
 def _most_pixels() -> int | None:
-    with _importing:
-        try:
-            from PIL import Image
-        except ImportError:
-            return _MOST_PIXELS
-        return Image.MAX_IMAGE_PIXELS
+    try:
+        from PIL import Image
+    except ImportError:
+        return _MOST_PIXELS
+    return Image.MAX_IMAGE_PIXELS
 
 
 def _simplejpeg() -> Any:
-    with _importing:
-        try:
-            import simplejpeg
-        except ImportError:
-            return None
-        return simplejpeg
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    return simplejpeg
 
 
 def _grey(values: npt.NDArray[np.uint16]) -> Pixels:
@@ -120,16 +115,9 @@ def _grey(values: npt.NDArray[np.uint16]) -> Pixels:
 
 def pillow() -> Any:
     """``PIL.Image``, with the formats that are expected: what else there is it looks for itself."""
-    with _importing:
-        try:
-            from PIL import Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin  # noqa: F401
-        except ImportError as error:
-            raise MissingExtraError.for_extra("images", "Pillow") from error
-        Image.preinit()
-        return Image
-
-
-# A child that is forked while another thread imports a module can never import it.
-os.register_at_fork(
-    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
-)
+    try:
+        from PIL import Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError.for_extra("images", "Pillow") from error
+    Image.preinit()
+    return Image

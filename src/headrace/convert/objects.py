@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.convert.columns import Rows
-from headrace.convert.freed_batches import keep_freed_batches
 from headrace.convert.memory import storage
 from headrace.matrices import values_at
 
@@ -47,7 +46,6 @@ class ObjectColumn:
         return ObjectColumn(values, self.fill, self.as_array)
 
     def split(self, batch_size: int) -> Iterator[Any]:
-        keep_freed_batches()
         for start in range(0, len(self.values), batch_size):
             objects = self._objects(self.values[start : start + batch_size])
             yield object_array(objects) if self.as_array else objects

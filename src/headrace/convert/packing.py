@@ -1,4 +1,9 @@
-"""Values on their way to another process: whatever they hold, in one shared buffer."""
+"""Values on their way to another process: whatever they hold, in one shared buffer.
+
+Arrays and tensors go out of band. In a worker of the library the rest goes by cloudpickle:
+functions and classes of a script or a notebook cross by value, except for the classes that came
+from the trainer, which arrive there as themselves.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,32 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+from cloudpickle import cloudpickle as tracking
 
-from headrace.convert.outgoing import Outgoing, contents, outgoing
-from headrace.convert.segments import Bytes
+from headrace.convert.shared import Bytes, SharedBuffer
+from headrace.errors import WorkerError
 
-__all__ = ["Batch", "EndToEnd", "is_plain", "pack", "places", "unpack"]
+__all__ = [
+    "Batch",
+    "EndToEnd",
+    "Packed",
+    "dumps",
+    "is_plain",
+    "know_classes_of_trainer",
+    "pack",
+    "places",
+    "unpack",
+]
 
 _ALIGNMENT = 64
+
+Packed = tuple[SharedBuffer, bytes]
+"""the values, and how to make them of the buffer"""
 
 
 class Batch(dict[str, Any]):
@@ -33,8 +53,15 @@ class Batch(dict[str, Any]):
         return Batch(self)
 
 
-def pack(value: Any) -> tuple[Outgoing, bytes]:
-    """Any picklable value, with all arrays and tensors in it moved to one shared buffer.
+def dumps(value: Any) -> bytes:
+    """Pickle a value for ``pickle.loads`` in the trainer."""
+    stream = BytesIO()
+    _Pickler(stream, out_of_band=False).dump(value)
+    return stream.getvalue()
+
+
+def pack(value: Any) -> Packed:
+    """Put any picklable value into one shared buffer, the memory of arrays and tensors included.
 
     What is pickled beside them lies there, too: strings and bytes would take far longer through
     a pipe.
@@ -45,7 +72,7 @@ def pack(value: Any) -> tuple[Outgoing, bytes]:
     pieces = [stream.getbuffer(), *pickler.beside]
     sizes = [piece.nbytes for piece in pieces]
     offsets, size = places(sizes)
-    buffer = outgoing(size)
+    buffer = SharedBuffer(size)
     for offset, piece in zip(offsets, pieces, strict=True):
         if isinstance(piece, EndToEnd):
             piece.copy_into(buffer.memory[offset : offset + piece.nbytes])
@@ -60,10 +87,10 @@ def _values(buffer: Bytes, layout: list[tuple[int, int]]) -> Any:
     return pickle.loads(pickled, buffers=arrays)
 
 
-def unpack(buffer: Outgoing | Bytes, layout: bytes) -> Any:
-    """What was packed; arrays and tensors are views of the buffer."""
+def unpack(buffer: SharedBuffer | Bytes, layout: bytes) -> Any:
+    """Return what was packed; arrays and tensors are views of the buffer."""
     make, how = pickle.loads(layout)
-    return make(contents(buffer), how)
+    return make(buffer.memory if isinstance(buffer, SharedBuffer) else buffer, how)
 
 
 def places(sizes: Sequence[int]) -> tuple[list[int], int]:
@@ -93,11 +120,12 @@ class EndToEnd:
         return memoryview, (b"".join(self.parts),)
 
 
-class _Pickler(pickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles tensors as arrays, which go out of band, and Arrow slices without their surplus."""
 
-    def __init__(self, stream: BytesIO) -> None:
-        super().__init__(stream, protocol=5, buffer_callback=self._put_beside)
+    def __init__(self, stream: BytesIO, *, out_of_band: bool = True) -> None:
+        put_beside = self._put_beside if out_of_band else None
+        super().__init__(stream, protocol=5, buffer_callback=put_beside)
         self.beside: list[memoryview | EndToEnd] = []
         """what is not in the stream, in the order in which it is needed"""
         self._stand_ins: dict[int, tuple[pickle.PickleBuffer, EndToEnd]] = {}
@@ -122,7 +150,36 @@ class _Pickler(pickle.Pickler):
             return _record_batch, (_stream(value.schema, [value]),)
         if isinstance(value, pa.Table):
             return _table, (_stream(value.schema, value.to_batches()),)
-        return NotImplemented
+        if _classes_of_trainer is None:  # a worker of somebody else's loader, which may be forked
+            return NotImplemented
+        if isinstance(value, type) and value in _classes_of_trainer:
+            return _class_here, (_classes_of_trainer[value], value.__qualname__)
+        return super().reducer_override(value)
+
+
+_classes_of_trainer: dict[type, str] | None = None
+"""in a worker of the library, the classes that it was sent by value, and what cloudpickle calls
+them in both processes"""
+
+
+def know_classes_of_trainer() -> None:
+    """Let values go by cloudpickle from now on, and the classes that are known now by their id.
+
+    By value they would arrive as the classes that the trainer has, too, but with all of their
+    attributes set to those of the worker.
+    """
+    global _classes_of_trainer
+    _classes_of_trainer = dict(tracking._DYNAMIC_CLASS_TRACKER_BY_CLASS)
+
+
+def _class_here(tracker_id: str, name: str) -> type:
+    found: type | None = tracking._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker_id)
+    if found is None:
+        raise WorkerError(
+            f"a worker sent an object of the class {name}, which is gone here: it was defined "
+            "again after the worker began; start the epoch anew, with new workers"
+        )
+    return found
 
 
 def is_plain(value: torch.Tensor) -> bool:

@@ -1,26 +1,81 @@
-"""Memory that processes share. Its name is gone at once: a crash leaves nothing behind."""
+"""Memory that processes share, and buffers by which one sends bytes to another.
+
+Fresh shared memory is expensive: the system clears every page of it, and each process finds every
+page missing once. Measured with two workers it takes most of the time of plain columns and half of
+that of tars. So a worker keeps a few segments and fills them again. The first bytes of a segment
+say whether its contents are still to be copied. The receiver copies them into memory of its own as
+soon as they arrive, and then gives the segment back: nothing that a user holds is ever in memory
+that a worker writes to.
+
+Shared memory has no name: a crash leaves nothing behind.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch.utils.data import get_worker_info
 
-__all__ = ["is_shared", "shared_bytes", "shared_integers"]
+from headrace.errors import WorkerError
+from headrace.process import PerProcess
+
+__all__ = [
+    "Bytes",
+    "SharedBuffer",
+    "forget_dead_senders",
+    "is_shared",
+    "shared_bytes",
+    "shared_integers",
+]
+
+logger = logging.getLogger(__name__)
+
+Bytes = npt.NDArray[np.uint8]
 
 # torch declares no types for what is used of these
 _UntypedStorage: Any = torch.UntypedStorage
 _multiprocessing: Any = torch.multiprocessing
 
+_HEADER_BYTES = 64
+_IS_SENT, _TIMES_SENT = range(2)
+"""places in the header"""
+_STEP_BYTES = 1 << 16
+_MOST_SEGMENTS = 8
+"""of a worker, which may be ahead by a few buffers"""
+_MOST_OF_ALL_WORKERS = 256
+"""for their receiver has a descriptor open for each segment"""
+_MOST_BYTES = 256 << 20
+"""of the segments that a worker keeps"""
+
 
 def shared_bytes(size: int) -> torch.Tensor:
-    """So many bytes, not initialised. An OSError or RuntimeError if there is no room for them."""
+    """Return a shared tensor of ``size`` bytes, not initialised.
+
+    Raises:
+        OSError, RuntimeError: There is no room for so much shared memory.
+    """
     if hasattr(os, "memfd_create") and _multiprocessing.get_sharing_strategy() == "file_descriptor":
         storage = _without_name(max(size, 1))
     else:
         storage = _UntypedStorage._new_shared(max(size, 1))
     return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def is_shared(tensor: torch.Tensor) -> bool:
+    """Return True if other processes may see this memory."""
+    return bool(tensor.untyped_storage().is_shared())
+
+
+def shared_integers(count: int) -> torch.Tensor:
+    """Return a shared tensor of ``count`` zeros."""
+    return shared_bytes(8 * count).view(torch.int64).zero_()
 
 
 def _without_name(size: int) -> Any:
@@ -33,11 +88,206 @@ def _without_name(size: int) -> Any:
         os.close(descriptor)
 
 
-def is_shared(tensor: torch.Tensor) -> bool:
-    """Whether other processes may see this memory."""
-    return bool(tensor.untyped_storage().is_shared())
+class SharedBuffer:
+    """Bytes that one process fills, and that arrive in another as an array of its own.
+
+    It crosses by the queues of multiprocessing, and then must not be used any more. Pickled in any
+    other way, or where there is no room for shared memory, its bytes are copied.
+
+    Args:
+        size: Number of bytes; they are not initialised.
+    """
+
+    __slots__ = ("_segment", "memory")
+
+    def __init__(self, size: int) -> None:
+        # Here and not at the import of this module, which is to have no effects.
+        ForkingPickler.register(SharedBuffer, _sent)
+        self._segment = _segments.get().take(size)
+        if self._segment is None:
+            self.memory: Bytes = np.empty(size, np.uint8)
+        else:
+            self.memory = self._segment.contents(size)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.copy, (self.memory,)
+
+    def __del__(self) -> None:
+        if self._segment is not None:
+            self._segment.is_taken = False  # it was not sent
+
+    def send(self) -> tuple[Any, ...]:
+        """Return the arguments of ``_received`` in the other process."""
+        segment, size = self._segment, len(self.memory)
+        if segment is None:
+            return size, self.memory, None
+        if segment.pid != os.getpid():  # a forked child: the segment is its parent's
+            return size, self.memory.copy(), None
+        self.memory, self._segment = np.empty(0, np.uint8), None
+        return size, *segment.send()
 
 
-def shared_integers(count: int) -> torch.Tensor:
-    """So many zeros."""
-    return shared_bytes(8 * count).view(torch.int64).zero_()
+def _sent(buffer: SharedBuffer) -> tuple[Any, ...]:
+    return _received, buffer.send()
+
+
+class _Segment:
+    """Shared memory that this process fills again and again."""
+
+    __slots__ = ("_is_known", "_tensor", "header", "is_kept", "is_taken", "name", "pid")
+
+    def __init__(self, capacity: int) -> None:
+        self._tensor = shared_bytes(_HEADER_BYTES + capacity)
+        self._is_known = False
+        self.is_kept = False
+        self.header = _header_of(self._tensor)
+        self.header[_IS_SENT] = self.header[_TIMES_SENT] = 0
+        self.is_taken = False
+        self.name = os.urandom(16)
+        self.pid = os.getpid()
+
+    @property
+    def capacity(self) -> int:
+        return len(self._tensor) - _HEADER_BYTES
+
+    @property
+    def is_free(self) -> bool:
+        return not self.is_taken and not self.header[_IS_SENT]
+
+    def contents(self, size: int) -> Bytes:
+        memory: Bytes = self._tensor.numpy()
+        return memory[_HEADER_BYTES : _HEADER_BYTES + size]
+
+    def send(self) -> tuple[Any, ...]:
+        """Return what names it to the receiver; its memory only once, for the receiver keeps it."""
+        memory = None if self._is_known else self._tensor
+        self._is_known = True
+        self.header[_TIMES_SENT] += 1
+        self.header[_IS_SENT] = 1
+        self.is_taken = False
+        given_up = _segments.get().drain_given_up() + ([] if self.is_kept else [self.name])
+        return memory, (self.name, self.header[_TIMES_SENT], self.pid, given_up)
+
+
+class _Segments:
+    """The segments of a process. Any thread may take one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[_Segment] = []
+        self._given_up: list[bytes] = []
+        self._has_warned = False
+
+    def take(self, size: int) -> _Segment | None:
+        """Return a segment to be filled.
+
+        None outside of workers, and where no more shared memory can be had: the bytes then cross
+        by a pipe.
+        """
+        worker = get_worker_info()
+        if worker is None:
+            return None
+        with self._lock:
+            fitting = [one for one in self._kept if one.capacity >= size and one.is_free]
+            found = min(fitting, key=lambda one: one.capacity, default=None)
+            if found is None:
+                most = min(_MOST_SEGMENTS, _MOST_OF_ALL_WORKERS // max(worker.num_workers, 1))
+                found = self._make(size, most)
+            if found is not None:
+                found.is_taken = True
+            return found
+
+    def drain_given_up(self) -> list[bytes]:
+        """Return the names of segments that the receiver need not keep any more."""
+        with self._lock:
+            names, self._given_up = self._given_up, []
+        return names
+
+    def _make(self, size: int, most: int) -> _Segment | None:
+        """Return a new segment, which is kept if there is room for it."""
+        capacity = max(-(-size // _STEP_BYTES), 1) * _STEP_BYTES
+        for small in [one for one in self._kept if one.is_free and one.capacity < size]:
+            self._kept.remove(small)
+            self._given_up.append(small.name)
+        try:
+            made = _Segment(capacity)
+        except (OSError, RuntimeError) as error:
+            self._warn_of_pipe(error)
+            return None
+        held = sum(one.capacity for one in self._kept)
+        made.is_kept = len(self._kept) < most and held + capacity <= _MOST_BYTES
+        if made.is_kept:
+            self._kept.append(made)
+        return made
+
+    def _warn_of_pipe(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "no shared memory can be had (%s): batches cross to the other process by a pipe, "
+                "which is slower; give more of it, or let fewer batches be under way "
+                "(num_workers, prefetch_factor, batch_size)",
+                error,
+            )
+
+
+def _header_of(memory: torch.Tensor) -> memoryview[int]:
+    first: Any = memory[:_HEADER_BYTES].numpy()  # numpy 1 does not say that it is a buffer
+    return memoryview(first).cast("q")
+
+
+# --- the receiver's side
+
+
+def _received(
+    size: int,
+    memory: torch.Tensor | Bytes | None,
+    segment: tuple[bytes, int, int, list[bytes]] | None,
+) -> Bytes:
+    """Return a copy of what was sent: in ``memory``, or in a segment that arrived before."""
+    if segment is None:
+        assert isinstance(memory, np.ndarray)
+        return memory
+    name, times_sent, sender, given_up = segment
+    mapped = _mapped.get()
+    if isinstance(memory, torch.Tensor):
+        forget_dead_senders()
+        mapped[name] = memory, sender
+    found, _ = mapped.get(name, (None, 0))
+    if found is None:
+        raise WorkerError(
+            f"a batch of worker process {sender} cannot be opened: the worker has died, or those "
+            "before it went to another process; all batches of a worker must go to one process, "
+            "which may send copies to others"
+        )
+    header = _header_of(found)
+    if (header[_IS_SENT], header[_TIMES_SENT]) != (1, times_sent):
+        raise WorkerError("a batch that a worker sent was unpickled more than once")
+    copied: Bytes = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size].copy()
+    header[_IS_SENT] = 0
+    for one in given_up:
+        mapped.pop(one, None)
+    return copied
+
+
+def forget_dead_senders() -> None:
+    """Let go of the segments of processes that are gone."""
+    mapped = _mapped.get()
+    for name, (_, sender) in list(mapped.items()):
+        if not _lives(sender):
+            mapped.pop(name, None)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it has changed its user
+        return True
+    return True
+
+
+_segments = PerProcess(_Segments)
+_mapped: PerProcess[dict[bytes, tuple[torch.Tensor, int]]] = PerProcess(dict)
+"""segments of other processes by name, and the process that each belongs to"""

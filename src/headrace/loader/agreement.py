@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import hashlib
 import os
 import weakref
@@ -51,8 +49,8 @@ class Agreement:
         self._ranks = ranks
         self._timeout = timedelta(seconds=timeout_s)
         self._store = own_store(name, ranks)
-        self._group: Any = None
-        _agreements[id(self)] = self
+        self._groups: list[Any] = []
+        weakref.finalize(self, _close, os.getpid(), self._groups)
 
     def agree(self, count: int) -> tuple[int, int]:
         """The smallest and the largest count of all ranks; returns when all have called it."""
@@ -72,66 +70,27 @@ class Agreement:
 
     def close(self) -> None:
         """Drop the connections; may be called again."""
-        self._group = self._store = None
+        self._store = None
+        self._groups.clear()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an agreement of ranks is bound to its process and cannot be pickled")
 
     def _all_reduce_max(self, numbers: torch.Tensor) -> None:
-        if self._group is None:
+        if not self._groups:
             rank, size = self._ranks.rank, self._ranks.size
-            self._group = dist.ProcessGroupGloo(self._store, rank, size, self._timeout)
+            self._groups.append(dist.ProcessGroupGloo(self._store, rank, size, self._timeout))
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
-        self._group.allreduce([numbers], options).wait()
+        self._groups[0].allreduce([numbers], options).wait()
 
 
-_agreements: weakref.WeakValueDictionary[int, Agreement] = weakref.WeakValueDictionary()
+_of_parents: list[Any] = []
+"""in a forked child: their end would wait for threads that only the parent has"""
 
 
-class _Forks:
-    """Keeps the groups of a parent in its forked children, where their end would wait for ever.
-
-    Their threads are in the parent only. What is garbage there has to be held before the fork: in
-    the child a collection may come before any code that is told of it.
-    """
-
-    def __init__(self) -> None:
-        self._under_way = 0
-        self._held: list[Any] = []
-
-    def before(self) -> None:
-        self._under_way += 1
-        self._held += [agreement._group for agreement in _all()]
-
-    def after_in_parent(self) -> None:
-        self._under_way -= 1
-        if self._under_way == 0:  # no other thread is about to fork
-            self._held.clear()
-
-    def after_in_child(self) -> None:
-        for group in self._held:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # outlives the interpreter itself
-        self._under_way = 0
-        self._held.clear()
-
-
-def _all() -> list[Agreement]:
-    """Of one moment: other threads may make some, or let go of them, meanwhile."""
-    found = [reference() for reference in _agreements.valuerefs()]
-    return [agreement for agreement in found if agreement is not None]
-
-
-def _close_all() -> None:
-    """Threads of gloo that let go of a tensor while the interpreter ends would crash it."""
-    for agreement in _all():
-        agreement.close()
-
-
-_forks = _Forks()
-os.register_at_fork(
-    before=_forks.before,
-    after_in_parent=_forks.after_in_parent,
-    after_in_child=_forks.after_in_child,
-)
-atexit.register(_close_all)
+def _close(pid: int, groups: list[Any]) -> None:
+    """Drop the connections of an agreement that is gone; at exit, or gloo's threads crash it."""
+    if pid != os.getpid():
+        _of_parents.extend(groups)
+    groups.clear()

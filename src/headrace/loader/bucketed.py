@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from torch.utils.data import DataLoader, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access import BucketBatchSampler, RowDataset
 from headrace.access.backend import Backend
-from headrace.convert.packing import Batch
+from headrace.convert.packing import unpack
+from headrace.convert.shared import Bytes, SharedBuffer
 from headrace.errors import OptionError, ReadError
-from headrace.loader import leaving
-from headrace.loader.forking import starting_workers
+from headrace.loader.feed import Failure, pack_batches
 from headrace.loader.pipeline import Finish
 from headrace.loader.rank_comparison import RankComparison
-from headrace.loader.workers import WorkerOptions, WorkerStart, check_sendable
+from headrace.loader.start import Sealed
+from headrace.loader.workers import WorkerOptions, Workers
 from headrace.plan import Fingerprint, State
+from headrace.process import run_aside
 
 __all__ = ["BucketedLoader", "refuse_streaming"]
 
@@ -63,25 +67,31 @@ class BucketedLoader(DataLoader[Any]):
     ) -> None:
         for_workers: dict[str, Any] = {}
         if workers.count:
-            context = workers.chosen_context(fork_safe)
-            if context.get_start_method() != "fork":
-                check_sendable({**_user_code(rows, finish), "worker_init_fn": workers.init})
             for_workers = {
                 "prefetch_factor": workers.prefetch_factor,
                 "persistent_workers": workers.persistent,
                 "timeout": workers.timeout_s,
-                "worker_init_fn": WorkerStart(workers.init),
-                "multiprocessing_context": context,
             }
+            workers.chosen_context(fork_safe)  # what cannot be is refused now
+        collate = _Collate(finish)
         super().__init__(
             rows.with_empty_batches(),
             batch_sampler=batch_sampler,
             num_workers=workers.count,
-            collate_fn=_Collate(finish),
+            collate_fn=collate,
             pin_memory=pin_memory,
             **for_workers,
         )
         self._fingerprint = fingerprint
+        self._start_workers = partial(
+            workers.start,
+            _Sending(self.dataset, collate, workers.init),
+            {**_user_code(rows, finish), "worker_init_fn": workers.init},
+            fork_safe=fork_safe,
+            batch_sampler=batch_sampler,
+            pin_memory=pin_memory,
+        )
+        self._workers: Workers | None = None
         self._running: _Pass | None = None
         self._comparison = comparison
 
@@ -131,9 +141,15 @@ class BucketedLoader(DataLoader[Any]):
         # The epoch of a pass that was left begins again, unless all of it was handed out.
         self.set_epoch(self.batch_sampler.or_next_epoch(self._position()).epoch)
         running = self._running = _Pass(self.batch_sampler.next_start)
-        with starting_workers():
-            batches = super().__iter__()
-        return leaving.watched(self._deliver(running, batches))
+        return self._deliver(running, self._batches())
+
+    def _batches(self) -> Iterator[Any]:
+        if not self.num_workers:
+            return super().__iter__()
+        workers = self._workers
+        if workers is None or workers.have_failed or not self.persistent_workers:
+            workers = self._workers = self._start_workers()
+        return _received(workers)
 
     def _deliver(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
         """Pass over batches of none; where others are in step, the one before comes again."""
@@ -151,11 +167,7 @@ class BucketedLoader(DataLoader[Any]):
                 batch = last
             if in_step:
                 last = copy(batch)
-            if leaving.exiting:
-                leaving.stay()
             yield batch
-            if leaving.exiting:
-                leaving.stay()
         if self._running is running:
             self._running = None
 
@@ -173,6 +185,67 @@ class _AllSkipped:
     """In place of a batch of none."""
 
 
+@dataclass(slots=True)
+class _Sent:
+    """A batch on its way from a worker."""
+
+    buffer: SharedBuffer | Bytes
+    layout: bytes
+
+    def pin_memory(self, device: Any = None) -> Any:
+        """Called by the thread of torch that pins what arrives."""
+        return pin_memory(self.open())  # type: ignore[no-untyped-call]
+
+    def open(self) -> Any:
+        """Return the batch."""
+        return unpack(self.buffer, self.layout)[0]
+
+
+def _received(workers: Workers) -> Generator[Any, None, None]:
+    """The batches that workers send."""
+    received = iter(workers)
+    left = False
+    try:
+        while True:
+            try:
+                sent = workers.next_of(received)
+            except StopIteration:
+                return
+            yield sent.open() if isinstance(sent, _Sent) else sent
+    except GeneratorExit:
+        left = True
+        raise
+    finally:
+        if not workers.persistent_workers:
+            run_aside(workers.end) if left else workers.end()
+
+
+class _Sending(Dataset[Any]):
+    """What runs in a worker: reads, collates and packs batches by their indices."""
+
+    def __init__(self, rows: Any, collate: _Collate, init: Callable[[int], None] | None) -> None:
+        self._work = rows, collate, init
+        self._sent: Sealed | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._sent = Sealed(self._work)
+        return _sending, (self._sent,)
+
+    def __getitems__(self, indices: Sequence[Any]) -> _Sent | Failure:
+        rows, collate, init = self._work
+        try:
+            if init is not None:
+                self._work = rows, collate, None  # once in a process
+                init(get_worker_info().id)  # type: ignore[union-attr]
+            return _Sent(*pack_batches([collate(rows.__getitems__(indices))]))
+        except Exception as error:
+            return Failure.of(error)
+
+
+def _sending(work: tuple[Any, Any, Any]) -> _Sending:
+    return _Sending(*work)
+
+
 @dataclass(frozen=True, slots=True)
 class _Collate:
     """A user's functions, called with batches in columns."""
@@ -184,9 +257,7 @@ class _Collate:
             return _AllSkipped()
         if self.finish is None:
             return default_collate(rows)
-        made = self.finish(default_collate(rows))
-        in_worker = get_worker_info() is not None
-        return Batch(made) if in_worker and type(made) is dict else made
+        return self.finish(default_collate(rows))
 
 
 def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:

@@ -16,11 +16,9 @@ from torch.utils.data import DataLoader
 from headrace.loader.agreement import Agreement
 from headrace.loader.epoch import EpochPass
 from headrace.loader.in_step import InStep
-from headrace.loader.leaving import watched
 from headrace.loader.planner import known_batches
-from headrace.loader.pool import WorkerPool
 from headrace.loader.rank_comparison import RankComparison
-from headrace.loader.workers import WorkerOptions, out_of_order_option
+from headrace.loader.workers import WorkerOptions, WorkerPool, out_of_order_option
 from headrace.plan import State
 
 if TYPE_CHECKING:
@@ -235,7 +233,7 @@ class StatefulLoader(DataLoader[Any]):
             position = self._start(epoch)
         else:
             self.dataset.move_to(self._loaded)  # an epoch goes on as it began, refreshed or not
-        return watched(self._deliver(self._begin(position)))
+        return self._deliver(self._begin(position))
 
     def _last_batch_is_out(self) -> bool:
         """Return True after the last batch, also if nobody has asked whether there is one more.
@@ -275,6 +273,8 @@ class StatefulLoader(DataLoader[Any]):
         return self._in_step
 
     def _begin(self, position: State) -> EpochPass:
+        if self._pass is not None and self._pass.ended:
+            self._pass.end()  # one that was left may not have let go of everything yet
         self._check_ranks()
         self._passes, self._fingerprint = self.dataset.passes, self.dataset.fingerprint
         if self.num_workers:
@@ -293,6 +293,8 @@ class StatefulLoader(DataLoader[Any]):
         threads and processes), ``padded`` rows that came once more so that ranks stay in step,
         ``skipped_chunks`` with the reason of each, ``retries``.
         """
+        if self._pass is not None and self._pass.ended:
+            self._pass.end()
         counted = self.dataset.counters.as_dict()
         if self._pass is not None and not self._pass.counted:
             for name, value in self._pass.handed_over.items():

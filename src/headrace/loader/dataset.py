@@ -28,10 +28,9 @@ from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.formats.discovered import Discovered
 from headrace.formats.reader import FormatRows, TabularReader
-from headrace.loader.board import Board
 from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class
-from headrace.loader.feed import Feed
+from headrace.loader.feed import Board, Feed
 from headrace.loader.fingerprint import fingerprint_of
 from headrace.loader.iterator import Bookmark, DatasetIterator, readers_here
 from headrace.loader.order import Order, budget_bytes, order_of

@@ -16,9 +16,7 @@ from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.access.arrow.backend import ArrowBackend
 from headrace.access.streaming import discovered
 from headrace.access.video.backend import VideoFramesBackend
-from headrace.convert import Converter
 from headrace.errors import OptionError
-from headrace.formats.discovered import Discovered
 from headrace.formats.discovery import discover
 from headrace.formats.registry import format_of
 from headrace.loader.dataloader import StatefulLoader
@@ -199,27 +197,6 @@ class ArrayRecordDataset(BackendDataset):
             on_error=chosen["on_error"],
         )
         super().__init__(backend, "array_record", chosen)
-
-    def _read_from(self, found: Discovered) -> None:
-        """Copy bytes from records when batches are cut, and not before.
-
-        Not where tables are filtered, or kept for later: what Arrow copies must hold its bytes.
-        """
-        super()._read_from(found)
-        options, reader = self._options, self.pipeline.reader
-        cut_from_arrow = options["output_format"] not in ("torch", "numpy")
-        if cut_from_arrow or reader.filter is not None or reader.cache_bytes:
-            return
-        schema, kinds = self.backend.held(reader.schema)
-        converter = Converter(
-            schema,
-            options["output_format"],
-            nulls=options["nulls"],
-            ragged=options["ragged"],
-            kinds=kinds,
-        )
-        reader = replace(reader, schema=schema, read_schema=schema)
-        self.pipeline = replace(self.pipeline, reader=reader, converter=converter)
 
     @property
     def backend(self) -> ArrayRecordBackend:

@@ -1,8 +1,13 @@
-"""One pass over lanes: a batch from each in turn, and at any moment the place in every lane."""
+"""One pass over lanes, and at any moment the place in every lane.
+
+``EpochPass`` takes a batch from each lane in turn. ``AsTheyCome`` hands out what several workers
+take of the same lanes in the order in which it comes.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -11,13 +16,13 @@ from typing import Any, Protocol
 
 from headrace.convert import Block
 from headrace.errors import SkippedDataWarning
-from headrace.loader import leaving
-from headrace.loader.claims import Loose
-from headrace.loader.collecting import in_collection, outside_collection
+from headrace.loader.claims import Claims, Loose
 from headrace.loader.stats import Stats
+from headrace.plan import Lane
+from headrace.process import run_aside
 from headrace.stream import Cursor, Run
 
-__all__ = ["BatchRun", "EpochPass", "LaneFeed", "LocalRun"]
+__all__ = ["AsTheyCome", "BatchRun", "EpochPass", "LaneFeed", "LocalRun"]
 
 
 class BatchRun(Protocol):
@@ -152,38 +157,54 @@ class EpochPass:
         self._warned = len(stats.skipped)
         self._close = close
         self._process = os.getpid()
+        self._is_gone = threading.Event()
 
     def __iter__(self) -> Generator[Any, None, None]:
         self._running = True
-        at_exit = leaving  # known here when modules are gone
         try:
-            for batch in self._batches():
-                if at_exit.exiting:
-                    at_exit.stay()
-                yield batch
-                if at_exit.exiting:
-                    at_exit.stay()
+            yield from self._batches()
             self.finished = True
+        except GeneratorExit:
+            self.leave()
+            raise
         finally:
-            if at_exit.exiting:
-                at_exit.stay()
-            self.end()
+            if not self.ended:
+                self.end()
 
     def end(self) -> None:
-        """Let go of what is read ahead; at the end of an iteration, or where none began.
+        """Stop reading, and wait until nothing is left of it. May be called more than once.
 
-        Not in a forked child: nothing reads there, and locks of those who did may be held for ever.
+        In a forked child nothing reads, and locks of what did may be held for ever.
         """
-        if not self.ended and self._process == os.getpid():
-            self._running = False
-            self.ended = True
-            if not (leaving.exiting and in_collection()):  # else a callback at exit stops reading
-                outside_collection(self._let_go)
+        if self._process != os.getpid():
+            return
+        if self._begin_end():
+            self._let_go()
+        else:
+            self._is_gone.wait()
+
+    def leave(self) -> None:
+        """Stop reading without waiting for it: this may be called by a garbage collection."""
+        if self._process == os.getpid() and self._begin_end():
+            run_aside(self._let_go)
+
+    def _begin_end(self) -> bool:
+        """Return True for the first caller, who is to let go."""
+        if self.ended:
+            return False
+        self._running, self.ended = False, True
+        counts = self.handed_over
+        self._stats.batches += counts["batches"]
+        self._stats.rows += counts["rows"]
+        self.counted = True
+        return True
 
     def _let_go(self) -> None:
-        self._close()
-        self._count()
-        self._warn()
+        try:
+            self._close()
+            self._warn()
+        finally:
+            self._is_gone.set()
 
     def is_over(self) -> bool:
         """Whether no batch is left. May have to read on to know, and then keeps what it read.
@@ -262,14 +283,71 @@ class EpochPass:
                 left.discard(index)
                 self._warn()
 
-    def _count(self) -> None:
-        counts = self.handed_over
-        self.counted = True
-        self._stats.batches += counts["batches"]
-        self._stats.rows += counts["rows"]
-
     def _warn(self) -> None:
         """Say in the user's thread what threads and processes had to leave out."""
         for reason in self._stats.skipped[self._warned :]:
             self._warned += 1
             warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=3)
+
+
+class AsTheyCome(EpochPass):
+    """Batches in the order in which workers have made them; their windows are known by number."""
+
+    def __init__(
+        self,
+        epoch: int,
+        lanes: Sequence[Lane],
+        claims: Claims,
+        workers: int,
+        *,
+        receive: Callable[[], tuple[int, BatchRun] | None],
+        stats: Stats,
+        close: Callable[[], None],
+    ) -> None:
+        streams = [LaneFeed((-1, 0), lambda: None) for _ in range(workers)]
+        super().__init__(epoch, streams, turn=0, stats=stats, close=close)
+        self._taken = lanes
+        self._claims = claims
+        self._receive = receive
+        self._arrived: deque[tuple[int, int]] = deque()
+        self._last = streams[0]
+
+    @property
+    def turn(self) -> int:
+        return 0
+
+    def ahead(self, wanted: int) -> int:
+        certain = sum(lane.ahead(0) for lane in self.lanes)
+        while certain < wanted and (count := self._wait_for_more()):
+            certain += count
+        return certain
+
+    def is_over(self) -> bool:
+        return self.finished or (self._running and self.ahead(1) == 0)
+
+    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
+        return self._claims.progress(self._taken, self.cursors)
+
+    def _batches(self) -> Iterator[Any]:
+        while self._arrived or self._wait_for_more():
+            worker, count = self._arrived.popleft()
+            self._warn()
+            stream = self._last = self.lanes[worker]
+            for _ in range(count):
+                stream.advance()
+                batch = next(stream.batches)
+                stream.delivered += 1
+                yield batch
+
+    def _last_lane(self) -> LaneFeed:
+        return self._last
+
+    def _wait_for_more(self) -> int:
+        """Batches that came with the next run of any worker; 0 when all have ended."""
+        received = self._receive()
+        if received is None:
+            return 0
+        worker, run = received
+        self.lanes[worker].put(run)
+        self._arrived.append((worker, run.count))
+        return run.count

@@ -1,33 +1,44 @@
-"""The side of a worker process: reads its lanes and sends their batches in parcels."""
+"""The side of a worker process: reads its lanes and sends their batches in parcels.
+
+The parent writes on a board, in shared memory, which lanes of an epoch are read from where. A
+worker copies its own lanes from it. What it sends back is pickled before it enters the queue of
+torch: what cannot be pickled is an error that the user sees, and not a worker that sends nothing.
+"""
 
 from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from headrace.access.orphans import end_with_parent
 from headrace.access.streaming import BackendRows
 from headrace.convert import Block
-from headrace.convert.packing import pack
-from headrace.convert.shared import shared_bytes
-from headrace.loader.board import Board
+from headrace.convert.packing import Packed, dumps, know_classes_of_trainer, pack
+from headrace.convert.shared import shared_integers
+from headrace.errors import WorkerError
 from headrace.loader.claims import Claims, Takings
-from headrace.loader.freed_memory import keep_freed_memory
 from headrace.loader.parcels import Parcel, pack_blocks, pack_dicts
 from headrace.loader.pipeline import Finish, OpenLanes, Pipeline
+from headrace.loader.start import Sealed
 from headrace.loader.stats import Stats
-from headrace.loader.streams import Stream
-from headrace.model import FileList
+from headrace.loader.streams import LaneStart, Stream
+from headrace.model import FileList, Int64Array
+from headrace.plan import Chunks, Lane, LanePlan, Span
 from headrace.stream import Cursor, Run
 
-__all__ = ["Failure", "Feed", "LaneEnd", "Sent"]
+__all__ = ["Board", "Failure", "Feed", "LaneEnd", "begin_worker", "pack_batches"]
+
+
+def begin_worker(worker_id: int) -> None:
+    """Called by torch first in a worker process."""
+    end_with_parent()
+    know_classes_of_trainer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +53,29 @@ class LaneEnd:
 class Failure:
     """A worker cannot go on."""
 
-    error: Exception
+    error: bytes
+    """the exception, pickled"""
     trace: str
 
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Return an error as it can be sent: itself if it pickles, and its traceback as text."""
+        trace = "".join(traceback.format_exception(error))
+        try:
+            pickled = dumps(error)
+            pickle.loads(pickled)
+        except Exception:  # a user's exception may fail to pickle in any way
+            pickled = dumps(WorkerError(f"{type(error).__name__}: {error}"))
+        return cls(pickled, trace)
 
-Sent = Parcel | LaneEnd | Failure
+    def reraise(self) -> NoReturn:
+        """Raise the error in the trainer, with the traceback of the worker as its cause."""
+        cause = WorkerError(f"in a worker process:\n{self.trace}")
+        try:
+            error = pickle.loads(self.error)
+        except Exception:  # its class may fail in any way
+            raise cause from None
+        raise error from cause
 
 
 class Feed(IterableDataset[Any]):
@@ -67,27 +96,21 @@ class Feed(IterableDataset[Any]):
         claims: Claims | None = None,
     ) -> None:
         super().__init__()
+        self.init: Callable[[int], None] | None = None
+        """the ``worker_init_fn`` of the user"""
         self._pipeline = pipeline.sharing(workers)
         self._files = files
         self._board = board
         self._finish = finish
         self._parcel_batches = parcel_batches
         self._claims = claims
-        self._sent: torch.Tensor | None = None
+        self._sent: Sealed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In shared memory, but for the board.
-
-        A parent blocks for ever if it writes more into the pipe of a spawned process than the
-        pipe holds, and the process dies before it reads (for want of a ``__main__`` guard, say).
-        """
         kept_back = ("_board", "_sent")
         state = {name: self.__dict__[name] for name in self.__dict__ if name not in kept_back}
-        pickled = np.frombuffer(ForkingPickler.dumps(state), np.uint8)
-        memory = shared_bytes(len(pickled))
-        memory.numpy()[:] = pickled
-        self._sent = memory  # its descriptor must be open until the process has it
-        return _received, (memory, self._board)
+        self._sent = Sealed(state)
+        return _received, (self._sent, self._board)
 
     @property
     def user_code(self) -> dict[str, Any]:
@@ -98,27 +121,33 @@ class Feed(IterableDataset[Any]):
             found.update(reader.rows.backend.given)
         if self._finish is not None:
             found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
-        return found
+        return {**found, "worker_init_fn": self.init}
 
-    def __iter__(self) -> Iterator[Sent]:
+    def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         assert info is not None
-        keep_freed_memory()
-        streams: Sequence[Stream]
-        if self._claims is None:
-            streams = self._board.starts(info.id, info.num_workers)
-        else:
-            streams = [Takings(info.id, self._claims, self._board.lane)]
+        try:
+            init, self.init = self.init, None  # once in a process, also if workers are persistent
+            if init is not None:
+                init(info.id)
+            streams: Sequence[Stream]
+            if self._claims is None:
+                streams = self._board.starts(info.id, info.num_workers)
+            else:
+                streams = [Takings(info.id, self._claims, self._board.lane)]
+            yield from self._epoch(streams)
+        except Exception as error:
+            yield Failure.of(error)
+
+    def _epoch(self, streams: Sequence[Stream]) -> Iterator[Any]:
         stats = Stats()
         lanes = self._pipeline.open(self._files, streams, self._board.epoch, stats)
         try:
             yield from self._parcels(lanes, [stream.index for stream in streams], stats)
-        except Exception as error:
-            yield failure(error)
         finally:
             lanes.close()
 
-    def _parcels(self, lanes: OpenLanes, order: list[int], stats: Stats) -> Iterator[Sent]:
+    def _parcels(self, lanes: OpenLanes, order: list[int], stats: Stats) -> Iterator[Any]:
         sources = {lane: _LaneBatches(lanes.runs(lane)) for lane in order}
         size = 1
         while sources:
@@ -143,13 +172,29 @@ class Feed(IterableDataset[Any]):
             if self._finish is not None:
                 with stats.timed("transform"):
                     batches = [self._finish(batch) for batch in batches]
-            packed = pack_dicts(batches) or pack(batches)
+            packed = pack_batches(batches)
         return Parcel(lane, cursors, rows, *packed, whole, stats.drain())
 
 
-def _received(memory: torch.Tensor, board: Board) -> Feed:
+def pack_batches(batches: list[Any]) -> Packed:
+    """Pack batches that the user's functions made.
+
+    Raises:
+        WorkerError: They hold something that cannot be sent to another process.
+    """
+    try:
+        return pack_dicts(batches) or pack(batches)
+    except Exception as error:  # a user's object may fail to pickle in any way
+        raise WorkerError(
+            f"a batch cannot be sent from a worker process ({type(error).__name__}: {error}): "
+            "return values that can be pickled from transform, collate_fn and decoders, or use "
+            "num_workers=0"
+        ) from error
+
+
+def _received(state: dict[str, Any], board: Board) -> Feed:
     feed = Feed.__new__(Feed)
-    feed.__dict__.update(pickle.loads(memory.numpy().tobytes()), _board=board)
+    feed.__dict__.update(state, _board=board, _sent=None)
     return feed
 
 
@@ -182,11 +227,86 @@ def _split(run: Run[Block], count: int) -> tuple[Run[Block], Run[Block]]:
     return head, replace(run, block=tail, row=run.row + rows)
 
 
-def failure(error: Exception) -> Failure:
-    """An error as it can be sent: itself if it pickles, and the text of where it came from."""
-    trace = "".join(traceback.format_exception(error))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # a user's exception may fail to pickle in any way
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    return Failure(error, trace)
+# --- the board
+
+_HEADER = 5  # epoch, lanes, chunks, spans, generation
+_COLUMNS = 6  # those of chunks, and the window
+_SPAN = 6  # lane, window, key, start, stop
+_LANE = 4  # first chunk, chunk after the last, cursor
+
+
+class Board:
+    """One tensor in shared memory, mapped by every worker: a worker copies its own lanes only.
+
+    Written while no worker reads: before they start, or before they are told to start anew.
+    """
+
+    def __init__(self, plan: LanePlan) -> None:
+        chunks = len(plan.chunks)
+        # Another epoch's cuts fall elsewhere and may make a few chunks more.
+        self._memory = shared_integers(_size(plan, chunks + chunks // 8 + 64))
+
+    def holds(self, plan: LanePlan) -> bool:
+        """Whether there is room for this plan."""
+        return _size(plan, len(plan.chunks)) <= len(self._memory)
+
+    def post(self, epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> None:
+        """Write an epoch's lanes, and where to begin in those that are to be read here."""
+        lanes, chunks, spans = len(plan), len(plan.chunks), len(plan.spans)
+        memory = self._memory.numpy()
+        memory[:_HEADER] = epoch, lanes, chunks, spans, plan.generation
+        table = _lanes(memory, lanes)
+        table[:, 0], table[:, 1] = plan.bounds[:-1], plan.bounds[1:]
+        table[:, 2:] = -1
+        for lane, cursor in cursors.items():
+            table[lane, 2:] = cursor
+        rows = _spans(memory, lanes, spans)
+        for row, (place, span) in zip(rows, plan.spans.items(), strict=True):
+            row[:] = *place, *span.key, span.start, -1 if span.stop is None else span.stop
+        columns = _columns(memory, lanes, spans, chunks)
+        columns[-1] = plan.window
+        for row, name in enumerate(Chunks.__slots__):
+            columns[row] = getattr(plan.chunks, name)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is posted."""
+        return int(self._memory[0])
+
+    def starts(self, worker: int, workers: int) -> list[LaneStart]:
+        """Copies of the lanes of one of the workers, and where to begin."""
+        table = _lanes(self._memory.numpy(), int(self._memory[1]))
+        mine = np.flatnonzero(table[:, 2] >= 0)[worker::workers].tolist()
+        return [LaneStart(self.lane(index), tuple(table[index, 2:].tolist())) for index in mine]
+
+    def lane(self, index: int) -> Lane:
+        """A copy of one lane."""
+        memory: Int64Array = self._memory.numpy()
+        _, lanes, chunks, spans, generation = (int(value) for value in memory[:_HEADER])
+        first, last = _lanes(memory, lanes)[index, :2].tolist()
+        *own, window = _columns(memory, lanes, spans, chunks)[:, first:last].copy()
+        own[3] = own[3].astype(np.int8)
+        mine = _spans_of(index, _spans(memory, lanes, spans))
+        return Lane(index, Chunks(*own), window, mine, generation)
+
+
+def _size(plan: LanePlan, chunks: int) -> int:
+    return _HEADER + _LANE * len(plan) + _SPAN * len(plan.spans) + _COLUMNS * chunks
+
+
+def _lanes(memory: Int64Array, lanes: int) -> Int64Array:
+    return memory[_HEADER:][: _LANE * lanes].reshape(lanes, _LANE)
+
+
+def _spans(memory: Int64Array, lanes: int, spans: int) -> Int64Array:
+    return memory[_HEADER + _LANE * lanes :][: _SPAN * spans].reshape(spans, _SPAN)
+
+
+def _columns(memory: Int64Array, lanes: int, spans: int, chunks: int) -> Any:
+    rest = memory[_HEADER + _LANE * lanes + _SPAN * spans :]
+    return rest[: _COLUMNS * chunks].reshape(_COLUMNS, chunks)
+
+
+def _spans_of(index: int, table: Int64Array) -> dict[int, Span]:
+    mine = table[table[:, 0] == index].tolist()
+    return {row[1]: Span((row[2], row[3]), row[4], None if row[5] < 0 else row[5]) for row in mine}

@@ -9,7 +9,6 @@ from torch.utils.data import get_worker_info
 
 from headrace.convert.packing import Batch
 from headrace.convert.shared import is_shared, shared_integers
-from headrace.loader.leaving import watched
 from headrace.loader.passes import Passes
 from headrace.loader.planner import Planner
 from headrace.options import check_count
@@ -101,7 +100,7 @@ class DatasetIterator:
         share = passes.pipeline.sharing(max(readers.ranks // passes.planner.ranks.size, 1))
         self._running = passes.begin(start, share)
         self._began = start
-        self._batches = watched(iter(self._running))
+        self._batches = iter(self._running)
 
     def __iter__(self) -> DatasetIterator:
         return self
@@ -135,7 +134,7 @@ class DatasetIterator:
 
     def __del__(self) -> None:
         if hasattr(self, "_batches"):
-            self._running.end()
+            self._running.leave()
 
 
 def readers_here(planner: Planner) -> Readers:

@@ -286,7 +286,7 @@ def _shuffled(
 
 def _sizes(found: Discovered, kinds: Kinds) -> tuple[Int64Array, Int64Array]:
     """Return the bytes of row groups, or of files without them, as stored and in memory."""
-    files, cost = found.files, row_cost(found.reader.read_schema, kinds)
+    files, cost = found.files, row_cost(found.reader.read_schema)
     if len(files.groups):
         rows, stored = files.groups.rows, files.groups.size_bytes
     else:

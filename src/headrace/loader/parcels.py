@@ -13,9 +13,8 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.convert import Block, Converter
-from headrace.convert.outgoing import Outgoing, contents, outgoing
-from headrace.convert.packing import is_plain, pack, places, unpack
-from headrace.convert.segments import Bytes
+from headrace.convert.packing import Packed, is_plain, pack, places, unpack
+from headrace.convert.shared import Bytes, SharedBuffer
 from headrace.stream import Cursor
 
 __all__ = ["Parcel", "ParcelRun", "pack_blocks", "pack_dicts"]
@@ -29,7 +28,7 @@ class Parcel:
     cursors: list[Cursor]
     """the place in the lane after each batch"""
     rows: int
-    buffer: Outgoing | Bytes
+    buffer: SharedBuffer | Bytes
     """what holds the values: before it is sent, and when it has arrived"""
     layout: bytes
     """how to make batches of it"""
@@ -58,7 +57,7 @@ class ParcelRun:
         """Pinned are tensors, not the buffer: torch keeps pinned memory until it has been copied to
         a device only for tensors that it has pinned itself, and views of those.
         """
-        content = unpack(contents(self._parcel.buffer), self._parcel.layout)
+        content = unpack(self._parcel.buffer, self._parcel.layout)
         if not self._parcel.whole:
             return map(pin_memory, content) if self._pin else iter(content)
         blocks = content if isinstance(content[0], Block) else [self._converter.block(content)]
@@ -70,7 +69,7 @@ class ParcelRun:
         return self._parcel.cursors[max(delivered - 1, 0)]
 
 
-def pack_blocks(blocks: Sequence[Block]) -> tuple[Outgoing, bytes] | None:
+def pack_blocks(blocks: Sequence[Block]) -> Packed | None:
     """The rows of consecutive blocks, as one set of columns if all are arrays.
 
     None if batches had better be cut before they are sent.
@@ -82,7 +81,7 @@ def pack_blocks(blocks: Sequence[Block]) -> tuple[Outgoing, bytes] | None:
     first = parts[0] or []
     rows = sum(block.num_rows for block in blocks)
     offsets, size = places([array.nbytes // len(array) * rows for array in first])
-    buffer = outgoing(size)
+    buffer = SharedBuffer(size)
     memory = buffer.memory
     layout = []
     for place, array in enumerate(first):
@@ -97,7 +96,7 @@ def _arrays(buffer: Bytes, layout: list[tuple[int, str, tuple[int, ...]]]) -> An
     return [np.ndarray(shape, dtype, buffer, offset) for offset, dtype, shape in layout]
 
 
-def pack_dicts(batches: Sequence[Any]) -> tuple[Outgoing, bytes] | None:
+def pack_dicts(batches: Sequence[Any]) -> Packed | None:
     """Dicts of tensors that are alike but for their rows, column by column; None for all else."""
     first = batches[0]
     if not all(type(batch) is dict and batch.keys() == first.keys() for batch in batches):
@@ -111,7 +110,7 @@ def pack_dicts(batches: Sequence[Any]) -> tuple[Outgoing, bytes] | None:
         return None
     rows = [[len(part) for part in column] for column in arrays]
     offsets, size = places([sum(part.nbytes for part in column) for column in arrays])
-    buffer = outgoing(size)
+    buffer = SharedBuffer(size)
     memory = buffer.memory
     layout = []
     for offset, parts, lengths in zip(offsets, arrays, rows, strict=True):

@@ -90,7 +90,7 @@ class Pipeline:
             self.grouping.reorders,
             self.counted,
             self.block_bytes,
-            row_cost(self.reader.read_schema, self.converter.kinds),
+            row_cost(self.reader.read_schema),
             by_columns=not self.reader.store.local,  # larger jobs have fewer requests
             groups_of=self._groups_of if self.reader.store.local else no_groups,
         )
@@ -129,7 +129,7 @@ class OpenLanes:
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
         self._reader = replace(pipeline.reader, store=store)
-        self._row_cost = row_cost(pipeline.reader.schema, pipeline.converter.kinds)
+        self._row_cost = row_cost(pipeline.reader.schema)
         self._cores = cores = min(_MAX_THREADS, usable_cores())
         threads = cores if store.local else _WAITING_THREADS
         self._pace = Pace(cores, first=threads // 2, most=threads)

@@ -12,16 +12,14 @@ __all__ = ["row_cost", "sent_cost"]
 
 def sent_cost(schema: pa.Schema, kinds: Kinds) -> RowCost:
     """The same once batches are made of them: what is lent has been copied by then."""
-    held = row_cost(schema, kinds)
+    held = row_cost(schema)
     lent = any(kinds.get(name) is Kind.LENT for name in schema.names)
     return RowCost(held.fixed_bytes, held.variable or lent)
 
 
-def row_cost(schema: pa.Schema, kinds: Kinds) -> RowCost:
-    """What a row of these columns holds in memory once decoded."""
-    widths = [
-        None if kinds.get(field.name) is Kind.HELD else _width(field.type) for field in schema
-    ]
+def row_cost(schema: pa.Schema) -> RowCost:
+    """Return what a row of these columns holds in memory once decoded."""
+    widths = [_width(field.type) for field in schema]
     return RowCost(sum(w for w in widths if w is not None), any(w is None for w in widths))
 
 

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from multiprocessing import context, forkserver, popen_forkserver, process, spawn, util
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, ClassVar
 
 import cloudpickle
+import numpy as np
+import torch
 
-__all__ = ["WorkerContext", "dumps"]
+from headrace.convert.shared import shared_bytes
+from headrace.process import PerProcess
 
-_PRELOADED = ["headrace", "torch", "cloudpickle"]
+__all__ = ["Sealed", "WorkerContext", "dumps"]
+
+_PRELOADED = ["torch", "headrace", "cloudpickle"]
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -36,17 +42,36 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     )
 
 
-def dumps(value: object, buffers: Callable[[Any], bool] | None = None) -> memoryview:
-    """Pickle a value so that a worker, or the trainer, can load it with ``pickle.loads``.
-
-    Args:
-        value: What to send.
-        buffers: Called with each large buffer, which then travels out of band; see
-            ``pickle.Pickler``.
-    """
+def dumps(value: object) -> memoryview:
+    """Pickle a value for ``pickle.loads`` in a worker that is being started."""
     stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=buffers).dump(value)
+    _Pickler(stream, protocol=5).dump(value)
     return stream.getbuffer()
+
+
+class Sealed:
+    """Something on its way to a worker by any start method, where it arrives as itself.
+
+    It is pickled by value, and lies in shared memory: a parent blocks for ever if it writes more
+    into the pipe of a spawned process than the pipe holds, and the process dies before it reads
+    (for want of a ``__main__`` guard, say). It must be kept until the process has started.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+        self._memory: list[torch.Tensor] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickled = np.frombuffer(dumps(self._value), np.uint8)
+        memory = shared_bytes(len(pickled))
+        memory.numpy()[:] = pickled
+        self._memory.append(memory)
+        return _opened, (memory,)
+
+
+def _opened(memory: torch.Tensor) -> Any:
+    pickled: Any = memory.numpy()  # numpy 1 does not say that it is a buffer
+    return pickle.loads(pickled)
 
 
 class _Popen(popen_forkserver.Popen):
@@ -64,7 +89,7 @@ class _Popen(popen_forkserver.Popen):
             data += bytes(dumps(process_obj))
         finally:
             context.set_spawning_popen(None)
-        self.sentinel, writing = _server().connect_to_new_process(self._fds)
+        self.sentinel, writing = _server.get().connect_to_new_process(self._fds)
         # The worker watches the other end of this pipe to see whether the trainer lives.
         kept = os.dup(writing)
         self.finalizer = util.Finalize(self, _close, (kept, self.sentinel))
@@ -108,14 +133,11 @@ class WorkerContext(context.ForkServerContext):
     Process = _WorkerProcess  # type: ignore[assignment]
 
 
-_servers: dict[int, forkserver.ForkServer] = {}
-"""The server of this process, by its id: a forked child starts one of its own."""
+def _new_server() -> forkserver.ForkServer:
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(_PRELOADED)
+    return server
 
 
-def _server() -> forkserver.ForkServer:
-    pid = os.getpid()
-    if pid not in _servers:
-        server = forkserver.ForkServer()
-        server.set_forkserver_preload(_PRELOADED)
-        _servers[pid] = server
-    return _servers[pid]
+_server = PerProcess(_new_server)
+"""a forked child starts one of its own"""

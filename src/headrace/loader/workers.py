@@ -6,45 +6,47 @@ import inspect
 import logging
 import multiprocessing
 import os
-import pickle
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from multiprocessing.context import BaseContext
-from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.access.orphans import end_with_parent
-from headrace.convert.arrivals import forget_dead_senders
-from headrace.errors import HeadraceError, OptionError, WorkerError
-from headrace.loader.collecting import outside_collection
-from headrace.loader.feed import Failure, Feed, LaneEnd
-from headrace.loader.forking import starting_workers
+from headrace.convert.shared import forget_dead_senders
+from headrace.errors import OptionError, WorkerError
+from headrace.loader.claims import Claims, Unit, units_left
+from headrace.loader.epoch import AsTheyCome, EpochPass, LaneFeed
+from headrace.loader.feed import Board, Failure, LaneEnd, begin_worker
 from headrace.loader.parcels import Parcel, ParcelRun
 from headrace.loader.pipeline import Pipeline
+from headrace.loader.row_cost import sent_cost
+from headrace.loader.start import WorkerContext, dumps
 from headrace.loader.stats import Stats
 from headrace.options import LoaderOptions
+from headrace.plan import LanePlan, State
+from headrace.process import run_aside
 
-__all__ = [
-    "Inbox",
-    "WorkerOptions",
-    "WorkerStart",
-    "Workers",
-    "check_sendable",
-    "out_of_order_option",
-]
+if TYPE_CHECKING:
+    from headrace.loader.dataset import TabularDataset
+
+__all__ = ["WorkerOptions", "WorkerPool", "Workers", "out_of_order_option"]
 
 logger = logging.getLogger(__name__)
 
 _DYING_S = 5.0
 """between the end of its pipe and that of a worker"""
+_PARCEL_BYTES = 8 << 20
+_PARCEL_BATCHES = 32
+_PARCEL_BATCHES_AS_THEY_COME = 8
+"""fewer, for a slow worker is waited for at the end"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,60 +82,62 @@ class WorkerOptions:
         )
 
     def chosen_context(self, fork_safe: bool) -> BaseContext:
-        """The user's start method; else the platform's, or forkserver where fork would hang."""
-        if self.context is not None:
-            given = self.context
-            context = multiprocessing.get_context(given) if isinstance(given, str) else given
-            if context.get_start_method() == "fork" and not fork_safe:
-                raise OptionError(
-                    "multiprocessing_context='fork' does not go with this data: what reads it "
-                    "(a client of a store, Lance, ArrayRecord) has threads, which a forked process "
-                    "has not got, so that it would hang; use 'forkserver' (the default here) or "
-                    "'spawn'"
-                )
-            return context
-        default = multiprocessing.get_start_method()
-        if fork_safe or default != "fork":
-            return multiprocessing.get_context(default)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["headrace"])
+        """Return the user's start method, or else the library's own."""
+        if self.context is None:
+            return WorkerContext()
+        given = self.context
+        context = multiprocessing.get_context(given) if isinstance(given, str) else given
+        if context.get_start_method() == "fork" and not fork_safe:
+            raise OptionError(
+                "multiprocessing_context='fork' does not go with this data: what reads it "
+                "(a client of a store, Lance, ArrayRecord) has threads, which a forked process "
+                "has not got, so that it would hang; leave it out (the default), or use "
+                "'forkserver' or 'spawn'"
+            )
         return context
 
-    def start(self, feed: Feed, fork_safe: bool, *, in_order: bool = True) -> Workers:
-        """A torch loader over the feed; its processes start when it is iterated."""
+    def start(
+        self,
+        dataset: Any,
+        user_code: Mapping[str, Any],
+        *,
+        fork_safe: bool,
+        in_order: bool = True,
+        **sampling: Any,
+    ) -> Workers:
+        """Return a torch loader; its processes start when it is iterated.
+
+        Args:
+            dataset: What workers run. What it gives crosses by torch's queue, so that it must be
+                packed, or a ``Failure``.
+            user_code: What came from the user and is sent with the dataset, by name of its option.
+            fork_safe: Whether the data can be read in a forked process.
+            in_order: Whether torch hands out what comes in the order in which it was asked for.
+            sampling: More arguments of ``DataLoader``.
+        """
         context = self.chosen_context(fork_safe)
-        if context.get_start_method() != "fork":
-            check_sendable({**feed.user_code, "worker_init_fn": self.init})
+        _check_sendable(user_code, forked=context.get_start_method() == "fork")
         out_of_order: dict[str, Any] = {} if in_order else out_of_order_option(DataLoader)
         return Workers(
-            feed,
-            batch_size=None,
+            dataset,
             num_workers=self.count,
             collate_fn=as_it_is,
             multiprocessing_context=context,
             persistent_workers=self.persistent,
             prefetch_factor=self.prefetch_factor,
             timeout=self.timeout_s,
-            worker_init_fn=WorkerStart(self.init),
+            worker_init_fn=begin_worker,
+            **sampling,
             **out_of_order,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStart:
-    """What torch calls first in a worker process."""
-
-    init: Callable[[int], None] | None
-    """given by the user"""
-
-    def __call__(self, worker_id: int) -> None:
-        end_with_parent()
-        if self.init is not None:
-            self.init(worker_id)
-
-
 class Workers(DataLoader[Any]):
-    """Ends with its processes, and then nothing is left of what they sent but what is in use."""
+    """Worker processes, and what they send.
+
+    Iterators of torch are held apart from the loaders that use them: a garbage collection closes
+    the queues of one before it ends it, and then waits for processes that were not told to end.
+    """
 
     have_failed = False
     """whether one of them died, perhaps with a lock that all of them share"""
@@ -141,27 +145,62 @@ class Workers(DataLoader[Any]):
     """the process that they are of, and a number there"""
 
     def __iter__(self) -> Any:
-        """Parcels of an epoch; there is another one only if they are persistent."""
-        with starting_workers():
-            parcels = super().__iter__()
+        """Return what is sent in an epoch; there is another one only if they are persistent."""
+        with self._deaths_reported():
+            received = super().__iter__()
         self._key = self._key or (os.getpid(), next(_numbers))
-        _at_work[self._key] = parcels
-        return parcels
+        _at_work[self._key] = received
+        return received
+
+    def next_of(self, received: Iterator[Any]) -> Any:
+        """Return the next thing that a worker sent; StopIteration after the last.
+
+        Raises:
+            WorkerError: A worker died.
+            Exception: What was raised in a worker.
+        """
+        with self._deaths_reported(received):
+            sent = next(received)
+        if isinstance(sent, Failure):
+            sent.reraise()
+        return sent
+
+    @contextmanager
+    def _deaths_reported(self, received: Iterator[Any] | None = None) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, OSError, EOFError) as error:  # what is raised when one is gone
+            if not isinstance(error, RuntimeError):
+                _await_signal(getattr(received, "_workers", ()))
+            self.have_failed = True
+            self.end()
+            raise WorkerError(f"{error}; {self._advice()}") from error
 
     def end(self) -> None:
         """End the processes, if there are any; in a forked child they are another's."""
         self._iterator = None
         if self._key is not None and self._key[0] == os.getpid():
-            outside_collection(partial(_end, self._key))
+            _end(self._key)
 
     def __del__(self) -> None:
-        self.end()
+        self._iterator = None
+        if self._key is not None and self._key[0] == os.getpid():
+            run_aside(partial(_end, self._key))
+
+    def _advice(self) -> str:
+        late = f", or gave no batch within timeout={self.timeout}" if self.timeout else ""
+        said = f"a worker process died{late}: look for its own message above, or for a lack of "
+        if isinstance(self.multiprocessing_context, WorkerContext):
+            return f"{said}memory"
+        return (
+            f"{said}memory; where workers are spawned a script must keep its own code under "
+            '`if __name__ == "__main__":`'
+        )
 
 
 _numbers = count()
 _at_work: dict[tuple[int, int], Any] = {}
-"""iterators of torch, so that none is ever garbage: a collection closes the queues of one before it
-ends it, and then waits for processes that have not been told"""
+"""iterators of torch"""
 
 
 def _end(key: tuple[int, int]) -> None:
@@ -179,7 +218,41 @@ def out_of_order_option(loader_class: Callable[..., Any]) -> dict[str, Any]:
     return {"in_order": False}
 
 
-class Inbox:
+def _await_signal(workers: Sequence[Any]) -> None:
+    """Wait until a worker that closed its pipe is gone.
+
+    Torch raises an error of its own in the handler of that signal: here, and not in a clean-up.
+    """
+    until = time.monotonic() + _DYING_S
+    with suppress(RuntimeError):
+        while time.monotonic() < until and all(worker.is_alive() for worker in workers):
+            time.sleep(0.005)
+
+
+def as_it_is(value: Any) -> Any:
+    """What torch is to do with a parcel: nothing."""
+    return value
+
+
+def _check_sendable(user_code: Mapping[str, Any], *, forked: bool) -> None:
+    """Find out now, and with a clear message, whether workers can be given what they run.
+
+    To pickle classes also lets cloudpickle know them. What forked workers send of these comes back
+    as the same classes.
+    """
+    for name, value in user_code.items():
+        try:
+            dumps(value)
+        except Exception as error:  # a user's object may fail to pickle in any way
+            if not forked:
+                raise WorkerError(
+                    f"{name} cannot be sent to a worker process ({type(error).__name__}: {error}): "
+                    "make what it holds (locks, open files, clients) in the worker, in "
+                    "worker_init_fn or when it is first needed, or use num_workers=0"
+                ) from error
+
+
+class _Inbox:
     """Parcels of one epoch as they come in, given out lane by lane."""
 
     def __init__(
@@ -222,23 +295,13 @@ class Inbox:
 
     def _receive(self) -> None:
         began = time.perf_counter()
+        if self._parcels is None:
+            self._parcels = iter(self._source)
         try:
-            if self._parcels is None:
-                self._parcels = iter(self._source)
-            sent = next(self._parcels)
+            sent = self._source.next_of(self._parcels)
         except StopIteration as error:
             raise WorkerError("worker processes ended before their lanes did") from error
-        except HeadraceError:
-            raise
-        except (RuntimeError, OSError, EOFError) as error:  # what is raised when one is gone
-            if not isinstance(error, RuntimeError):
-                _await_signal(getattr(self._parcels, "_workers", ()))
-            self._source.have_failed = True
-            self._source.end()
-            raise WorkerError(f"{error}; {_advice(self._source)}") from error
         self._stats.spend("wait", time.perf_counter() - began)
-        if isinstance(sent, Failure):
-            raise sent.error from WorkerError(f"in a worker process:\n{sent.trace}")
         self._stats.add(sent.stats)
         if isinstance(sent, LaneEnd):
             self._open.discard(sent.lane)
@@ -247,45 +310,103 @@ class Inbox:
             self._waiting[sent.lane].append(ParcelRun(sent, converter, size, self._pin))
 
 
-def _await_signal(workers: Sequence[Any]) -> None:
-    """Wait until a worker that closed its pipe is gone.
+@dataclass(frozen=True, slots=True)
+class _Team:
+    """Processes, and the shared memory that tells them what to read."""
 
-    Torch raises an error of its own in the handler of that signal: here, and not in a clean-up.
-    """
-    until = time.monotonic() + _DYING_S
-    with suppress(RuntimeError):
-        while time.monotonic() < until and all(worker.is_alive() for worker in workers):
-            time.sleep(0.005)
+    pipeline: Pipeline
+    """what they run"""
+    board: Board
+    claims: Claims | None
+    source: Workers
 
-
-def as_it_is(value: Any) -> Any:
-    """What torch is to do with a parcel: nothing."""
-    return value
-
-
-def check_sendable(user_code: Mapping[str, Any]) -> None:
-    """Find out now, and with a clear message, whether workers can be given what they run."""
-    for name, value in user_code.items():
-        try:
-            ForkingPickler.dumps(value)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise WorkerError(
-                f"{name} cannot be sent to a worker process ({error}): define it at the top "
-                "level of a module and keep the script's own code under `if __name__ == "
-                '"__main__":`, or use num_workers=0'
-            ) from error
+    def can_read(self, plan: LanePlan, units: int) -> bool:
+        """Whether all are alive, and there is room for another plan."""
+        if self.source.have_failed:
+            return False
+        return self.board.holds(plan) and (self.claims is None or self.claims.holds(units))
 
 
-def _advice(source: DataLoader[Any]) -> str:
-    context = source.multiprocessing_context
-    method = context.get_start_method() if isinstance(context, BaseContext) else None
-    late = f", or gave no batch within timeout={source.timeout}" if source.timeout else ""
-    if method in (None, "fork"):
-        return (
-            f"a worker process died{late}: look for its own message above, or for a lack of memory"
+class WorkerPool:
+    """Starts workers, or uses those of the last epoch again if they are persistent."""
+
+    def __init__(self, dataset: TabularDataset, options: WorkerOptions) -> None:
+        self._dataset = dataset
+        self._options = options
+        if options.count and options.context is not None:
+            options.chosen_context(dataset.fork_safe)  # what cannot be is refused now
+        self._kept: _Team | None = None
+        self._user_of_kept: weakref.ref[EpochPass] | None = None
+
+    def begin(self, plan: LanePlan, position: State, *, pin: bool) -> EpochPass:
+        """A pass over the lanes of a position that workers read."""
+        adaptive, own = self._dataset.planner.adaptive, position.own_lanes
+        cursors = {lane: position.cursor(lane) for lane in own}
+        lanes = [plan.lane(lane) for lane in own] if adaptive else []
+        units = units_left(lanes, cursors, position.loose)
+        team = self._team(plan, units)
+        epoch, stats = position.epoch, self._dataset.counters
+        team.board.post(epoch, plan, cursors)
+        streams = range(self._options.count) if adaptive else own
+        inbox = _Inbox(team.source, self._dataset.pipeline, list(streams), pin, stats)
+        if team.claims is not None:
+            team.claims.post(units)
+            made: EpochPass = AsTheyCome(
+                epoch,
+                lanes,
+                team.claims,
+                self._options.count,
+                receive=inbox.next_of_any,
+                stats=stats,
+                close=inbox.close,
+            )
+        else:
+            feeds = [LaneFeed(at, partial(inbox.next_run, lane)) for lane, at in cursors.items()]
+            turn = position.turns[0]
+            made = EpochPass(epoch, feeds, turn=turn, stats=stats, close=inbox.close)
+        if self._kept is team:
+            self._user_of_kept = weakref.ref(made)
+        return made
+
+    def _team(self, plan: LanePlan, units: list[list[Unit]]) -> _Team:
+        """That of the last epoch if it is kept, idle and fit for it, or a new one."""
+        user = self._user_of_kept() if self._user_of_kept is not None else None
+        idle = user is None or user.ended
+        count = sum(map(len, units))
+        dataset, options = self._dataset, self._options
+        same = self._kept is not None and self._kept.pipeline is dataset.pipeline
+        if self._kept is not None and same and idle and self._kept.can_read(plan, count):
+            return self._kept
+        board, claims = Board(plan), None
+        if dataset.planner.adaptive:
+            context = options.chosen_context(dataset.fork_safe)
+            claims = Claims(options.count, count + count // 8 + 64, context)
+        feed = dataset.feed(board, self._parcel_batches(), options.count, claims)
+        feed.init = options.init
+        source = options.start(
+            feed,
+            feed.user_code,
+            fork_safe=dataset.fork_safe,
+            in_order=claims is None,
+            batch_size=None,
         )
-    return (
-        f"a worker process started by {method} died{late}: look for its own message above; a "
-        'script must keep its own code under `if __name__ == "__main__":`, and functions that '
-        "workers call must stand at the top level of a module"
-    )
+        made = _Team(dataset.pipeline, board, claims, source)
+        if options.persistent and idle:
+            self._kept = made
+        return made
+
+    def _parcel_batches(self) -> int:
+        """Batches to a parcel: enough to share its cost, few enough to wait for.
+
+        All parcels that workers may be ahead fit what may be read ahead, if they hold one batch
+        at least.
+        """
+        rows, stored_bytes = self._dataset.stored
+        pipeline, options = self._dataset.pipeline, self._options
+        cost = sent_cost(pipeline.reader.schema, pipeline.converter.kinds)
+        size_bytes = cost.of(rows, stored_bytes)
+        batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
+        ahead = max(options.count * options.prefetch_factor, 1)
+        most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)
+        most = _PARCEL_BATCHES_AS_THEY_COME if self._dataset.planner.adaptive else _PARCEL_BATCHES
+        return max(1, min(most, most_bytes // batch_bytes))

@@ -19,8 +19,6 @@ Made = TypeVar("Made")
 
 _FORGET = 0.9
 """Factor by which the correction of estimates comes down again, for each job."""
-_LOOK_S = 1.0
-"""Seconds after which a waiting thread looks whether it was told to stop."""
 _PENDING, _RUNNING, _MADE = range(3)
 
 
@@ -90,7 +88,7 @@ class ReadAhead(Generic[Spec, Made]):
         self._learned = False
         self._stuck = 0
         self._broken: BaseException | None = None
-        self._stopped = False
+        self._closed = False
         self._process = os.getpid()
 
     def blocks(self, lane: int) -> Iterator[tuple[Spec, Made]]:
@@ -100,20 +98,9 @@ class ReadAhead(Generic[Spec, Made]):
             while (block := self._take(job)) is not None:
                 yield job.spec, block[0]
 
-    def stop(self) -> None:
-        """Let all threads end soon, without waiting for anything.
-
-        A garbage collection may call this in any thread, inside any lock: it must not wait for
-        one. Threads that cannot be told at once see it within a second.
-        """
-        self._stopped = True
-        if self._process == os.getpid() and self._lock.acquire(blocking=False):
-            self._changed.notify_all()
-            self._lock.release()
-
     def close(self) -> None:
         """Stop, and return when no thread is left. May be called more than once."""
-        self._stopped = True
+        self._closed = True
         if self._process != os.getpid():
             return  # a forked child has none of the threads, and the lock may be held for ever
         with self._lock:
@@ -129,7 +116,7 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _start(self) -> None:
         with self._lock:
-            if not self._threads and not self._stopped:
+            if not self._threads and not self._closed:
                 _close_at_exit(self)
                 for _ in range(self._threads_wanted):
                     self._spawn()
@@ -158,11 +145,11 @@ class ReadAhead(Generic[Spec, Made]):
             job.handed_bytes = 0  # the block handed out before is no longer needed
             self._charge(job)
             while not job.made and job.state != _MADE:
-                if self._stopped:
+                if self._closed:
                     return None
                 if job.state == _PENDING:
                     self._put_first(job)
-                self._changed.wait(_LOOK_S)
+                self._changed.wait()
             self.waited_s += time.perf_counter() - began
             if not job.made:
                 self._begun -= 1
@@ -207,7 +194,7 @@ class ReadAhead(Generic[Spec, Made]):
     def _admit(self) -> Job[Spec, Made] | None:
         """Wait until the next job may begin; return None when there is none."""
         with self._lock:
-            while not self._stopped:
+            while not self._closed:
                 if not self._pending and not self._pull():
                     return None
                 job = self._pending[0]
@@ -221,7 +208,7 @@ class ReadAhead(Generic[Spec, Made]):
                     job.state = _RUNNING
                     self._charge(job)
                     return job
-                self._changed.wait(_LOOK_S)
+                self._changed.wait()
             return None
 
     def _has_room(self, cost_bytes: int) -> bool:
@@ -251,9 +238,9 @@ class ReadAhead(Generic[Spec, Made]):
                 self._stuck += 1
                 self._changed.notify_all()  # once: two that wake each other would never sleep
                 while self._is_full(job, size):
-                    self._changed.wait(_LOOK_S)
+                    self._changed.wait()
                 self._stuck -= 1
-            if self._stopped:
+            if self._closed:
                 return False
             job.made.append((block, size))
             job.queued_bytes += size
@@ -264,7 +251,7 @@ class ReadAhead(Generic[Spec, Made]):
 
     def _is_full(self, job: Job[Spec, Made], size: int) -> bool:
         full = bool(job.made) and job.queued_bytes + size > job.limit_bytes
-        return full and not self._stopped
+        return full and not self._closed
 
     def _charge(self, job: Job[Spec, Made]) -> None:
         """Bring the account up to what a job holds now, or is expected to while it runs."""

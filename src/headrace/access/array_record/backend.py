@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.access.array_record.lending import held_schema
 from headrace.access.array_record.scattered import ScatteredReads
 from headrace.access.array_record.stream import RecordStream
 from headrace.access.arrow.rows import Taken
@@ -29,7 +28,6 @@ from headrace.archives.opening import access_of
 from headrace.archives.reading_process import RecordServer
 from headrace.archives.record_codecs import Decode, RawRecords, codec_for
 from headrace.archives.record_files import Paths, Shard, find_shards
-from headrace.convert.decoded import Kinds
 from headrace.convert.objects import object_array
 from headrace.errors import ReadError
 from headrace.formats.blocks import rows_only
@@ -209,13 +207,6 @@ class ArrayRecordBackend(Backend):
         step = max(1, _BATCH_ROWS // group) * group if group <= _BATCH_ROWS else _BATCH_ROWS
         cuts = [found.start, *range((found.start // step + 1) * step, found.stop, step), found.stop]
         return [(first + begin, end - begin) for begin, end in pairwise(cuts) if end > begin]
-
-    def held(self, schema: pa.Schema) -> tuple[pa.Schema, Kinds]:
-        """Columns to ``stream`` for a loader that copies bytes when it cuts batches; their kinds.
-
-        Tables then keep records alive, and have the places of bytes in them.
-        """
-        return held_schema(schema) if self._codec.holds_bytes else (schema, {})
 
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int

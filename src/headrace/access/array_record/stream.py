@@ -8,12 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.access.array_record.lending import bytes_or_held
 from headrace.access.broken_records import BrokenRecords
 from headrace.archives.array_record import read_at_once, read_run
 from headrace.archives.record_codecs import RecordCodec
 from headrace.archives.record_files import RecordFiles, Shard
-from headrace.convert.lent import LENT_TYPE
 from headrace.errors import ReadError
 
 __all__ = ["RecordStream"]
@@ -50,8 +48,7 @@ class RecordStream:
     def _read(self, shard: Shard, first: int, count: int) -> Iterator[_Found]:
         """All by one reader: any other would have to decode the group that this one is in."""
         stop, size = first + count, max(_FIRST_BYTES, (shard.size_bytes or 0) // shard.rows)
-        held = LENT_TYPE in self.schema.types
-        most_bytes = self.block_bytes if held else min(self.block_bytes, _JOINED_BYTES)
+        most_bytes = min(self.block_bytes, _JOINED_BYTES)
         reader = None
         while first < stop:
             rows = min(max(1, most_bytes // size), stop - first)
@@ -92,7 +89,7 @@ class RecordStream:
             def where(at: int) -> str:
                 return shard.named(numbers[first + at])
 
-            return self.codec.table(some, self.schema, where, bytes_or_held)
+            return self.codec.table(some, self.schema, where)
 
         try:
             return table_of(records)

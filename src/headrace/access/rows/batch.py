@@ -18,7 +18,7 @@ from headrace.convert.decoded import together
 from headrace.convert.objects import ObjectColumn
 from headrace.convert.packing import Batch, pack, unpack
 from headrace.convert.ragged import RaggedColumn
-from headrace.convert.segments import Bytes
+from headrace.convert.shared import Bytes
 
 __all__ = ["Row", "RowBatch"]
 

@@ -15,7 +15,6 @@ from headrace.access.arrow.rows import Taken
 from headrace.convert import Converter
 from headrace.convert.dense import Dense, dense_cells, dense_type
 from headrace.convert.fields import field_paths
-from headrace.convert.freed_batches import keep_freed_batches
 from headrace.convert.nulls import Remedies, Remedy
 from headrace.convert.objects import object_array
 
@@ -86,7 +85,6 @@ def _maker(field: pa.Field, for_torch: bool) -> _Maker:
 
 
 def _bytes(cells: _Cells) -> list[bytes]:
-    keep_freed_batches()
     made: list[bytes] = cells.tolist()
     return made
 

@@ -1,0 +1,100 @@
+"""Processes and their ends: state that a fork must not copy, and work that must not be waited for.
+
+A fork copies locks that other threads hold and handles of threads that the child does not have. A
+child that uses them may wait for ever. State that lives in a ``PerProcess`` starts anew in every
+process, without at-fork handlers: importing a module registers nothing.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+__all__ = ["PerProcess", "run_aside"]
+
+_EXIT_PATIENCE_S = 5.0
+
+T = TypeVar("T")
+
+
+class PerProcess(Generic[T]):
+    """A value that each process makes for itself, when it first asks for it.
+
+    The value of a parent is neither used nor freed in a forked child: to free it might wait for
+    threads that only the parent has. A process that receives the holder by pickle starts with
+    nothing, too.
+
+    Args:
+        make: Returns the value of a process. It is called once in each.
+
+    Example:
+        >>> clients = PerProcess(dict)
+        >>> clients.get() is clients.get()
+        True
+    """
+
+    __slots__ = ("__weakref__", "_locks", "_make", "_values")
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: dict[int, T] = {}
+        self._locks: dict[int, threading.RLock] = {}
+
+    def get(self) -> T:
+        """Return the value of this process."""
+        pid = os.getpid()
+        try:
+            return self._values[pid]
+        except KeyError:
+            pass
+        # The thread that makes the value may ask for it again in a garbage collection.
+        with self._locks.setdefault(pid, threading.RLock()):
+            if pid not in self._values:
+                self._values.setdefault(pid, self._make())
+            return self._values[pid]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerProcess, (self._make,)
+
+
+def run_aside(work: Callable[[], Any]) -> None:
+    """Do in a thread of its own what a finalizer must not wait for.
+
+    A garbage collection comes at any moment, in any thread and so within any lock. To wait there
+    for another lock, or for a thread that may want one, may be to wait for ever. The interpreter
+    waits for such threads a few seconds when it exits, and once it is finalizing nothing is done.
+    """
+    if not sys.is_finalizing():
+        _aside.get().start(work)
+
+
+class _Aside:
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._running: set[object] = set()
+        atexit.register(self._wait)
+
+    def start(self, work: Callable[[], Any]) -> None:
+        token = object()
+        self._running.add(token)
+        _thread.start_new_thread(self._run, (token, work))  # Thread.start takes locks, and waits
+
+    def _run(self, token: object, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        finally:
+            self._running.discard(token)
+
+    def _wait(self) -> None:
+        until = time.monotonic() + _EXIT_PATIENCE_S
+        while self._running and self._pid == os.getpid() and time.monotonic() < until:
+            time.sleep(0.002)
+
+
+_aside = PerProcess(_Aside)

@@ -1,0 +1,128 @@
+"""State that a forked child does not inherit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+
+import pytest
+
+from headrace.process import PerProcess
+
+_PATIENCE_S = 20.0
+
+
+def _exit_code(pid: int) -> int:
+    """Return the exit code of a child, which is killed if it does not end."""
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return -signal.SIGKILL
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_children_do_not_wait_for_a_lock_that_a_thread_of_the_parent_holds() -> None:
+    lock = PerProcess(threading.Lock)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock.get():
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    codes = []
+    try:
+        for _ in range(30):
+            child = os.fork()
+            if child == 0:
+                with lock.get():
+                    os._exit(0)
+            codes.append(_exit_code(child))
+    finally:
+        done.set()
+        thread.join()
+
+    assert codes == [0] * 30
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_children_do_not_wait_for_a_value_that_a_thread_of_the_parent_makes() -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def make() -> int:
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            done.wait()
+        return os.getpid()
+
+    value = PerProcess(make)
+    thread = threading.Thread(target=value.get)
+    thread.start()
+    begun.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if value.get() == os.getpid() else 1)
+    code = _exit_code(child)
+    done.set()
+    thread.join()
+
+    assert code == 0
+    assert value.get() == os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_does_not_free_what_its_parent_made() -> None:
+    class Handle:
+        def __init__(self) -> None:
+            self.owner = os.getpid()
+
+        def __del__(self) -> None:
+            if self.owner != os.getpid():
+                os._exit(1)
+
+    value = PerProcess(Handle)
+    value.get()
+    child = os.fork()
+    if child == 0:
+        own = value.get().owner == os.getpid()
+        os._exit(0 if own else 2)
+
+    assert _exit_code(child) == 0
+
+
+def test_threads_share_one_value() -> None:
+    made = []
+
+    def make() -> object:
+        time.sleep(0.01)  # others come meanwhile
+        made.append(object())
+        return made[-1]
+
+    value = PerProcess(make)
+    threads = [threading.Thread(target=value.get) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert made == [value.get()]
+
+
+def test_a_holder_arrives_empty_where_it_is_sent() -> None:
+    value = PerProcess(threading.Lock)
+    value.get()
+
+    arrived = pickle.loads(pickle.dumps(value))
+
+    assert arrived.get() is not value.get()
