@@ -133,7 +133,7 @@ def test_a_pass_may_end_by_a_collection_while_its_counters_are_in_use() -> None:
 
     def count() -> None:
         left = [Left()]
-        with counters._lock:
+        with counters._lock.get():
             left.clear()
 
     thread = threading.Thread(target=count, daemon=True)

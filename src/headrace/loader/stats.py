@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.storage.process_lock import ProcessLock
+from headrace.process import PerProcess
 
 __all__ = ["Stats"]
 
@@ -19,7 +20,7 @@ class Stats:
     """Counters of one process. Threads may add to them; ``drain`` hands them to another Stats."""
 
     def __init__(self) -> None:
-        self._lock = ProcessLock()
+        self._lock = PerProcess(threading.RLock)
         self.rows = 0
         self.batches = 0
         self.bytes = 0
@@ -39,28 +40,28 @@ class Stats:
 
     def spend(self, stage: str, seconds: float) -> None:
         """Add to the time of a stage."""
-        with self._lock:
+        with self._lock.get():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
     def decoded(self, size_bytes: int) -> None:
         """Count what was decoded."""
-        with self._lock:
+        with self._lock.get():
             self.bytes += size_bytes
 
     def stored(self, counts: Mapping[str, int]) -> None:
         """Count what stores did."""
-        with self._lock:
+        with self._lock.get():
             for name, count in counts.items():
                 self.storage[name] += count
 
     def skip(self, reason: str) -> None:
         """Note a chunk or file that could not be read and was left out."""
-        with self._lock:
+        with self._lock.get():
             self.skipped.append(reason)
 
     def drain(self) -> dict[str, Any]:
         """What was counted in reading since the last call, to be added elsewhere."""
-        with self._lock:
+        with self._lock.get():
             taken = {
                 "bytes": self.bytes,
                 "storage": self.storage,
@@ -76,13 +77,13 @@ class Stats:
         for stage, seconds in drained["seconds"].items():
             self.spend(stage, seconds)
         self.stored(drained["storage"])
-        with self._lock:
+        with self._lock.get():
             self.bytes += drained["bytes"]
             self.skipped.extend(drained["skipped"])
 
     def as_dict(self) -> dict[str, Any]:
         """The counters as plain values."""
-        with self._lock:
+        with self._lock.get():
             return {
                 "rows": self.rows,
                 "batches": self.batches,
