@@ -96,6 +96,7 @@ def test_a_child_does_not_free_what_its_parent_made() -> None:
     child = os.fork()
     if child == 0:
         own = value.get().owner == os.getpid()
+        del value
         os._exit(0 if own else 2)
 
     assert _exit_code(child) == 0

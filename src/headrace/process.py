@@ -22,6 +22,9 @@ _EXIT_PATIENCE_S = 5.0
 
 T = TypeVar("T")
 
+_of_parents: list[Any] = []
+"""values of parents whose holders are gone"""
+
 
 class PerProcess(Generic[T]):
     """A value that each process makes for itself, when it first asks for it.
@@ -58,6 +61,11 @@ class PerProcess(Generic[T]):
             if pid not in self._values:
                 self._values.setdefault(pid, self._make())
             return self._values[pid]
+
+    def __del__(self, own_pid: Callable[[], int] = os.getpid, kept: Any = _of_parents) -> None:
+        """Keep the values of parents when the holder goes; the interpreter may be going, too."""
+        pid = own_pid()
+        kept.extend(value for owner, value in self._values.items() if owner != pid)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerProcess, (self._make,)

@@ -41,7 +41,6 @@ def test_what_it_is(folder: Path) -> None:
     ]
     assert backend.table["record"].to_pylist() == ALL
     assert all(backend.shard_etags)
-    assert backend.fork_safe
 
 
 @pytest.mark.parametrize("indices", [[5], [195, 0, 119, 120, 0, 0, 194, 121], list(range(196))])

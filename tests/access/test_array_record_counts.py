@@ -15,7 +15,6 @@ from array_record_files import records_of, write_records
 
 from headrace.access import ArrayRecordBackend
 from headrace.archives.array_record import Readers
-from headrace.archives.reading_process import RecordServer
 from headrace.archives.record_files import RecordFiles
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo
@@ -51,8 +50,8 @@ def test_no_file_waits_for_another(tmp_path: Path) -> None:
         os.mkfifo(pipe)
     files = RecordFiles(LocalStore(), None, Readers())
     infos = [DataFileInfo(str(pipe)) for pipe in pipes]
-    with ThreadPoolExecutor(1) as threads, RecordServer() as server:
-        counting = threads.submit(files.counted, infos, server)
+    with ThreadPoolExecutor(1) as threads:
+        counting = threads.submit(files.counted, infos)
         with ExitStack() as ends:
             for pipe in reversed(pipes):
                 ends.enter_context(written_to(pipe))

@@ -46,7 +46,6 @@ def test_rows_of_a_bucket(s3_server: S3Server, bucket: str, tmp_path: Path) -> N
     backend = open_all(s3_server, bucket, tmp_path)
     assert backend.shard_rows.tolist() == [400, 400, 400]
     assert backend.shard_names[0] == f"s3://{bucket}/d/0.array_record"
-    assert not backend.fork_safe
     assert len(copies(tmp_path)) == 1  # a first record says which columns there are
     assert backend.take([399, 400, 5])["record"].to_pylist() == [FLAT[399], FLAT[400], FLAT[5]]
     assert len(copies(tmp_path)) == 2

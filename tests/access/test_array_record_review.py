@@ -9,67 +9,29 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from array_record_files import records_of, write_records
-from warm_interpreters import run_warm
 
 from headrace import ArrayRecordDataset
 from headrace.access.array_record.backend import ArrayRecordBackend
-from headrace.archives.array_record import ServedReader
 from headrace.archives.file_copies import FileCopies
-from headrace.archives.reading_process import RecordServer
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
 from headrace.storage import LocalStore
 from headrace.write.array_record import write_array_record
 
-OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
-NEVER_REUSED = """
-import os, sys
-from headrace.access.array_record.backend import ArrayRecordBackend
-from headrace.errors import FileChangedError
 
-folder, files = sys.argv[1], int(sys.argv[2])
-backend = ArrayRecordBackend(folder + "/000.array_record")
-everything = ArrayRecordBackend(folder)
-backend.take([0])
-process = os.fork()
-if process:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
-first = backend.get_row(3)
-others = [everything.get_row(10 * number + 3) for number in range(1, files)]
-os.replace(folder + "/other", folder + "/000.array_record")
-try:
-    os._exit(0 if backend.get_row(3) == first else 7)
-except FileChangedError:
-    os._exit(5)
-"""
-
-
-@pytest.mark.parametrize(("files", "code"), [(3, 0), (70, 5)], ids=["held open", "opened again"])
-def test_a_file_that_is_replaced_under_a_forked_child(
-    tmp_path: Path, files: int, code: int
-) -> None:
-    for number in range(files):
+def test_a_file_that_is_replaced_is_not_opened_again(tmp_path: Path) -> None:
+    """Readers that are open go on with the file that they opened; only so many stay open."""
+    for number in range(70):
         write_records(tmp_path / f"{number:03d}.array_record", records_of(10, number))
     write_records(tmp_path / "other", records_of(10, 1000))
-    done = run_warm("-c", NEVER_REUSED, tmp_path, files)
-    assert done.returncode == code, done.stderr
-
-
-def test_another_process_reads_no_other_file_of_the_same_path(tmp_path: Path) -> None:
-    path = write_records(tmp_path / "a.array_record", records_of(10))
-    found = path.stat()
-    identity = found.st_size, f"{found.st_mtime_ns:x}"
-    with RecordServer() as server:
-        reader = ServedReader(str(path), OPTIONS, identity, server)
-        assert reader.records([3], "a") == [records_of(10)[3]]
-        os.utime(path, ns=(1, 1))
-        other = ServedReader(str(path), OPTIONS, (found.st_size, "1"), server)
-        assert other.records([3], "a") == [records_of(10)[3]]
-        with pytest.raises(FileChangedError, match="was written again"):
-            ServedReader(str(path), OPTIONS, (found.st_size, "2"), server).records([3], "a")
-        path.unlink()
-        with pytest.raises(FileChangedError, match="vanished"):
-            ServedReader(str(path), OPTIONS, (found.st_size, "2"), server).records([3], "a")
+    backend = ArrayRecordBackend(tmp_path)
+    first = backend.get_row(3)
+    os.replace(tmp_path / "other", tmp_path / "000.array_record")
+    assert backend.get_row(3) == first
+    for number in range(1, 70):
+        backend.get_row(10 * number + 3)
+    with pytest.raises(FileChangedError):
+        backend.get_row(3)
 
 
 # --- what is left out

@@ -79,7 +79,10 @@ def test_views_transforms_decoders_and_no_columns(path: Path) -> None:
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
 def test_loaders_of_torch(path: Path, workers: int, output_format: str) -> None:
     rows = RowDataset(ArrayRecordBackend(path), output_format=output_format)
-    loader: Any = DataLoader(rows, batch_size=50, num_workers=workers)
+    context = "forkserver" if workers else None
+    loader: Any = DataLoader(
+        rows, batch_size=50, num_workers=workers, multiprocessing_context=context
+    )
     batches = [list(batch["record"]) for batch in loader]
     assert batches == [RECORDS[:50], RECORDS[50:100], RECORDS[100:]]
 

@@ -59,24 +59,6 @@ def uri(tmp_path: Path) -> str:
     return write(tmp_path, frames(COUNTS), video_list(COUNTS))
 
 
-# Before any test that runs Lance in this process.
-def test_workers_are_forked_off_a_process_that_made_a_backend(tmp_path: Path) -> None:
-    import multiprocessing
-
-    writing = multiprocessing.get_context("spawn").Process(
-        target=write, args=(tmp_path, frames(COUNTS), video_list(COUNTS))
-    )
-    writing.start()
-    writing.join(120)
-    backend = VideoFramesBackend(tmp_path / "frames.lance", **WINDOWS)
-    assert len(backend) == len(EXPECTED)
-    from headrace.tables.lance import forks
-
-    assert not forks.runs_here()
-    loader = DataLoader(Clips(backend), 4, num_workers=2, multiprocessing_context="fork")
-    assert np.array_equal(torch.cat(list(loader)).numpy(), clips())
-
-
 def test_all_ways_to_rows_agree(uri: str) -> None:
     backend = VideoFramesBackend(uri, **WINDOWS)
     assert isinstance(backend, StorageBackend)
@@ -237,8 +219,7 @@ def test_a_broken_frame_costs_its_windows_alone(tmp_path: Path) -> None:
     assert "row 9" in loader.stats()["skipped_chunks"][0]
 
 
-@pytest.mark.filterwarnings("ignore:this process was forked off one:RuntimeWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_workers_of_a_process_that_has_read(uri: str, method: str) -> None:
     backend = VideoFramesBackend(uri, **WINDOWS)
     assert np.array_equal(backend.get_row(0)["video"], clip(0, 0))

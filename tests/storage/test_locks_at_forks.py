@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from headrace.archives.tar.replacing import turn_in_folder
+from headrace.formats.cache import BoundedCache
 from headrace.model import DataFileInfo
-from headrace.storage import DiskCache, Patience, RetryPolicy
+from headrace.storage import DiskCache, Patience, RetryPolicy, fetching
 from headrace.storage.connection import Connection
 from headrace.storage.fetching import in_background
 from headrace.storage.meter import Meter
@@ -47,10 +48,12 @@ def forked(work: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         signal.alarm(20)
+        code = 1
         try:
             work()
+            code = 0
         finally:
-            os._exit(0)
+            os._exit(code)
     return child
 
 
@@ -60,6 +63,10 @@ def use_parts(parts: Parts) -> None:
     assert parts.of(file)
 
 
+def use_cache(cache: BoundedCache[str]) -> None:
+    assert cache.get_or_make("key", lambda: "value", limit_bytes=100) == "value"
+
+
 def wait_for_something(patience: Patience) -> None:
     assert patience.wait_for(in_background(lambda: 7)) == 7
     patience.give_up()
@@ -67,13 +74,16 @@ def wait_for_something(patience: Patience) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("what", ["parts", "meter", "patience"])
+@pytest.mark.parametrize("what", ["parts", "meter", "patience", "threads", "cache"])
 def test_a_child_does_not_wait_for_a_thread_that_it_has_not_got(what: str) -> None:
     parts, meter, patience = Parts(), Meter(), Patience()
+    cache = BoundedCache[str](len)
     uses: dict[str, tuple[Holding, Callable[[], object]]] = {
-        "parts": (parts._lock, lambda: use_parts(parts)),
-        "meter": (meter._lock, lambda: meter.add(requests=1)),
-        "patience": (patience._end._condition, lambda: wait_for_something(patience)),
+        "parts": (parts._kept.get().lock, lambda: use_parts(parts)),
+        "meter": (meter._own.get().lock, lambda: meter.add(requests=1)),
+        "patience": (patience._end.get()._condition, lambda: wait_for_something(patience)),
+        "threads": (fetching._pools.get().requests._changed, lambda: in_background(int).result(9)),
+        "cache": (cache._kept.get().lock, lambda: use_cache(cache)),
     }
     lock, use = uses[what]
     with held_by_a_thread(lock):

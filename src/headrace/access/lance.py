@@ -35,9 +35,8 @@ class LanceBackend(Backend):
     ``storage_options`` take the names that all datasets know, and Lance's own. ``batch_readahead``:
     how many batches Lance reads ahead within a run of rows.
 
-    Lance does not survive a fork. Making a backend does not run it in this process where workers
-    may be forked off it, and reading does: workers of later forks then read through processes of
-    their own, more slowly.
+    Lance does not survive a fork: a ``DataLoader`` of your own needs
+    ``multiprocessing_context="forkserver"``.
     """
 
     fork_safe = False

@@ -7,19 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from headrace.archives.array_record import (
-    Identity,
-    Readers,
-    ServedReader,
-    look,
-    open_reader,
-    read_records,
-)
+from headrace.archives.array_record import Readers, look, open_reader, read_records
 from headrace.archives.file_copies import FileCopies
-from headrace.archives.reading_process import RecordServer
 from headrace.errors import OptionError, ReadError
 from headrace.model import DataFileInfo
 from headrace.storage import (
@@ -47,7 +38,7 @@ MaySkip = Callable[[ReadError], bool]
 
 _INSTRUCTION = re.compile(r"(.+)\[(\d+):(\d+)\]", re.DOTALL)
 _IN_DIRECTORIES = re.compile(r"\.array_?record(-\d+-of-\d+)?$|\.arecord$")
-_FETCHING_THREADS = 16
+_LOOKING_THREADS = 16
 _END_BYTES = 1 << 20
 _LOOKING_FURTHER = 16
 _RECORDS_TRIED = 1000
@@ -96,10 +87,6 @@ class RecordFiles:
     """of files that are not on this machine"""
     readers: Readers
 
-    @property
-    def fork_safe(self) -> bool:
-        return self.store.fork_safe
-
     @contextmanager
     def reader(self, file: DataFileInfo) -> Iterator[Any]:
         """A reader of a file, for one thread."""
@@ -124,13 +111,7 @@ class RecordFiles:
 
     def _opened(self, file: DataFileInfo) -> Any:
         with self._path(file) as path:
-            return open_reader(path, file.path, self.readers.options, self._identity(file))
-
-    def _identity(self, file: DataFileInfo) -> Identity | None:
-        """What tells a file of this machine from another at its path; copies need nothing."""
-        if self.copies is not None or file.file_size is None or file.etag is None:
-            return None
-        return file.file_size, file.etag
+            return open_reader(path, file.path, self.readers.options)
 
     @contextmanager
     def _path(self, file: DataFileInfo) -> Iterator[str]:
@@ -142,15 +123,13 @@ class RecordFiles:
             with self.copies.copy(self.store, file) as path:
                 yield path
 
-    def first_record(
-        self, shards: Sequence[Shard], server: RecordServer, may_skip: MaySkip
-    ) -> Placed | None:
-        """The first record of all, read by another process, and what to call it."""
+    def first_record(self, shards: Sequence[Shard], may_skip: MaySkip) -> Placed | None:
+        """Return the first record of all that can be read, and what to call it."""
         broken = None
         for shard in shards:
             for number in range(shard.start, min(shard.stop, shard.start + _RECORDS_TRIED)):
                 try:
-                    return self._served_record(shard.file, number, server)
+                    return self._one_record(shard.file, number), shard.named(number)
                 except ReadError as error:
                     if not may_skip(error):
                         raise
@@ -159,21 +138,16 @@ class RecordFiles:
             raise broken
         return None
 
-    def _served_record(self, file: DataFileInfo, number: int, server: RecordServer) -> Placed:
-        with self._path(file) as path:
-            reader = ServedReader(path, self.readers.options, self._identity(file), server)
-            return reader.records([number], file.path)[0], f"{file.path}: record {number}"
+    def _one_record(self, file: DataFileInfo, number: int) -> bytes:
+        """Read one record; nothing stays open, so that a later read notices another file."""
+        reader = self._opened(file)
+        record = read_records(reader, (number,), file.path)[0]
+        reader.close()
+        return record
 
-    def counted(
-        self, files: Sequence[DataFileInfo], server: RecordServer
-    ) -> list[Counted | ReadError]:
+    def counted(self, files: Sequence[DataFileInfo]) -> list[Counted | ReadError]:
         """Files with the number of their records, and the size of the groups of each."""
-        if self.copies is None:
-            places = [(file.path, file.path) for file in files]
-            looked = look(server, places, self.readers.options)
-        else:
-            count = partial(self._counted_by_end, server=server)
-            looked = list(side_by_side(count, files, threads=_FETCHING_THREADS))
+        looked = side_by_side(self._looked_at, files, threads=_LOOKING_THREADS)
         return [
             found
             if isinstance(found, ReadError)
@@ -181,27 +155,26 @@ class RecordFiles:
             for file, found in zip(files, looked, strict=True)
         ]
 
-    def _counted_by_end(
-        self, file: DataFileInfo, server: RecordServer
-    ) -> tuple[int, int] | ReadError:
+    def _looked_at(self, file: DataFileInfo) -> tuple[int, int] | ReadError:
         """The end of a file says how many records it has: more is fetched if that is long."""
-        assert self.copies is not None
+        if self.copies is None:
+            return look(file.path, file.path, self.readers.options)
         length = _END_BYTES
         while True:
             with self.copies.end_of(self.store, file, length) as path:
-                found = look(server, [(path, file.path)], self.readers.options)[0]
+                found = look(path, file.path, self.readers.options)
             if not isinstance(found, ReadError) or length >= (file.file_size or 0):
                 return found
             length *= _LOOKING_FURTHER
 
 
 def find_shards(
-    paths: Paths, access: Access, readers: Readers, server: RecordServer, may_skip: MaySkip
+    paths: Paths, access: Access, readers: Readers, may_skip: MaySkip
 ) -> tuple[RecordFiles, list[Shard], list[str]]:
     """The records of files, directories and globs, in the order in which they are named.
 
-    Each of them may end in ``[start:stop]``, if it is one file. Records are counted side by side,
-    by the ``server``. What is wrong with files that may be left out comes last.
+    Each of them may end in ``[start:stop]``, if it is one file. Records are counted side by side.
+    What is wrong with files that may be left out comes last.
     """
     wanted = _wanted(paths)
     bases = list(dict.fromkeys(base for base, _ in wanted))
@@ -217,7 +190,7 @@ def find_shards(
         parts.update({(status.path, part): status for status in of_base[base]})
     statuses = {status.path: status for status in parts.values()}
     infos = [_info(listing.store, status) for status in statuses.values()]
-    looked = dict(zip(statuses, files.counted(infos, server), strict=True))
+    looked = dict(zip(statuses, files.counted(infos), strict=True))
     counted, broken = _whole(looked, may_skip)
     shards = [_shard(*counted[path], part) for path, part in parts if path in counted]
     return files, list({shard.name: shard for shard in shards}.values()), broken

@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from headrace.process import PerProcess
 
 __all__ = ["BoundedCache"]
 
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class _Kept:
+    """What one process keeps."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    making: dict[Hashable, threading.Lock] = field(default_factory=dict)
+    entries: OrderedDict[Hashable, tuple[Any, int]] = field(default_factory=OrderedDict)
+    size: int = 0
+
+
 class BoundedCache(Generic[T]):
-    """Keeps what was used last. A forked child starts with an empty one, and with free locks."""
+    """Keeps what was used last. A forked child starts with an empty one."""
 
     def __init__(self, size_of: Callable[[T], int]) -> None:
         self._size_of = size_of
-        self._forget()
-        os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
-        self._lock = threading.Lock()
-        self._making: dict[Hashable, threading.Lock] = {}
-        self._entries: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-        self._size = 0
+        self._kept = PerProcess(_Kept)
 
     def get(self, key: Hashable) -> T | None:
         """A value, if it is still there."""
-        with self._lock:
-            found = self._entries.get(key)
+        kept = self._kept.get()
+        with kept.lock:
+            found = kept.entries.get(key)
             if found is not None:
-                self._entries.move_to_end(key)
+                kept.entries.move_to_end(key)
             return None if found is None else found[0]
 
     def add(self, key: Hashable, value: T, *, limit_bytes: int) -> None:
@@ -40,17 +46,19 @@ class BoundedCache(Generic[T]):
         size = self._size_of(value)
         if size > limit_bytes:
             return
-        with self._lock:
-            replaced = self._entries.pop(key, None)
-            self._size += size - (0 if replaced is None else replaced[1])
-            self._entries[key] = value, size
-            while self._size > limit_bytes and self._entries:
-                self._size -= self._entries.popitem(last=False)[1][1]
+        kept = self._kept.get()
+        with kept.lock:
+            replaced = kept.entries.pop(key, None)
+            kept.size += size - (0 if replaced is None else replaced[1])
+            kept.entries[key] = value, size
+            while kept.size > limit_bytes and kept.entries:
+                kept.size -= kept.entries.popitem(last=False)[1][1]
 
     def get_or_make(self, key: Hashable, make: Callable[[], T], *, limit_bytes: int) -> T:
         """A value that is made by one thread only, while others that want it wait."""
-        with self._lock:
-            making = self._making.setdefault(key, threading.Lock())
+        kept = self._kept.get()
+        with kept.lock:
+            making = kept.making.setdefault(key, threading.Lock())
         try:
             with making:
                 value = self.get(key)
@@ -59,5 +67,5 @@ class BoundedCache(Generic[T]):
                     self.add(key, value, limit_bytes=limit_bytes)
                 return value
         finally:
-            with self._lock:
-                self._making.pop(key, None)
+            with kept.lock:
+                kept.making.pop(key, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from headrace.errors import AccessDeniedError, MissingExtraError, OptionError, ReadError
+from headrace.process import PerProcess
 from headrace.storage.credentials import Options, Resolved, resolve
 from headrace.storage.engines import SIGNED, Engine, Failure, RequestError, connect
 from headrace.storage.fetching import Patience
@@ -58,12 +58,7 @@ class Connection:
         self._policy = policy
         self._filesystem = filesystem
         self._name = uuid4().hex
-        self._by_process: dict[int, _Own] = {}
-
-    @property
-    def _own(self) -> _Own:
-        """A forked child has its own, and keeps its parent's: an end of that may wait for ever."""
-        return self._by_process.setdefault(os.getpid(), _Own())
+        self._own = PerProcess(_Own)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("protocol", "_options", "_policy", "_signed", "_hidden", "_filesystem", "_name")
@@ -71,7 +66,7 @@ class Connection:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._by_process = {}
+        self._own = PerProcess(_Own)
 
     def __repr__(self) -> str:
         return f"<connection to {self.protocol}>"
@@ -136,13 +131,13 @@ class Connection:
 
     def _said(self, failed: RequestError) -> str:
         """What a client said; cut only here, or half of a secret would not be known as one."""
-        own = self._own
+        own = self._own.get()
         found = own.engine.secrets if own.engine is not None else ()
         said = Redaction({"found": list(found)})(failed.detail)
         return own.redact(said)[:_LONGEST_DETAIL]
 
     def _current(self) -> tuple[Engine, Resolved]:
-        own = self._own
+        own = self._own.get()
         with own.lock:
             if own.engine is None or (own.resolved is not None and own.resolved.stale):
                 self._open(own)
@@ -152,7 +147,7 @@ class Connection:
 
     def _renew(self, denied: Engine) -> None:
         """New credentials for the next attempt, unless another thread has just got some."""
-        own = self._own
+        own = self._own.get()
         with own.lock:
             if own.engine is denied:
                 self._open(own)

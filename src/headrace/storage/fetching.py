@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from headrace.process import PerProcess
 from headrace.storage.pace import TooSlowError
 
 __all__ = [
@@ -120,14 +122,43 @@ def _cancel(future: Future[Any]) -> None:
         future.set_running_or_notify_cancel()
 
 
-_threads = _Threads(_REQUESTS_AT_ONCE, "headrace-fetch")
-_limited = _Threads(2 * _REQUESTS_AT_ONCE, "headrace-limited")
-"""Threads of calls that may be given up: as many as there are callers, and as many lost ones."""
-_others: WeakValueDictionary[int, _Threads] = WeakValueDictionary()
-"""those of whoever does something else side by side"""
-_exit: Future[None] = Future()
-"""done when the interpreter goes down"""
-_exit_is_noted = False
+@dataclass(slots=True)
+class _Pools:
+    """The threads of one process, which are told when its interpreter goes down."""
+
+    requests: _Threads
+    limited: _Threads
+    """of calls that may be given up: as many as there are callers, and as many lost ones"""
+    others: WeakValueDictionary[int, _Threads] = field(default_factory=WeakValueDictionary)
+    """those of whoever does something else side by side"""
+    exit: Future[None] = field(default_factory=Future)
+    """done when the interpreter goes down"""
+    pid: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def begin(cls) -> _Pools:
+        """Make pools that have no threads yet, and see to their end."""
+        made = cls(
+            _Threads(_REQUESTS_AT_ONCE, "headrace-fetch"),
+            _Threads(2 * _REQUESTS_AT_ONCE, "headrace-limited"),
+        )
+        atexit.register(made.leave)
+        return made
+
+    def leave(self) -> None:
+        """Let go of all who wait, and see the threads off; a forked child does not have them."""
+        if self.pid != os.getpid():
+            return
+        if not self.exit.done():
+            self.exit.set_result(None)
+        until = time.monotonic() + _EXIT_PATIENCE_S
+        others = [reference() for reference in self.others.valuerefs()]  # there may come more
+        pools = [some for some in (self.requests, self.limited, *others) if some]
+        for thread in [thread for some in pools for thread in some.close()]:
+            thread.join(max(until - time.monotonic(), 0.0))
+
+
+_pools = PerProcess(_Pools.begin)
 
 
 class GivenUp(Exception):
@@ -138,13 +169,8 @@ class Patience:
     """How long somebody waits for what is fetched: until it comes, or until they give up."""
 
     def __init__(self) -> None:
-        self._ends: dict[int, Future[None]] = {}
+        self._end: PerProcess[Future[None]] = PerProcess(Future)
         self._waited = threading.local()
-
-    @property
-    def _end(self) -> Future[None]:
-        """Of this process: who waits locks it, and a child would inherit that."""
-        return self._ends.setdefault(os.getpid(), Future())
 
     @property
     def waited_s(self) -> float:
@@ -153,20 +179,20 @@ class Patience:
 
     def give_up(self) -> None:
         """Let go of all who wait; what is under way ends by itself, and is not tried again."""
-        end = self._end
+        end = self._end.get()
         if not end.done():
             end.set_result(None)
 
     @property
     def over(self) -> bool:
         """Whether nobody waits any more."""
-        return self._end.done() or _exit.done()
+        return self._end.get().done() or _pools.get().exit.done()
 
     def wait_for(self, future: Future[T]) -> T:
         """What a future gives, or GivenUp."""
         if not future.done():
             began = time.perf_counter()
-            either: list[Future[Any]] = [future, self._end, _exit]
+            either: list[Future[Any]] = [future, self._end.get(), _pools.get().exit]
             wait(either, return_when=FIRST_COMPLETED)
             self._waited.seconds = self.waited_s + time.perf_counter() - began
         if not future.done() or future.cancelled():
@@ -179,7 +205,7 @@ class Patience:
 
 def forget(future: Future[Any]) -> None:
     """Do not begin what has not begun; whoever waits for it is told so."""
-    _threads.drop(future)
+    _pools.get().requests.drop(future)
 
 
 def interruptibly(work: Callable[[], T]) -> T:
@@ -191,8 +217,7 @@ def interruptibly(work: Callable[[], T]) -> T:
 
 def in_background(work: Callable[[], T]) -> Future[T]:
     """Run something that waits, in one of a bounded number of threads."""
-    _note_exit()
-    return _threads.submit(work)
+    return _pools.get().requests.submit(work)
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
@@ -205,11 +230,11 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     Raises:
         TooSlowError: The time is over.
     """
-    _note_exit()
-    future = _limited.submit(work)
+    limited = _pools.get().limited
+    future = limited.submit(work)
     done, _ = wait([future], seconds)
     if not done:
-        _limited.drop(future)  # if it waits for a thread
+        limited.drop(future)  # if it waits for a thread
     if not done or future.cancelled():
         raise TooSlowError.after(seconds)
     return future.result()
@@ -231,9 +256,8 @@ def side_threads(threads: int, *, see_off: bool = False) -> Iterator[Submit]:
     at the end of the interpreter: as long as a server is silent. Here nobody waits for the rest,
     unless told to ``see_off`` threads, for what they do never takes long.
     """
-    _note_exit()
     mine = _Threads(threads, "headrace-side")
-    _others[id(mine)] = mine
+    _pools.get().others[id(mine)] = mine
     try:
         yield mine.submit
     except CancelledError:
@@ -242,32 +266,3 @@ def side_threads(threads: int, *, see_off: bool = False) -> Iterator[Submit]:
         for thread in mine.close():
             if see_off:
                 thread.join()
-
-
-def _note_exit() -> None:
-    global _exit_is_noted
-    if not _exit_is_noted:
-        _exit_is_noted = True
-        atexit.register(_leave)  # now, so that it runs before what waits for these threads
-
-
-def _leave() -> None:
-    """Let go of all who wait, and see the threads off."""
-    if not _exit.done():
-        _exit.set_result(None)
-    until = time.monotonic() + _EXIT_PATIENCE_S
-    others = [reference() for reference in _others.valuerefs()]  # at once: there may come more
-    pools = [some for some in (_threads, _limited, *others) if some]
-    for thread in [thread for some in pools for thread in some.close()]:
-        thread.join(max(until - time.monotonic(), 0.0))
-
-
-def _forget() -> None:
-    """In a forked child there are no such threads, but their locks may be held for ever."""
-    global _threads, _limited, _exit
-    _threads, _exit = _Threads(_REQUESTS_AT_ONCE, "headrace-fetch"), Future()
-    _limited = _Threads(2 * _REQUESTS_AT_ONCE, "headrace-limited")
-    _others.clear()
-
-
-os.register_at_fork(after_in_child=_forget)

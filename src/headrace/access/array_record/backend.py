@@ -25,7 +25,6 @@ from headrace.archives.array_record import (
     read_run,
 )
 from headrace.archives.opening import access_of
-from headrace.archives.reading_process import RecordServer
 from headrace.archives.record_codecs import Decode, RawRecords, codec_for
 from headrace.archives.record_files import Paths, Shard, find_shards
 from headrace.convert.objects import object_array
@@ -55,9 +54,12 @@ class ArrayRecordBackend(Backend):
     else there is one, ``record``. Files elsewhere are copied as a whole into ``cache_dir`` when
     they are first read from.
 
-    Records are read one by one in the thread that asks, and where that is faster in one more; see
-    ``headrace.archives.reading_process`` for what happens after a fork.
+    Records are read one by one in the thread that asks, and where that is faster in one more. The
+    array-record package does not survive a fork: workers of your own need
+    ``multiprocessing_context="forkserver"``.
     """
+
+    fork_safe = False
 
     def __init__(
         self,
@@ -87,18 +89,10 @@ class ArrayRecordBackend(Backend):
         self._scattered = ScatteredReads()
         self._skips_broken = on_error == "skip"
         readers = Readers(reader_options)
-        with RecordServer() as server:
-            self._files, self._shards, self.broken = find_shards(
-                paths, access, readers, server, self._may_skip
-            )
-            first = partial(self._files.first_record, self._shards, server, self._may_skip)
-            self._codec = codec_for(decode, first)
+        self._files, self._shards, self.broken = find_shards(paths, access, readers, self._may_skip)
+        first = partial(self._files.first_record, self._shards, self._may_skip)
+        self._codec = codec_for(decode, first)
         self._schema = self._codec.schema
-
-    @property
-    def fork_safe(self) -> bool:  # type: ignore[override]
-        """Whether a forked child can read: not of a store that cannot."""
-        return self._files.fork_safe
 
     @property
     def schema(self) -> pa.Schema:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace.access.crew import Crew
-from headrace.archives.array_record import ServedReader, read_records
+from headrace.archives.array_record import read_records
 
 __all__ = ["ScatteredReads"]
 
@@ -24,7 +24,7 @@ class ScatteredReads:
     """Reads records each of which is decoded by itself: alone, or by two if that is faster.
 
     There is one second thread, which ends with this. Who asks while it is busy does not wait for
-    it. No forked child has to do with it: such a one reads by itself only if its parent never did.
+    it.
     """
 
     def __init__(self, crew: Crew | None = None) -> None:
@@ -36,7 +36,7 @@ class ScatteredReads:
 
     def read(self, reader: Any, numbers: Sequence[int], shown: str) -> list[bytes]:
         """The records of these numbers, which rise."""
-        if isinstance(reader, ServedReader) or numbers[-1] > _MOST_NUMBER:
+        if numbers[-1] > _MOST_NUMBER:
             return read_records(reader, numbers, shown)
         threads = self._crew.size(len(numbers))
         began = time.perf_counter()

@@ -20,7 +20,7 @@ from headrace.convert.packing import Batch, pack, unpack
 from headrace.convert.ragged import RaggedColumn
 from headrace.convert.shared import Bytes
 
-__all__ = ["Row", "RowBatch"]
+__all__ = ["Row", "RowBatch", "register_collate"]
 
 
 class Row(dict[str, Any]):
@@ -270,5 +270,7 @@ def _collate_record_batches(batch: Any, *, collate_fn_map: Any = None) -> pa.Rec
     return pa.Table.from_batches(batch).combine_chunks().to_batches()[0]
 
 
-default_collate_fn_map[Row] = _collate_rows
-default_collate_fn_map[pa.RecordBatch] = _collate_record_batches
+def register_collate() -> None:
+    """Tell torch's default collate of rows and record batches, in this process."""
+    default_collate_fn_map[Row] = _collate_rows
+    default_collate_fn_map[pa.RecordBatch] = _collate_record_batches

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, get_worker_info
 from headrace.access.arrow.backend import ArrowBackend
 from headrace.access.backend import Backend, Indices, StorageBackend, checked_indices
 from headrace.access.orphans import end_with_parent
-from headrace.access.rows.batch import Row, RowBatch
+from headrace.access.rows.batch import Row, RowBatch, register_collate
 from headrace.access.rows.decoding import named_decoders
 from headrace.access.rows.form import RowForm
 from headrace.access.rows.reading import RowReader
@@ -63,6 +63,7 @@ class RowDataset(Dataset[Any]):
         on_error: str = "raise",
     ) -> None:
         super().__init__()
+        register_collate()
         if not hasattr(backend, "get_row"):
             raise TypeError(
                 f"rows are those of a backend, such as ArrowBackend(...), not {backend!r}; "
@@ -134,6 +135,10 @@ class RowDataset(Dataset[Any]):
                 f"rows are named by an integer, a slice or a list of integers, not {index!r}"
             ) from None
         return self._finished(self._read([place], skip=False).row(0))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        register_collate()  # a worker process collates as well
+        self.__dict__.update(state)
 
     def __getitems__(self, indices: Indices) -> Any:
         """The rows of a batch, by one read and one conversion: what torch's loader asks for."""

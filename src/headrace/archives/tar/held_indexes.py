@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
 from headrace.archives.tar.index import TarIndex
+from headrace.process import PerProcess
 
 __all__ = ["HeldIndexes"]
 
@@ -20,14 +20,14 @@ _ALL = -1
 class HeldIndexes:
     """Indices by the number of their tar; those not used for longest go when there are too many.
 
-    Locks are those of the process: one that a fork inherits may be held for ever.
+    A forked child goes on with the indices of its parent, and with locks of its own.
     """
 
     def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._limit = limit_bytes
         self._held: OrderedDict[int, tuple[TarIndex, int]] = OrderedDict()
         self._total = 0
-        self._locks: dict[tuple[int, int], threading.Lock] = {}
+        self._locks: PerProcess[dict[int, threading.Lock]] = PerProcess(dict)
 
     def get(self, shard: int, load: Callable[[int], TarIndex]) -> TarIndex:
         """The index of a tar, by ``load`` if it is not here."""
@@ -38,7 +38,7 @@ class HeldIndexes:
                 if found is None:
                     found = load(shard)
                     self._keep(shard, found)
-            self._locks.pop((os.getpid(), shard), None)
+            self._locks.get().pop(shard, None)
         return found
 
     def _known(self, shard: int) -> TarIndex | None:
@@ -58,7 +58,7 @@ class HeldIndexes:
                 self._total -= dropped
 
     def _lock(self, shard: int) -> threading.Lock:
-        return self._locks.setdefault((os.getpid(), shard), threading.Lock())
+        return self._locks.get().setdefault(shard, threading.Lock())
 
 
 def _size(index: TarIndex) -> int:

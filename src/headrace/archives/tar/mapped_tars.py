@@ -15,6 +15,7 @@ from weakref import finalize
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
+from headrace.process import PerProcess
 from headrace.storage.store import changed, vanished
 
 __all__ = ["MappedTar", "MappedTars"]
@@ -135,7 +136,7 @@ class _NotOpened(ReadError):
 _open: OrderedDict[tuple[int, int], MappedTar] = OrderedDict()
 """all tars that are open in this process, for descriptors are counted by process: by the
 identity of the list that they are of, and their place there"""
-_locks: dict[int, threading.Lock] = {}
+_lock = PerProcess(threading.Lock)
 
 
 class MappedTars:
@@ -157,7 +158,7 @@ class MappedTars:
             return _open[key]
         except KeyError:  # it is not open, or another thread has just let go of it
             pass
-        with _locks.setdefault(os.getpid(), threading.Lock()):
+        with _lock.get():
             tar = _open.get(key) or _opened(self._files[shard])
             _open[key] = tar
             _close_oldest(_most_open())

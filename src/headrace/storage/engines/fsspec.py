@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,7 +14,7 @@ import fsspec
 from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 
-from headrace.errors import MissingExtraError, OptionError
+from headrace.errors import MissingExtraError, OptionError, WorkerError
 from headrace.storage.engines.protocol import Failure, RequestError
 from headrace.storage.fetching import within
 from headrace.storage.pace import TooSlowError, longest_wait
@@ -30,6 +31,11 @@ class FsspecEngine:
     conditional = False
 
     def __init__(self, filesystem: Any, protocol: str, timeout_s: float) -> None:
+        if filesystem.async_impl and filesystem._pid != os.getpid():
+            raise WorkerError(
+                "this process was forked from the one that made the filesystem, which fsspec does "
+                'not allow: start worker processes with multiprocessing_context="forkserver"'
+            )
         self._filesystem = filesystem
         self.secrets = [getattr(filesystem, "storage_options", None)]
         self._protocol = protocol

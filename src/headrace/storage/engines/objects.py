@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import MissingExtraError, OptionError
-from headrace.storage.engines.native import check_not_forked
 from headrace.storage.engines.protocol import Failure, RequestError
+from headrace.storage.native import NativeLibrary
 from headrace.storage.options.azure import azure_options
 from headrace.storage.options.gcs import gcs_options
 from headrace.storage.options.s3 import bucket_region, s3_options
@@ -29,6 +29,7 @@ except ImportError:  # said where a store is needed, with the name of its extra
 
 __all__ = ["ObjectEngine", "StoreEngine"]
 
+_OBSTORE = NativeLibrary("an object store")
 _PAGE = 1000
 _STATUS = re.compile(r"status code: (\d{3})")
 _FOR_KEYS = re.compile(
@@ -128,6 +129,7 @@ class StoreEngine:
 
     def _place(self, path: str) -> tuple[Any, str, str]:
         """The store of a path, its key in there, and what comes before the key."""
+        _OBSTORE.use()
         return self._store, path.strip("/"), ""
 
 
@@ -183,6 +185,7 @@ class ObjectEngine(StoreEngine):
         self._slow_until = time.monotonic() + _STAYS_SLOW * self._timeout_s
 
     def _place(self, path: str, *, slow: bool = False) -> tuple[Any, str, str]:
+        _OBSTORE.use()
         protocol, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
         with self._lock:
@@ -296,7 +299,6 @@ def _mark(meta: Mapping[str, Any]) -> str | None:
 @contextmanager
 def _translated(*, writing: bool = False) -> Iterator[None]:
     """Errors of obstore as RequestErrors, by the status that their text tells."""
-    check_not_forked()
     try:
         yield
     except TooSlowError as error:

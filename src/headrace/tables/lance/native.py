@@ -1,29 +1,19 @@
-"""What is asked of Lance: a version of a dataset, its fragments, and rows of it.
-
-Nothing of this library is imported here, for this is also what a process of its own runs (see
-``process``): that would have to import torch, which takes it longer than Lance does.
-"""
+"""What is asked of Lance: a version of a dataset, its fragments, and rows of it."""
 
 from __future__ import annotations
 
-import os
-import pickle
 import re
-import signal
-import struct
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-__all__ = ["ERROR", "FRAME", "TABLE", "VALUE", "Failed", "Found", "Handle"]
+from headrace.storage.native import NativeLibrary
 
-FRAME = struct.Struct("<BQ")
-"""what a message begins with: its kind, and the bytes that follow"""
-VALUE, TABLE, ERROR = range(3)
+__all__ = ["Failed", "Found", "Handle"]
 
+_LANCE = NativeLibrary("Lance")
 _SOURCE_LINES = re.compile(r",? ?/\S+\.rs:\d+:\d+")
 
 
@@ -48,9 +38,14 @@ class Found(NamedTuple):
 
 
 class Handle:
-    """An open version of a dataset. Serves many threads; must not be used after a fork."""
+    """An open version of a dataset, for all threads of the process that opened it.
+
+    Raises:
+        WorkerError: The process was forked from one that has used Lance.
+    """
 
     def __init__(self, uri: str, version: int | str | None, options: dict[str, str] | None) -> None:
+        _LANCE.use()
         import lance
 
         with _failing():
@@ -156,44 +151,3 @@ def _plain(field: pa.Field) -> pa.Field:
 def _size(files: Sequence[Any]) -> int | None:
     sizes = [file.file_size_bytes for file in files]
     return sum(sizes) if sizes and all(sizes) else None
-
-
-# --- a process of its own
-
-
-def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer until there is nobody left who could ask."""
-    handles: dict[bytes, Handle] = {}
-    while header := requests.read(FRAME.size):
-        _, length = FRAME.unpack(header)
-        where, method, arguments = pickle.loads(requests.read(length))
-        try:
-            key = pickle.dumps(where)
-            if key not in handles:
-                handles[key] = Handle(*where)
-            kind, reply = _packed(getattr(handles[key], method)(*arguments))
-        except Failed as error:
-            kind, reply = ERROR, pa.py_buffer(str(error).encode())
-        replies.write(FRAME.pack(kind, len(reply)))
-        replies.write(reply)
-        replies.flush()
-
-
-def _packed(answer: Any) -> tuple[int, pa.Buffer]:
-    if not isinstance(answer, pa.Table):
-        return VALUE, pa.py_buffer(pickle.dumps(tuple(answer)))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, answer.schema) as writer:
-        writer.write_table(answer)
-    return TABLE, sink.getvalue()
-
-
-def _main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the one that it works for
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever is printed must not get between the replies
-    _serve(sys.stdin.buffer, replies)
-
-
-if __name__ == "__main__":
-    _main()

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, MissingExtraError, NothingFoundError, ReadError
 from headrace.model import Int64Array
+from headrace.process import PerProcess
 from headrace.storage import Options, Redaction
 from headrace.storage.access import protocol_of
 from headrace.storage.credentials import Resolved, resolve
 from headrace.storage.redaction import of_environment
-from headrace.tables.lance import forks
 from headrace.tables.lance.native import Failed, Found, Handle
 from headrace.tables.lance.options import keys_expire_at, lance_options
-from headrace.tables.lance.process import LanceProcess, Where, own_process
 
 __all__ = ["LanceLocation", "LanceVersion"]
 
-Ask = Callable[..., Any]
-"""what a method of ``Handle`` gives, wherever there is one"""
-
-Look = Callable[[Where, str], Any]
-"""the same, of a method that needs no more than to be asked for"""
+Where = tuple[str, int | str | None, dict[str, str] | None]
+"""uri, version and options of a dataset, as Lance is given them"""
 
 _SHOWN = 10
 
@@ -42,18 +37,13 @@ class LanceLocation:
     options: Options = field(default_factory=dict, repr=False)
 
     def found(self, version: int | str | None) -> Found:
-        """What there is in a version: a number, a tag, or the newest one.
-
-        As long as Lance does not run in this process it is another one that looks, where workers
-        may be forked off this one: they could not use Lance any more.
-        """
+        """What there is in a version: a number, a tag, or the newest one."""
         self.check()
         resolved = self.resolved()
-        with _looking() as look:
-            try:
-                return Found(*look(self.where(version, resolved), "found"))
-            except Failed as error:
-                failed = self.unopened(version, resolved, str(error), look)
+        try:
+            return Handle(*self.where(version, resolved)).found()
+        except Failed as error:
+            failed = self.unopened(version, resolved, str(error))
         raise failed
 
     def resolved(self) -> Resolved:
@@ -68,13 +58,11 @@ class LanceLocation:
         """As Lance is told it."""
         return self.uri, version, lance_options(self.uri, resolved.options)
 
-    def unopened(
-        self, version: int | str | None, resolved: Resolved, told: str, look: Look
-    ) -> HeadraceError:
+    def unopened(self, version: int | str | None, resolved: Resolved, told: str) -> HeadraceError:
         """Why a version cannot be opened."""
         if version is not None:
             try:
-                numbers, tags = look(self.where(None, resolved), "versions")
+                numbers, tags = Handle(*self.where(None, resolved)).versions()
             except Failed:
                 pass
             else:
@@ -93,7 +81,7 @@ class LanceLocation:
         return Redaction({**of_environment(), **resolved.options, **known})(told)
 
     def check(self) -> None:
-        """What can be found out without importing Lance, which would warn of forks from then on."""
+        """Refuse what can be found out without importing Lance."""
         if importlib.util.find_spec("lance") is None:
             raise MissingExtraError.for_extra("lance", "pylance")
         if protocol_of(self.uri) == "" and not os.path.isdir(f"{self.uri}/_versions"):
@@ -103,15 +91,18 @@ class LanceLocation:
 
 
 class Opened(NamedTuple):
-    """How a version is read in one process."""
+    """A version as it was opened, and the options that were good then."""
 
-    pid: int
+    handle: Handle
     resolved: Resolved
-    ask: Ask
 
 
-_inherited: list[Opened] = []
-"""of the process that forked this one: their end may wait for threads that only that one has"""
+@dataclass(slots=True)
+class _Own:
+    """What one process has open of a version."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    opened: Opened | None = None
 
 
 class LanceVersion:
@@ -121,24 +112,25 @@ class LanceVersion:
         self.location = location
         self.version = version
         self.batch_readahead = batch_readahead
-        self._last: Opened | None = None
+        self._own = PerProcess(_Own)
 
     def take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         """Rows by index among those that are not deleted; order and repetitions are kept."""
         if not len(schema):
             return _without_columns(len(rows))
-        return self._read(schema, "take", rows.tolist(), schema.names)
+        return self._read(schema, lambda handle: handle.take(rows.tolist(), schema.names))
 
     def slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         """Rows that follow each other."""
         if not len(schema):
             return _without_columns(length)
-        return self._read(schema, "slice", start, length, schema.names, self.batch_readahead)
+        ahead = self.batch_readahead
+        return self._read(schema, lambda handle: handle.slice(start, length, schema.names, ahead))
 
-    def _read(self, schema: pa.Schema, method: str, *arguments: Any) -> pa.Table:
+    def _read(self, schema: pa.Schema, ask: Callable[[Handle], pa.Table]) -> pa.Table:
         opened = self.open()
         try:
-            table = opened.ask(method, *arguments)
+            table = ask(opened.handle)
         except Failed as error:
             failed = self.location.unread(self.version, opened.resolved, str(error))
         else:
@@ -148,58 +140,20 @@ class LanceVersion:
 
     def open(self) -> Opened:
         """Open it in this process, if it is not yet, or no longer."""
-        with forks.lock:
-            last = self._last
-            if last is not None and last.pid != os.getpid():
-                _inherited.append(last)
-                last = None
-            if last is None or last.resolved.stale:
-                last = self._last = self._open()
-            return last
+        own = self._own.get()
+        with own.lock:
+            if own.opened is None or own.opened.resolved.stale:
+                own.opened = self._open()
+            return own.opened
 
     def _open(self) -> Opened:
         self.location.check()
         resolved = self.location.resolved()
-        where = self.location.where(self.version, resolved)
         try:
-            if forks.is_spoiled():
-                ask: Ask = partial(_ask_elsewhere, where)
-                ask("found")  # or it would be opened by the first read, and fail as one
-            else:
-                ask = partial(_call, _handle(where))
-            return Opened(os.getpid(), resolved, ask)
+            return Opened(Handle(*self.location.where(self.version, resolved)), resolved)
         except Failed as error:
-            with _looking() as look:
-                failed = self.location.unopened(self.version, resolved, str(error), look)
+            failed = self.location.unopened(self.version, resolved, str(error))
         raise failed
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
-
-
-@contextmanager
-def _looking() -> Iterator[Look]:
-    if forks.is_spoiled():
-        yield own_process().ask
-    elif forks.runs_here() or not forks.may_be_forked():
-        yield lambda where, method: _call(_handle(where), method)
-    else:
-        with LanceProcess() as process:
-            yield process.ask
-
-
-def _handle(where: Where) -> Handle:
-    forks.note_use()
-    return Handle(*where)
-
-
-def _ask_elsewhere(where: Where, method: str, *arguments: Any) -> Any:
-    """Of the process that runs Lance for this one now: it may have been interrupted, and ended."""
-    return own_process().ask(where, method, *arguments)
-
-
-def _call(handle: Handle, method: str, *arguments: Any) -> Any:
-    return getattr(handle, method)(*arguments)
 
 
 def _without_columns(rows: int) -> pa.Table:

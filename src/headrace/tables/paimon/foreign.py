@@ -19,6 +19,8 @@ from headrace.formats.blocks import in_blocks, rows_only
 from headrace.formats.schemas import align
 from headrace.model import RowRange
 from headrace.storage import Redaction
+from headrace.storage.access import protocol_of
+from headrace.storage.native import PYARROW_CLIENTS
 
 if TYPE_CHECKING:
     from pypaimon.read.split import DataSplit
@@ -41,10 +43,14 @@ class ForeignRows:
     hidden: Redaction = field(default_factory=Redaction, repr=False)
     """what errors must not tell"""
 
+    def __post_init__(self) -> None:
+        _note_use(next(iter(self.splits), ""))
+
     def read(
         self, path: str, rows: RowRange | None, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
         """The rows of a split; ``rows`` are by their place in the split, before deletes."""
+        _note_use(path)
         where = path if rows is None else f"{path}, rows {rows.offset}-{rows.stop}"
         split: Any = self.splits[path] if rows is None else _some(self.splits[path], rows)
         tables = in_blocks(self._tables(split, schema), block_bytes)
@@ -74,6 +80,12 @@ class ForeignRows:
         except (*_FAILURES, pa.ArrowException) as error:
             ours = _ours(where, error, self.hidden(f"{type(error).__name__}: {error}"))
         raise ours
+
+
+def _note_use(path: str) -> None:
+    """Note that pypaimon asks pyarrow for files, which does not survive a fork unless local."""
+    if protocol_of(path):
+        PYARROW_CLIENTS.use()
 
 
 def _some(split: DataSplit, rows: RowRange) -> Any:
