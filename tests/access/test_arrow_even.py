@@ -20,7 +20,7 @@ from pyarrow import ipc
 
 from headrace.access import ArrowBackend, RowDataset
 from headrace.convert import Converter
-from headrace.convert.objects import ObjectColumn
+from headrace.convert.columns import ObjectColumn
 from headrace.errors import ConversionError, ReadError, SkippedDataWarning
 
 TENSOR = pa.fixed_shape_tensor(pa.int16(), (2, 3), permutation=(1, 0))

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.convert import Converter
 from headrace.convert.blocks import Block
-from headrace.convert.objects import object_array
+from headrace.convert.columns import object_array
 from headrace.convert.packing import pack, unpack
 
 VALUES = [b"", b"a" * 7, bytes(range(256)), b"\x00\x00"]

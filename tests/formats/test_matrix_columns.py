@@ -16,7 +16,7 @@ from pyarrow import ipc
 
 from headrace import StructuredDataset, shuffle_into
 from headrace.convert.blocks import ArrowBlock
-from headrace.convert.objects import ObjectColumn
+from headrace.convert.columns import ObjectColumn
 from headrace.formats.blocks import cut_rows
 from headrace.formats.filters import rows_where
 from headrace.formats.parquet_excerpt import pick

@@ -25,7 +25,7 @@ from headrace import (
 )
 from headrace.archives.tar.arrow_index import write_arrow_indexes
 from headrace.archives.tar.scanning import scan_tar
-from headrace.loader.bucketed import BucketedLoader
+from headrace.loader.tar import BucketedLoader
 from headrace.model import DataFileInfo
 from headrace.storage import LocalStore
 

@@ -19,7 +19,7 @@ from headrace import (
     StatefulLoader,
     TarDataset,
 )
-from headrace.loader.parcels import pack_blocks
+from headrace.loader.feed import pack_blocks
 from headrace.loader.workers import WorkerOptions, WorkerPool
 from headrace.testing import ResumeContract
 

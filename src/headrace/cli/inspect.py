@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace import StructuredDataset, TarDataset
 from headrace.cli.command import Command
-from headrace.convert.dense import dense_type
+from headrace.convert.arrays import dense_type
 from headrace.loader.datasets import kind_of
 from headrace.options import FileFormat
 from headrace.storage.access import shown_location

@@ -1,26 +1,186 @@
-"""From one field of a schema to the columns it becomes: decided once, applied to every block."""
+"""From the fields of a schema to the columns they become: decided once, applied to every block.
+
+``nulls=`` says what stands where a value is null; without it, a null is an error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import difflib
+import math
+import numbers
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from decimal import Decimal
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 import torch
 
-from headrace.convert.columns import ArrayColumn, Column, StructColumn, TensorColumn
-from headrace.convert.dense import Dense, dense_cells, dense_values
-from headrace.convert.memory import null_mask, storage, writable
-from headrace.convert.nulls import REFUSE, null_error
-from headrace.convert.objects import ObjectColumn
-from headrace.convert.ragged import RaggedColumn
-from headrace.errors import OptionError
+from headrace.convert.arrays import Dense, dense_cells, dense_values, null_mask, storage, writable
+from headrace.convert.columns import (
+    ArrayColumn,
+    Column,
+    ObjectColumn,
+    RaggedColumn,
+    StructColumn,
+    TensorColumn,
+)
+from headrace.errors import ConversionError, OptionError, SchemaError
 
-__all__ = ["Builder", "DenseBuilder", "ObjectBuilder", "RaggedBuilder", "StructBuilder", "rebuild"]
+__all__ = [
+    "REFUSE",
+    "Builder",
+    "DenseBuilder",
+    "ObjectBuilder",
+    "RaggedBuilder",
+    "Remedies",
+    "Remedy",
+    "StructBuilder",
+    "dense_fill",
+    "null_error",
+    "object_fill",
+    "rebuild",
+]
+
+
+class _Refuse:
+    """The absence of a fill value, which None is not: None can be one."""
+
+    def __repr__(self) -> str:
+        return "REFUSE"
+
+    def __reduce__(self) -> str:
+        return "REFUSE"
+
+
+REFUSE: Final = _Refuse()
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do with nulls of one column."""
+
+    mask: bool = False
+    """a boolean companion tells where they are"""
+    fill: Any = REFUSE
+    """the user's value for them"""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """The ``nulls`` option: ``"mask"`` for all columns, or a remedy by (dotted) name."""
+
+    everywhere: bool
+    by_name: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, nulls: object, paths: Iterable[str]) -> Remedies:
+        """Check the option against the names of all columns and fields of structs."""
+        if nulls is None or nulls == "mask":
+            return cls(nulls == "mask", {})
+        if not isinstance(nulls, Mapping):
+            raise OptionError(
+                f'nulls must be "mask" or a mapping of column names to a fill value or "mask", '
+                f"not {nulls!r}"
+            )
+        known = Counter(paths)
+        for name in nulls:
+            if known[name] == 0:
+                near = difflib.get_close_matches(str(name), known, n=3)
+                hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "no such column"
+                raise SchemaError(f"nulls names the column {name!r}, which is not read; {hint}")
+            if known[name] > 1:
+                raise SchemaError(
+                    f"nulls names {name!r}, which is both a column and a field of a struct; "
+                    "leave one of them out of columns="
+                )
+        return cls(False, dict(nulls))
+
+    def of(self, path: str, nullable: bool, above: Remedy) -> Remedy:
+        """The remedy for a column or field; a struct's mask goes for its fields, too."""
+        if path not in self.by_name:
+            return Remedy(mask=(self.everywhere and nullable) or above.mask)
+        chosen = self.by_name[path]
+        if isinstance(chosen, str) and chosen == "mask":
+            return Remedy(mask=True)
+        return Remedy(fill=chosen)
+
+
+def dense_fill(remedy: Remedy, dense: Dense, path: str) -> Any:
+    """The number for null values of a column of numbers; REFUSE when there is none."""
+    if remedy.fill is not REFUSE:
+        return _number(remedy.fill, dense, path)
+    if dense.dtype.kind == "f":
+        return math.nan
+    return np.zeros((), dense.dtype)[()] if remedy.mask else REFUSE
+
+
+def _number(value: Any, dense: Dense, path: str) -> Any:
+    kind = dense.dtype.kind
+    if kind == "b" and isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, bool | np.bool_):
+        raise _unfit(value, path, dense)
+    if kind == "f" and isinstance(value, numbers.Real | Decimal):
+        return float(value)
+    if kind in "iu" and isinstance(value, numbers.Integral):
+        limits = np.iinfo(dense.dtype)
+        if limits.min <= int(value) <= limits.max:
+            return int(value)
+    if pt.is_temporal(dense.leaf):
+        return _moment(value, dense, path)
+    raise _unfit(value, path, dense)
+
+
+def _moment(value: Any, dense: Dense, path: str) -> Any:
+    """A date, time or duration, given as such or as a number of the column's units."""
+    try:
+        stored = pa.scalar(value, dense.leaf).cast(_integer_of(dense.leaf)).as_py()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        stored = None
+    if stored is None:
+        raise _unfit(value, path, dense)
+    return np.array(stored, np.int64).view(dense.dtype)[()]
+
+
+def _integer_of(type_: pa.DataType) -> pa.DataType:
+    return pa.int32() if type_.bit_width == 32 else pa.int64()
+
+
+def _unfit(value: Any, path: str, dense: Dense) -> OptionError:
+    return OptionError(
+        f"nulls={{{path!r}: {value!r}}}: the column has the type {dense.leaf} and becomes "
+        f"{dense.dtype}, which cannot hold this value"
+    )
+
+
+def object_fill(remedy: Remedy, empty: Any, type_: pa.DataType, path: str) -> Any:
+    """The Python value for null rows of a column of objects; ``empty`` stands beside a mask."""
+    if remedy.fill is REFUSE:
+        return empty if remedy.mask else REFUSE
+    if remedy.fill is None or isinstance(remedy.fill, type(empty)):
+        return remedy.fill
+    raise OptionError(
+        f"nulls={{{path!r}: {remedy.fill!r}}}: the column has the type {type_}; its fill value "
+        f"is None or a {type(empty).__name__}"
+    )
+
+
+def null_error(
+    path: str, type_: pa.DataType, count: int, rows: int, example: Any
+) -> ConversionError:
+    """For a column with nulls and no remedy; ``example`` is a fill value that would fit."""
+    return ConversionError(
+        f"column {path!r} ({type_}) holds {count} null values in {rows} rows, and there is no "
+        f"place for them. Fill them: nulls={{{path!r}: {example!r}}}; mark them in a boolean "
+        f'{path + "_mask"!r}: nulls={{{path!r}: "mask"}} (or nulls="mask" for all columns); keep '
+        f"only other rows with a filter on is_valid; or leave the column out of columns="
+    )
+
 
 Mask = npt.NDArray[np.bool_]
 

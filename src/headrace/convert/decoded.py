@@ -23,13 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from headrace.convert.builders import dense_column
-from headrace.convert.columns import Column, Rows
-from headrace.convert.dense import check_int64, dense_type
+from headrace.convert.arrays import buffer_view, check_int64, dense_type, null_mask
+from headrace.convert.builders import REFUSE, Remedy, dense_column, null_error
+from headrace.convert.columns import Column, Rows, object_array
 from headrace.convert.lent import LENT_TYPE
-from headrace.convert.memory import buffer_view, null_mask
-from headrace.convert.nulls import REFUSE, Remedy, null_error
-from headrace.convert.objects import object_array
 from headrace.errors import OptionError
 
 __all__ = [

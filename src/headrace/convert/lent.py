@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.convert.builders import dense_column
-from headrace.convert.columns import Column, Rows
-from headrace.convert.nulls import REFUSE, null_error
-from headrace.convert.objects import object_array
+from headrace.convert.builders import REFUSE, dense_column, null_error
+from headrace.convert.columns import Column, Rows, object_array
 from headrace.convert.packing import EndToEnd
 
 __all__ = [

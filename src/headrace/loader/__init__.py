@@ -1,6 +1,5 @@
 """Datasets and the DataLoader that comes out: epochs, workers, state, statistics."""
 
-from headrace.loader.bucketed import BucketedLoader
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset
 from headrace.loader.datasets import (
@@ -11,7 +10,7 @@ from headrace.loader.datasets import (
     open_dataset,
 )
 from headrace.loader.tables import IcebergDataset, LanceDataset, PaimonDataset
-from headrace.loader.tar import TarDataset
+from headrace.loader.tar import BucketedLoader, TarDataset
 from headrace.plan import merge_states
 
 __all__ = [

@@ -32,9 +32,8 @@ from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Board, Feed
 from headrace.loader.fingerprint import fingerprint_of
-from headrace.loader.iterator import Bookmark, DatasetIterator, readers_here
 from headrace.loader.order import Order, budget_bytes, order_of
-from headrace.loader.passes import Passes
+from headrace.loader.passes import Bookmark, DatasetIterator, Passes, readers_here
 from headrace.loader.pipeline import Finish, Pipeline
 from headrace.loader.planner import Planner, known_batches
 from headrace.loader.rank_comparison import ComparedFiles

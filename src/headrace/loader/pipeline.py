@@ -9,33 +9,128 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from headrace.access.crew import usable_cores
 from headrace.convert import Block, Converter
 from headrace.convert.blocks import Spread
+from headrace.convert.decoded import Kind, Kinds
 from headrace.errors import ConversionError, ReadError
 from headrace.formats.failures import may_be_skipped
 from headrace.formats.reader import TabularReader
-from headrace.loader.row_cost import row_cost
 from headrace.loader.stats import Stats
-from headrace.loader.streams import Stream
 from headrace.model import DataFileInfo, FileList, FileSplit, Int64Array, RowGroups
 from headrace.plan import (
     ROW_ORDER,
     Grouping,
+    Lane,
     Piece,
     Reading,
+    RowCost,
+    lane_pieces,
     no_groups,
     permutation,
     taking_turns,
+    window_pieces,
 )
 from headrace.storage import Meter, Patience, side_by_side
-from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
+from headrace.stream import Cursor, Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = ["Finish", "OpenLanes", "Pipeline"]
+__all__ = [
+    "Chosen",
+    "Finish",
+    "LaneStart",
+    "OpenLanes",
+    "Pipeline",
+    "Stream",
+    "row_cost",
+    "sent_cost",
+]
+
+
+def sent_cost(schema: pa.Schema, kinds: Kinds) -> RowCost:
+    """The same once batches are made of them: what is lent has been copied by then."""
+    held = row_cost(schema)
+    lent = any(kinds.get(name) is Kind.LENT for name in schema.names)
+    return RowCost(held.fixed_bytes, held.variable or lent)
+
+
+def row_cost(schema: pa.Schema) -> RowCost:
+    """Return what a row of these columns holds in memory once decoded."""
+    widths = [_width(field.type) for field in schema]
+    return RowCost(sum(w for w in widths if w is not None), any(w is None for w in widths))
+
+
+def _width(type_: pa.DataType) -> int | None:
+    """Bytes of a value of fixed width; None where it depends on the value."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _width(type_.storage_type)
+    if pa.types.is_fixed_size_list(type_):
+        item = _width(type_.value_type)
+        return None if item is None else item * type_.list_size
+    if pa.types.is_struct(type_):
+        parts = [_width(type_.field(i).type) for i in range(type_.num_fields)]
+        return None if None in parts else sum(part or 0 for part in parts)
+    if pa.types.is_primitive(type_) or pa.types.is_fixed_size_binary(type_):
+        return max(int(type_.bit_width) // 8, 1)
+    return 1 if pa.types.is_null(type_) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStart:
+    """A lane of an epoch, and where in it to begin."""
+
+    lane: Lane
+    cursor: Cursor = (0, 0)
+    jobs_ahead: int | None = None
+
+    @property
+    def index(self) -> int:
+        """The lane's number, by which its runs are asked for."""
+        return self.lane.index
+
+    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
+        """What is to be read, in order."""
+        return lane_pieces(files, self.lane, reading, self.cursor)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Some windows of a lane, from the first row of each."""
+
+    lane: Lane
+    windows: tuple[int, ...]
+    cursor: Cursor = (-1, 0)
+    jobs_ahead: int | None = None
+
+    @property
+    def index(self) -> int:
+        """The lane's number."""
+        return self.lane.index
+
+    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
+        """Return what is to be read, in order."""
+        for place, window in enumerate(self.windows):
+            position = place / len(self.windows)
+            yield from window_pieces(files, self.lane, window, reading, skip=0, position=position)
+
+
+class Stream(Protocol):
+    """Windows that are delivered one after the other: a lane, or what is taken of several."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def cursor(self) -> Cursor: ...
+    @property
+    def jobs_ahead(self) -> int | None:
+        """Pieces that may be begun at a time; None: as many as do good."""
+        ...
+
+    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]: ...
+
 
 BLOCK_BYTES = 16 << 20
 _MAX_THREADS = 4

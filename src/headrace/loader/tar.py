@@ -1,25 +1,34 @@
-"""``TarDataset``: samples of tar shards, streamed."""
+"""``TarDataset``: samples of tar shards, streamed, or in batches of images of one shape each."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Self, Unpack
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, Self, Unpack
 
 import pyarrow as pa
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from headrace.access import BucketBatchSampler
+from headrace.access import BucketBatchSampler, RowDataset
+from headrace.access.backend import Backend
 from headrace.access.streaming import BackendRows, discovered
 from headrace.access.tar.backend import TarBackend
 from headrace.convert import Converter
-from headrace.errors import OptionError
+from headrace.convert.packing import unpack
+from headrace.convert.shared import Bytes, SharedBuffer
+from headrace.errors import OptionError, ReadError
 from headrace.formats.discovered import Discovered
 from headrace.formats.filters import columns_of
-from headrace.loader.bucketed import BucketedLoader, refuse_streaming
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, rows_of, store_access
-from headrace.loader.pipeline import Pipeline
+from headrace.loader.feed import Failure, pack_batches
+from headrace.loader.pipeline import Finish, Pipeline
 from headrace.loader.rank_comparison import RankComparison
-from headrace.loader.workers import WorkerOptions
+from headrace.loader.start import Sealed
+from headrace.loader.workers import WorkerOptions, Workers
 from headrace.options import (
     BucketOptions,
     DatasetOptions,
@@ -30,8 +39,260 @@ from headrace.options import (
     resolve,
     split_options,
 )
+from headrace.plan import Fingerprint, State
+from headrace.process import run_aside
 
-__all__ = ["TarDataset"]
+__all__ = ["BucketedLoader", "TarDataset", "refuse_streaming"]
+
+_OF_STREAMS = (
+    "filters",
+    "mix",
+    "interleave",
+    "shuffle_buffer_rows",
+    "split_bytes",
+    "split_rows",
+    "split_strategy",
+    "lanes",
+    "even",
+    "balance",
+)
+
+
+class BucketedLoader(DataLoader[Any]):
+    """Batches of one shape each. Epochs and states are as those of every loader here.
+
+    ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that ran
+    to its end is followed by the next. ``state_dict`` may be called between any two batches, and
+    counts what was handed out, however much workers have read ahead. A batch of which all samples
+    were skipped is passed over, and counts. ``len`` is the number of batches of a whole epoch, also
+    after a state was loaded.
+    """
+
+    batch_sampler: BucketBatchSampler
+    _is_accelerate_prepared = True  # or Accelerate would share out its batches once more
+
+    def __init__(
+        self,
+        rows: RowDataset,
+        batch_sampler: BucketBatchSampler,
+        *,
+        workers: WorkerOptions,
+        fork_safe: bool,
+        fingerprint: Fingerprint,
+        finish: Finish | None = None,
+        pin_memory: bool = False,
+        comparison: RankComparison | None = None,
+    ) -> None:
+        for_workers: dict[str, Any] = {}
+        if workers.count:
+            for_workers = {
+                "prefetch_factor": workers.prefetch_factor,
+                "persistent_workers": workers.persistent,
+                "timeout": workers.timeout_s,
+            }
+            workers.chosen_context(fork_safe)  # what cannot be is refused now
+        collate = _Collate(finish)
+        super().__init__(
+            rows.with_empty_batches(),
+            batch_sampler=batch_sampler,
+            num_workers=workers.count,
+            collate_fn=collate,
+            pin_memory=pin_memory,
+            **for_workers,
+        )
+        self._fingerprint = fingerprint
+        self._start_workers = partial(
+            workers.start,
+            _Sending(self.dataset, collate, workers.init),
+            {**_user_code(rows, finish), "worker_init_fn": workers.init},
+            fork_safe=fork_safe,
+            batch_sampler=batch_sampler,
+            pin_memory=pin_memory,
+        )
+        self._workers: Workers | None = None
+        self._running: _Pass | None = None
+        self._comparison = comparison
+
+    def __repr__(self) -> str:
+        sampler = self.batch_sampler
+        mine = f", rank {sampler.rank} of {sampler.world_size}" * (sampler.world_size > 1)
+        order = "shuffled" if sampler.shuffle else "in order"
+        return (
+            f"<BucketedLoader: {sampler.num_samples:,} samples in {len(self):,} batches of one "
+            f"shape each{mine}; {order}; epoch {self.epoch}, {self.num_workers} workers>"
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of, or the running one."""
+        return self._position().epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
+        if epoch != self.epoch:
+            self._running = None
+        self.batch_sampler.set_epoch(epoch)
+
+    @property
+    def remaining(self) -> int:
+        """Number of batches still to come in the running or resumed epoch, of this rank."""
+        return self.batch_sampler.remaining(self._position())
+
+    def state_dict(self, *, unused_batches: Literal[0, 1] = 0) -> dict[str, Any]:
+        """Return where the loader is, as ``StatefulLoader.state_dict`` does."""
+        return self.batch_sampler.as_json(self._position(unused_batches), self._fingerprint)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on from a state; the number of ranks may be another."""
+        self.batch_sampler.resume(state, self._fingerprint)
+        self._running = None
+
+    def _position(self, unused_batches: int = 0) -> State:
+        sampler, running = self.batch_sampler, self._running
+        if running is None:
+            return sampler.next_start
+        return sampler.after(running.began, running.delivered - unused_batches)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self._comparison is not None:
+            self._comparison.check()
+        # The epoch of a pass that was left begins again, unless all of it was handed out.
+        self.set_epoch(self.batch_sampler.or_next_epoch(self._position()).epoch)
+        running = self._running = _Pass(self.batch_sampler.next_start)
+        return self._deliver(running, self._batches())
+
+    def _batches(self) -> Iterator[Any]:
+        if not self.num_workers:
+            return super().__iter__()
+        workers = self._workers
+        if workers is None or workers.have_failed or not self.persistent_workers:
+            workers = self._workers = self._start_workers()
+        return _received(workers)
+
+    def _deliver(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
+        """Pass over batches of none; where others are in step, the one before comes again."""
+        in_step, last = self.batch_sampler.world_size > 1, None
+        for batch in batches:
+            running.delivered += 1
+            if isinstance(batch, _AllSkipped):
+                if not in_step:
+                    continue
+                if last is None:
+                    raise ReadError(
+                        "no sample of the first batch of this rank can be read (warnings name "
+                        "them all), and other ranks wait for one"
+                    )
+                batch = last
+            if in_step:
+                last = copy(batch)
+            yield batch
+        if self._running is running:
+            self._running = None
+
+
+@dataclass(slots=True)
+class _Pass:
+    """An iteration: where it began, and the number of batches that it has handed out."""
+
+    began: State
+    delivered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _AllSkipped:
+    """In place of a batch of none."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A batch on its way from a worker."""
+
+    buffer: SharedBuffer | Bytes
+    layout: bytes
+
+    def pin_memory(self, device: Any = None) -> Any:
+        """Called by the thread of torch that pins what arrives."""
+        return pin_memory(self.open())  # type: ignore[no-untyped-call]
+
+    def open(self) -> Any:
+        """Return the batch."""
+        return unpack(self.buffer, self.layout)[0]
+
+
+def _received(workers: Workers) -> Generator[Any, None, None]:
+    """The batches that workers send."""
+    received = iter(workers)
+    left = False
+    try:
+        while True:
+            try:
+                sent = workers.next_of(received)
+            except StopIteration:
+                return
+            yield sent.open() if isinstance(sent, _Sent) else sent
+    except GeneratorExit:
+        left = True
+        raise
+    finally:
+        if not workers.persistent_workers:
+            run_aside(workers.end) if left else workers.end()
+
+
+class _Sending(Dataset[Any]):
+    """What runs in a worker: reads, collates and packs batches by their indices."""
+
+    def __init__(self, rows: Any, collate: _Collate, init: Callable[[int], None] | None) -> None:
+        self._work = rows, collate, init
+        self._sent: Sealed | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._sent = Sealed(self._work)
+        return _sending, (self._sent,)
+
+    def __getitems__(self, indices: Sequence[Any]) -> _Sent | Failure:
+        rows, collate, init = self._work
+        try:
+            if init is not None:
+                self._work = rows, collate, None  # once in a process
+                init(get_worker_info().id)  # type: ignore[union-attr]
+            return _Sent(*pack_batches([collate(rows.__getitems__(indices))]))
+        except Exception as error:
+            return Failure.of(error)
+
+
+def _sending(work: tuple[Any, Any, Any]) -> _Sending:
+    return _Sending(*work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Collate:
+    """A user's functions, called with batches in columns."""
+
+    finish: Finish | None
+
+    def __call__(self, rows: Any) -> Any:
+        if not len(rows):
+            return _AllSkipped()
+        if self.finish is None:
+            return default_collate(rows)
+        return self.finish(default_collate(rows))
+
+
+def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
+    found = dict(rows.backend.given) if isinstance(rows.backend, Backend) else {}
+    if finish is not None:
+        found.update(transform=finish.transform, collate_fn=finish.collate_fn)
+    return found
+
+
+def refuse_streaming(options: Mapping[str, Any]) -> None:
+    """Raise an OptionError if options decide the order of streams, which buckets do."""
+    for name in _OF_STREAMS:
+        if options.get(name) is not None:
+            raise OptionError(
+                f"{name} has no effect beside bucketed=True, whose batches are made of samples of "
+                "one shape from all of the data"
+            )
 
 
 class TarLoaderOptions(TarOptions, BucketOptions, LoaderOptions, total=False):

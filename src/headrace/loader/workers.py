@@ -24,10 +24,8 @@ from headrace.convert.shared import forget_dead_senders
 from headrace.errors import OptionError, WorkerError
 from headrace.loader.claims import Claims, Unit, units_left
 from headrace.loader.epoch import AsTheyCome, EpochPass, LaneFeed
-from headrace.loader.feed import Board, Failure, LaneEnd, begin_worker
-from headrace.loader.parcels import Parcel, ParcelRun
-from headrace.loader.pipeline import Pipeline
-from headrace.loader.row_cost import sent_cost
+from headrace.loader.feed import Board, Failure, LaneEnd, Parcel, ParcelRun, begin_worker
+from headrace.loader.pipeline import Pipeline, sent_cost
 from headrace.loader.start import WorkerContext, dumps
 from headrace.loader.stats import Stats
 from headrace.options import LoaderOptions

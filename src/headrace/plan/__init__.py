@@ -8,7 +8,6 @@ from headrace.plan.even import (
     first_in_turn,
     share_last_round,
 )
-from headrace.plan.fingerprint import Fingerprint
 from headrace.plan.lanes import Grouping, Lane, LanePlan, Span
 from headrace.plan.permutations import ROW_ORDER, permutation, taking_turns
 from headrace.plan.pieces import (
@@ -23,6 +22,7 @@ from headrace.plan.resize import plan_the_rest, windows_begun
 from headrace.plan.state import (
     DONE,
     END,
+    Fingerprint,
     Loose,
     Place,
     Readers,

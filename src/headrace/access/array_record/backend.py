@@ -27,7 +27,7 @@ from headrace.archives.array_record import (
 from headrace.archives.opening import access_of
 from headrace.archives.record_codecs import Decode, RawRecords, codec_for
 from headrace.archives.record_files import Paths, Shard, find_shards
-from headrace.convert.objects import object_array
+from headrace.convert.columns import object_array
 from headrace.errors import ReadError
 from headrace.formats.blocks import rows_only
 from headrace.formats.failures import may_be_skipped

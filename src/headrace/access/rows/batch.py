@@ -13,11 +13,16 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.access.rows.likeness import is_alike
 from headrace.convert.blocks import ArrowBlock, Block, ColumnBlock
-from headrace.convert.columns import ArrayColumn, Column, StructColumn, TensorColumn
+from headrace.convert.columns import (
+    ArrayColumn,
+    Column,
+    ObjectColumn,
+    RaggedColumn,
+    StructColumn,
+    TensorColumn,
+)
 from headrace.convert.decoded import together
-from headrace.convert.objects import ObjectColumn
 from headrace.convert.packing import Batch, pack, unpack
-from headrace.convert.ragged import RaggedColumn
 from headrace.convert.shared import Bytes
 
 __all__ = ["Row", "RowBatch", "register_collate"]

@@ -13,10 +13,10 @@ import torch
 
 from headrace.access.arrow.rows import Taken
 from headrace.convert import Converter
-from headrace.convert.dense import Dense, dense_cells, dense_type
-from headrace.convert.fields import field_paths
-from headrace.convert.nulls import Remedies, Remedy
-from headrace.convert.objects import object_array
+from headrace.convert.arrays import Dense, dense_cells, dense_type
+from headrace.convert.builders import Remedies, Remedy
+from headrace.convert.columns import object_array
+from headrace.convert.converter import field_paths
 
 __all__ = ["CellBatches"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.convert.memory import storage_type
+from headrace.convert.arrays import storage_type
 
 __all__ = ["CANNOT", "of_type"]
 
