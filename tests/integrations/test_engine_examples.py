@@ -12,9 +12,9 @@ import pytest
 from launching import run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ROWS = 900
-STEPS = 15
-"""of each of two ranks: 28 batches of 32 rows and two that share the last 4 rows"""
+ROWS = 880
+STEPS = 14
+"""of each of two ranks: 26 batches of 32 rows and two that share the last 48 rows"""
 
 
 @pytest.fixture(scope="module")
