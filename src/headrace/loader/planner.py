@@ -51,6 +51,9 @@ __all__ = ["Planner", "Recount", "known_batches"]
 
 logger = logging.getLogger(__name__)
 
+_MOST_DROPPED = 0.01
+"""Share of the rows of an epoch that may be left out without a warning."""
+
 
 class Recount(Protocol):
     """Reads again what no plan knows, without its columns."""
@@ -194,10 +197,15 @@ class Planner:
                 'batch_size, fewer ranks, or even="pad" without drop_last'
             )
         if made.dropped_rows:
-            logger.info(
-                "epoch %d: %d rows are left out, so that %d ranks take the same number of steps",
+            many = made.dropped_rows > _MOST_DROPPED * (self.num_rows or 0)
+            logger.log(
+                logging.WARNING if many else logging.INFO,
+                "epoch %d: %d rows (%.1f %%) are left out, so that %d ranks take the same number "
+                "of steps; a smaller batch_size leaves out fewer, and drop_last=False fewer than "
+                "there are ranks",
                 epoch,
                 made.dropped_rows,
+                100 * made.dropped_rows / max(self.num_rows or 0, 1),
                 stages[-1].ranks,
             )
         return made
