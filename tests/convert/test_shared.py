@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -29,6 +30,7 @@ def _both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "get_worker_info", lambda: WORKER)
     monkeypatch.setattr(shared, "_segments", PerProcess(shared._Segments))
     monkeypatch.setattr(shared, "_mapped", PerProcess(dict))
+    monkeypatch.setattr(shared, "_own_memory", PerProcess(shared._OwnMemory))
 
 
 def sent(value: int, size: int = SIZE) -> bytes:
@@ -61,6 +63,55 @@ def test_memory_is_sent_once_and_named_after_that() -> None:
     second = sent(2)
     assert len(second) < len(first)
     assert (pickle.loads(second) == 2).all()
+
+
+HOLDERS: dict[str, tuple[Any, Any]] = {
+    "array": (lambda array: array, lambda held: held),
+    "slice": (lambda array: array[5:9], lambda held: held),
+    "other dtype": (lambda array: array[:80].view(np.int64), lambda held: held.view(np.uint8)),
+    "ndarray over it": (lambda a: np.ndarray((4,), np.uint8, a, 64), lambda held: held),
+    "subclass": (lambda array: array.view(np.recarray), np.asarray),
+    "memoryview": (lambda array: memoryview(array)[3:9], np.asarray),
+    "tensor": (torch.from_numpy, lambda held: held.numpy()),
+    "view of tensor": (
+        lambda array: torch.from_numpy(array)[:64].view(torch.int64).unbind(0)[2],
+        lambda held: held.reshape(1).view(torch.uint8).numpy(),
+    ),
+    "storage": (
+        lambda array: torch.from_numpy(array).untyped_storage(),
+        lambda held: np.array(held.tolist()),
+    ),
+    "dlpack": (
+        lambda array: torch.utils.dlpack.to_dlpack(torch.from_numpy(array)[:9]),
+        lambda held: torch.utils.dlpack.from_dlpack(held).numpy(),
+    ),
+    "Arrow buffer": (
+        lambda array: pa.py_buffer(array).slice(8, 8),
+        lambda held: np.frombuffer(held, np.uint8),
+    ),
+    "Arrow array": (
+        lambda array: pa.Array.from_buffers(pa.uint8(), 50, [None, pa.py_buffer(array)])[3:],
+        lambda held: held.to_numpy(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(HOLDERS))
+def test_whatever_is_held_keeps_what_it_shows(name: str) -> None:
+    hold, look = HOLDERS[name]
+    held = hold(received(7))
+    for value in (8, 9, 10):
+        received(value)
+    shown = look(held)
+    assert len(shown)
+    assert (shown == 7).all()
+
+
+def test_memory_of_arrays_that_are_gone_is_used_again() -> None:
+    assert len({received(value).ctypes.data for value in range(20)}) == 1
+    kept = [received(value) for value in range(30)]
+    assert len({array.ctypes.data for array in kept}) == 30
+    assert all((array == value).all() for value, array in enumerate(kept))
 
 
 def test_what_arrived_may_be_written_to_and_stays() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -263,19 +264,59 @@ def _received(
     header = _header_of(found)
     if (header[_IS_SENT], header[_TIMES_SENT]) != (1, times_sent):
         raise WorkerError("a batch that a worker sent was unpickled more than once")
-    copied: Bytes = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size].copy()
+    copied = _own_memory.get().take(size)
+    copied[:] = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size]
     header[_IS_SENT] = 0
     for one in given_up:
         mapped.pop(one, None)
     return copied
 
 
+class _OwnMemory:
+    """Memory of the receiver, used again when what was in it is gone.
+
+    Fresh memory takes as long as the copy into it. All that is made of an array (views, tensors,
+    Arrow buffers) refers to it, directly or not: an array that only the list refers to is unused.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._arrays: list[Bytes] = []
+
+    def take(self, size: int) -> Bytes:
+        """Return ``size`` bytes, not initialised."""
+        arrays = self._arrays
+        with self._lock:
+            for place in range(len(arrays)):
+                fits = size <= len(arrays[place]) <= 2 * size + _STEP_BYTES
+                if fits and _references(arrays, place) == _UNUSED:
+                    return arrays[place][:size]
+            arrays.append(np.empty(size, np.uint8))
+            while len(arrays) > _MOST_SEGMENTS or sum(map(len, arrays)) > _MOST_BYTES:
+                del arrays[0]
+            return arrays[-1][:] if arrays else np.empty(size, np.uint8)
+
+    def clear(self) -> None:
+        """Keep nothing any more."""
+        with self._lock:
+            self._arrays.clear()
+
+
+def _references(arrays: list[Bytes], place: int) -> int:
+    return sys.getrefcount(arrays[place])
+
+
+_UNUSED = _references([np.empty(0, np.uint8)], 0)
+
+
 def forget_dead_senders() -> None:
-    """Let go of the segments of processes that are gone."""
+    """Let go of the segments of processes that are gone, and with the last of all kept memory."""
     mapped = _mapped.get()
     for name, (_, sender) in list(mapped.items()):
         if not _lives(sender):
             mapped.pop(name, None)
+    if not mapped:
+        _own_memory.get().clear()
 
 
 def _lives(pid: int) -> bool:
@@ -289,5 +330,6 @@ def _lives(pid: int) -> bool:
 
 
 _segments = PerProcess(_Segments)
+_own_memory = PerProcess(_OwnMemory)
 _mapped: PerProcess[dict[bytes, tuple[torch.Tensor, int]]] = PerProcess(dict)
 """segments of other processes by name, and the process that each belongs to"""
