@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +178,14 @@ def test_functions_that_are_wrong_are_not_skipped(tmp_path: Path, workers: int) 
 
 
 def test_functions_have_to_reach_workers(folder: Path) -> None:
-    options = {"num_workers": 1, "multiprocessing_context": "spawn"}
-    with pytest.raises(WorkerError, match=r"decode\['cls'\] cannot be sent"):
-        first_batch(folder, decode={"cls": lambda data: data}, **options)
+    """A lambda does by value; what holds a lock of this process does not."""
+    lock = threading.Lock()
+    for options in ({"num_workers": 1}, {"num_workers": 1, "multiprocessing_context": "spawn"}):
+        batch = first_batch(folder, decode={"cls": lambda data: int(data) + 1}, **options)
+        plain = first_batch(folder, decode={"cls": lambda data: int(data) + 1}, num_workers=0)
+        assert batch["cls"].tolist() == plain["cls"].tolist()
+        with pytest.raises(WorkerError, match=r"decode\['cls'\] cannot be sent"):
+            first_batch(folder, decode={"cls": lambda data: lock and data}, **options)
 
 
 def test_numbers_that_no_tensor_holds(tmp_path: Path) -> None:

@@ -540,7 +540,8 @@ def _refuse_batches_of_batches(caller: FrameType | None) -> None:
         if caller.f_code is _IterableDatasetFetcher.__init__.__code__:
             collates = local["auto_collation"]
         elif caller.f_code is _IterableDatasetFetcher.fetch.__code__:
-            collates = local["self"].auto_collation
+            # Accelerate takes batches of one, which a function of the user takes apart again.
+            collates = local["self"].auto_collation and len(local["possibly_batched_index"]) > 1
         else:
             caller = caller.f_back
             continue
