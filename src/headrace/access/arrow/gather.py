@@ -29,8 +29,10 @@ they are values of a column of bytes, as objects"""
 
 _NO_BITMAP = -1
 _FIXED = (pt.is_primitive, pt.is_decimal, pt.is_fixed_size_binary)
-_MOST_GATHERS = 16
+_MOST_GATHERS = 24
 """maps up to which a gather for each of them is faster than a slice for each row"""
+_LONG_BYTES = 512
+"""width from which on it pays to look at both ends of all rows before they are copied"""
 
 
 class DamagedRowError(Exception):
@@ -42,39 +44,48 @@ class Maps:
 
     Args:
         maps: The bytes of each map.
-        of_row: The map of each row, by its number among ``maps``.
+        of_row: The map of each row, by its number among ``maps``; None if there is one map.
     """
 
-    def __init__(self, maps: Sequence[npt.NDArray[np.uint8]], of_row: Int64Array) -> None:
+    def __init__(self, maps: Sequence[npt.NDArray[np.uint8]], of_row: Int64Array | None) -> None:
         self._maps, self._of_row = maps, of_row
 
     @cached_property
     def _rows_of(self) -> list[Int64Array]:
-        return [np.flatnonzero(self._of_row == number) for number in range(len(self._maps))]
-
-    @cached_property
-    def _views(self) -> list[memoryview]:
-        return [each.data for each in self._maps]
+        """The rows of each map."""
+        assert self._of_row is not None
+        order = np.argsort(self._of_row, kind="stable")
+        ends = np.cumsum(np.bincount(self._of_row, minlength=len(self._maps))).tolist()
+        return [order[start:stop] for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
 
     def records(self, places: Int64Array, width: int) -> npt.NDArray[Any]:
-        """Copy ``width`` bytes from a place of each row."""
-        if len(self._maps) == 1:
-            found: npt.NDArray[Any] = _windows(self._maps[0], width)[places]
-            return found
+        """Copy ``width`` bytes from the places of each row, of which the last axis is of rows."""
+        if self._of_row is None:
+            return _copied(self._maps[0], places, width)
         if len(self._maps) > _MOST_GATHERS:
-            return np.frombuffer(self.joined(places, places + width), f"V{width}")
-        records = np.empty(len(places), f"V{width}")
-        for data, rows in zip(self._maps, self._rows_of, strict=True):
-            records[rows] = _windows(data, width)[places[rows]]
+            flat, times = places.ravel(), places.size // len(self._of_row)
+            rows = self.joined(flat, flat + width, np.tile(self._of_row, times))
+            return np.frombuffer(rows, f"V{width}").reshape(places.shape)
+        records = np.empty(places.shape, f"V{width}")
+        for data, chosen in zip(self._maps, self._rows_of, strict=True):
+            records[..., chosen] = _copied(data, places[..., chosen], width)
         return records
 
-    def joined(self, starts: Int64Array, stops: Int64Array) -> bytearray:
+    def joined(
+        self, starts: Int64Array, stops: Int64Array, of_row: Int64Array | None = None
+    ) -> bytearray:
         """Copy the bytes from a start to a stop of each row, one row behind the other."""
-        views = self._views
-        of_row = [0] * len(starts) if len(views) == 1 else self._of_row.tolist()
-        places = zip(of_row, starts.tolist(), stops.tolist(), strict=True)
-        joined = bytearray().join([views[number][start:stop] for number, start, stop in places])
-        if len(joined) != int((stops - starts).sum()):
+        of_row = self._of_row if of_row is None else of_row
+        first, last = starts.tolist(), stops.tolist()
+        if of_row is None:
+            view = self._maps[0].data
+            parts = [view[start:stop] for start, stop in zip(first, last, strict=True)]
+        else:
+            views = [each.data for each in self._maps]
+            held = [views[number] for number in of_row.tolist()]
+            parts = [v[start:stop] for v, start, stop in zip(held, first, last, strict=True)]
+        joined = bytearray().join(parts)
+        if len(joined) != sum(last) - sum(first):
             raise IndexError("rows go beyond the end of their file")
         return joined
 
@@ -82,6 +93,15 @@ class Maps:
         """Return single bits, whose places are counted in bits."""
         holding = self.records(places >> 3, 1).view(np.uint8)
         return (holding >> (places & 7).astype(np.uint8)) & np.uint8(1)
+
+
+def _copied(data: npt.NDArray[np.uint8], places: Int64Array, width: int) -> npt.NDArray[Any]:
+    if width >= _LONG_BYTES and data.size:
+        # The processor finds the pages of all ends side by side, those of copies one by one.
+        data.take(places)
+        data.take(places + (width - 1))
+    copied: npt.NDArray[Any] = _windows(data, width)[places]
+    return copied
 
 
 def _windows(data: npt.NDArray[np.uint8], width: int) -> npt.NDArray[Any]:
@@ -93,7 +113,9 @@ class Gather(ABC):
     """How the rows of one type are gathered."""
 
     count: int
-    """of the places of an array"""
+    """of the places of an array, of which the first is that of its bitmap, or negative"""
+    width: int = 0
+    """bytes of each row, at the second place, if all have as many and none is null"""
 
     @abstractmethod
     def places(self, array: pa.Array, base: int) -> list[int] | None:
@@ -101,6 +123,10 @@ class Gather(ABC):
 
         None where they cannot be had by copying bytes.
         """
+
+    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
+        """Return the array of rows of one width that were copied."""
+        raise TypeError("rows of this type have no width")
 
     @abstractmethod
     def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
@@ -161,6 +187,9 @@ class _Fixed(Gather):
             return values
         return _filled(self.type_, len(rows), validity, nulls, pa.py_buffer(values))
 
+    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
+        return _filled(self.type_, len(cells), None, 0, pa.py_buffer(cells))
+
 
 @dataclass(frozen=True, slots=True)
 class _Bits(Gather):
@@ -185,7 +214,7 @@ class _Spans(Gather):
 
     type_: pa.DataType
     offset: np.dtype[Any]
-    width: int
+    item_bytes: int
     """bytes that an offset counts as one"""
     count = 4
 
@@ -208,7 +237,7 @@ class _Spans(Gather):
     def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
         size = self.offset.itemsize
         bounds = maps.records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
-        starts, stops = bounds.astype(np.int64).T
+        starts, stops = bounds[:, 0].astype(np.int64), bounds[:, 1].astype(np.int64)
         lengths = stops - starts
         shortest, longest = int(lengths.min()), int(lengths.max())
         if shortest < 0 or int((starts | (places[3] - stops)).min()) < 0:
@@ -216,12 +245,12 @@ class _Spans(Gather):
             raise DamagedRowError(int(wrong.argmax()))
         if int(lengths.sum()) > np.iinfo(self.offset).max:
             raise OverflowError
-        first = places[2] + starts * self.width
+        first = places[2] + starts * self.item_bytes
         values: Any
         if shortest == longest > 0:
-            values = maps.records(first, longest * self.width)
+            values = maps.records(first, longest * self.item_bytes)
         else:
-            values = maps.joined(first, first + lengths * self.width)
+            values = maps.joined(first, first + lengths * self.item_bytes)
         validity, nulls = _validity(maps, places[0], rows)
         if as_cells and validity is None and shortest == longest > 0:
             return values
@@ -233,7 +262,7 @@ class _Spans(Gather):
             if pt.is_string(self.type_) or pt.is_large_string(self.type_):
                 _check_text(found)
             return found
-        inside = _filled(self.type_.value_type, data.size // self.width, None, 0, data)
+        inside = _filled(self.type_.value_type, data.size // self.item_bytes, None, 0, data)
         return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls, children=[inside])
 
     @property
@@ -249,6 +278,13 @@ class _Extension(Gather):
     @property
     def count(self) -> int:  # type: ignore[override]
         return self.storage.count
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.storage.width
+
+    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
+        return pa.ExtensionArray.from_storage(self.type_, self.storage.array(cells))
 
     def places(self, array: pa.Array, base: int) -> list[int] | None:
         return self.storage.places(array.storage, base)
@@ -296,9 +332,9 @@ def _bitmap(array: pa.Array, base: int) -> int:
 
 def _validity(maps: Maps, bitmaps: Int64Array, rows: Int64Array) -> tuple[pa.Buffer | None, int]:
     """Return the bitmap and the number of nulls of some rows, each in a bitmap or in none."""
-    held = bitmaps != _NO_BITMAP
-    if not held.any():
+    if int(bitmaps.max()) == _NO_BITMAP:
         return None, 0
+    held = bitmaps != _NO_BITMAP
     valid = np.where(held, maps.bits(np.where(held, bitmaps + rows, 0)), np.uint8(1))
     nulls = len(rows) - int(valid.sum())
     return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls

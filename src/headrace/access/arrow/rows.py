@@ -30,6 +30,8 @@ _DECODED_BYTES = 256 << 20
 _MOST_DECODED = 32
 """such batches that are held at once, whatever they take"""
 
+_NOTHING: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
 _decoded: BoundedCache[pa.RecordBatch] = BoundedCache(lambda made: made.get_total_buffer_size())
 
 
@@ -120,6 +122,8 @@ class _Directory:
     """of the shards, among all"""
     covered: npt.NDArray[np.bool_]
     """of all shards, which are open"""
+    whole: bool
+    """whether all are"""
     starts: Int64Array
     """first row of each batch, of all rows"""
     slot: Int64Array
@@ -128,10 +132,15 @@ class _Directory:
     """number of each batch in its shard"""
     mapped: npt.NDArray[np.bool_]
     """whether a batch is in a map"""
+    all_mapped: bool
+    maps: list[npt.NDArray[np.uint8]]
+    """the bytes of each shard that is mapped"""
     known: npt.NDArray[np.bool_]
     """whether the places of a batch are known"""
     places: Int64Array
     """a column for each batch"""
+    complete: bool = False
+    """whether all of them are known"""
 
     @classmethod
     def of(cls, shards: OpenShards, places: int, before: _Directory | None) -> _Directory:
@@ -146,13 +155,16 @@ class _Directory:
             held,
             numbers,
             covered,
+            bool(covered.all()),
             np.concatenate(
                 [shard.starts[:-1] + first_rows[n] for n, shard in zip(numbers, held, strict=True)]
             ),
             np.repeat(np.arange(len(held)), sizes),
             np.concatenate([np.arange(size) for size in sizes]),
             np.repeat([isinstance(shard, MappedShard) for shard in held], sizes),
-            np.zeros(sum(sizes), bool),
+            all(isinstance(shard, MappedShard) for shard in held),
+            [shard.bytes if isinstance(shard, MappedShard) else _NOTHING for shard in held],
+            np.repeat(False, sum(sizes)),
             np.zeros((places, sum(sizes)), np.int64),
         )
         for slot, number in enumerate(numbers if before is not None else []):
@@ -163,6 +175,7 @@ class _Directory:
                     here, there = made._batches_of(slot), before._batches_of(old)
                     made.known[here] = before.known[there]
                     made.places[:, here] = before.places[:, there]
+        made.known |= np.diff(np.append(made.starts, first_rows[-1])) <= 0
         return made
 
     def _batches_of(self, slot: int) -> slice:
@@ -178,6 +191,12 @@ class RowTaker:
         self._gathers = [gather_for(field.type) for field in schema]
         self._left = {n for n, gather in enumerate(self._gathers) if gather is None}
         """columns that are left to Arrow"""
+        self._uneven: set[int] = set()
+        """columns whose rows have nulls or different lengths"""
+        counts = [0 if gather is None else gather.count for gather in self._gathers]
+        self._first = [sum(counts[:column]) for column in range(len(counts))]
+        """the first place of each column"""
+        self._widths: tuple[set[int], list[tuple[int, list[int], list[int]]]] | None = None
         self._directory: _Directory | None = None
 
     def take(self, rows: Int64Array) -> pa.Table:
@@ -194,17 +213,16 @@ class RowTaker:
                 if directory is None:
                     return self._in_parts(rows, self._shards.find(rows), _MOST_OPEN)
                 batches = directory.starts.searchsorted(rows, "right") - 1
-                used = np.unique(directory.slot[batches])
-                for slot in used.tolist():
+                used, of_row = _used(directory, batches)
+                for slot in used:
                     directory.shards[slot].check()
-                if directory.mapped[batches].all():
+                is_mapped = directory.all_mapped or bool(directory.mapped[batches].all())
+                if is_mapped and not directory.complete:
                     self._learn(directory, batches)
-                else:
-                    used = used[:0]
-            if len(used):
-                found = self._gathered(directory, rows, batches, used, as_cells)
-            else:
+            if not is_mapped:
                 return self._from_batches(directory, rows, batches)
+            maps = Maps([directory.maps[slot] for slot in used], of_row)
+            found = self._gathered(directory, rows, batches, maps, as_cells)
         except DamagedRowError as error:
             raise self._damaged(int(rows[error.args[0]])) from error
         except OverflowError:
@@ -213,7 +231,7 @@ class RowTaker:
         except NotMappedError as error:
             self._shards.read_in_batches(error.args[0])
             return self.columns(rows, as_cells=as_cells)
-        for slot in used.tolist():
+        for slot in used:
             directory.shards[slot].check()
         return found
 
@@ -222,8 +240,10 @@ class RowTaker:
     def _covering(self, rows: Int64Array) -> _Directory | None:
         """Return a directory of the shards of some rows; None if these are too many to be open."""
         known = self._directory
-        of_rows = self._shards.find(rows)
         is_current = known is not None and known.version == self._shards.version
+        if known is not None and is_current and known.whole:
+            return known
+        of_rows = self._shards.find(rows)
         if known is not None and is_current and known.covered[of_rows].all():
             return known
         wanted = np.unique(of_rows).tolist()
@@ -250,6 +270,7 @@ class RowTaker:
                 raise NotMappedError(directory.numbers[slot]) from None
             directory.places[:, number] = self._places(batch, shard.address)
             directory.known[number] = True
+        directory.complete = bool(directory.known.all())
 
     def _places(self, batch: pa.RecordBatch, base: int) -> list[int]:
         """A column of which one batch cannot be gathered is left to Arrow from then on."""
@@ -259,6 +280,8 @@ class RowTaker:
                 of_column = gather.places(batch.column(self._names[number]), base)
                 if of_column is None:
                     self._left.add(number)
+                elif not gather.width or of_column[0] >= 0:
+                    self._uneven.add(number)
                 found += of_column or [0] * gather.count
         return found
 
@@ -269,28 +292,42 @@ class RowTaker:
         directory: _Directory,
         rows: Int64Array,
         batches: Int64Array,
-        used: Int64Array,
+        maps: Maps,
         as_cells: Container[int],
     ) -> list[Taken]:
-        maps = [directory.shards[slot].bytes for slot in used.tolist()]
-        of_row = used.searchsorted(directory.slot[batches]) if len(used) > 1 else batches
-        source = Maps(maps, of_row)
-        places = directory.places.take(batches, axis=1)
         within = rows - directory.starts[batches]
         found: dict[int, Taken] = {}
-        first = 0
         for column, gather in enumerate(self._gathers):
-            if gather is not None:
-                if column not in self._left:
-                    own = places[first : first + gather.count]
-                    found[column] = gather.rows(source, own, within, as_cells=column in as_cells)
-                first += gather.count
+            if gather is None or column in self._left or column not in self._uneven:
+                continue
+            first = self._first[column]
+            places = directory.places[first : first + gather.count].take(batches, axis=1)
+            found[column] = gather.rows(maps, places, within, as_cells=column in as_cells)
+        for width, columns, values in self._even():
+            places = directory.places[values].take(batches, axis=1)
+            cells = maps.records(places + width * within, width)
+            for column, own in zip(columns, cells, strict=True):
+                gather = self._gathers[column]
+                assert gather is not None
+                found[column] = own if column in as_cells else gather.array(own)
         if len(found) < len(self._names):
             held = self._held(directory, np.unique(batches).tolist())
             for column in range(len(self._names)):
                 if column not in found:
                     found[column] = _owned(self._taken(held, column, batches, within))
         return [found[column] for column in range(len(self._names))]
+
+    def _even(self) -> list[tuple[int, list[int], list[int]]]:
+        """Return the columns whose rows have one width and no nulls, by width, and their places."""
+        odd = self._left | self._uneven
+        if self._widths is None or self._widths[0] != odd:
+            found: dict[int, list[int]] = {}
+            for column, gather in enumerate(self._gathers):
+                if gather is not None and column not in odd:
+                    found.setdefault(gather.width, []).append(column)
+            made = [(w, cs, [self._first[c] + 1 for c in cs]) for w, cs in found.items()]
+            self._widths = odd, made
+        return self._widths[1]
 
     def _from_batches(
         self, directory: _Directory, rows: Int64Array, batches: Int64Array
@@ -356,6 +393,18 @@ class RowTaker:
         parts = np.split(order, begins[most::most])
         taken = pa.concat_tables([self.take(rows[part]) for part in parts])
         return _columns(in_order(taken, order))
+
+
+def _used(directory: _Directory, batches: Int64Array) -> tuple[list[int], Int64Array | None]:
+    """Return the shards of some batches, and where in that list the shard of each batch is."""
+    if len(directory.shards) == 1:
+        return [0], None
+    slots = directory.slot[batches]
+    counts = np.bincount(slots)
+    used = np.flatnonzero(counts)
+    if len(used) == 1:
+        return used.tolist(), None
+    return used.tolist(), (np.cumsum(counts > 0) - 1)[slots]
 
 
 def _owned(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
