@@ -31,6 +31,7 @@ __all__ = [
     "BatchIndex",
     "RecordBatches",
     "check_batch",
+    "checked_after",
     "has_dictionary",
     "read_index",
     "reading",
@@ -93,15 +94,23 @@ class ArrowFormat:
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
         with reading(chunk, chunk.file.file_size), store.open(chunk.file) as source:
-            for table in in_blocks(_tables(source, chunk, set(schema.names)), block_bytes):
-                _check_unchanged(store, chunk.file)
+            tables = in_blocks(_tables(source, chunk, set(schema.names)), block_bytes)
+            while True:
+                with checked_after(store, chunk.file):
+                    table = next(tables, None)
+                if table is None:
+                    return
                 yield table
 
 
-def _check_unchanged(store: Store, file: DataFileInfo) -> None:
-    """Refuse rows of a local file that was written while they were read."""
-    if store.local and file.etag is not None:
-        store.open(file).close()
+@contextmanager
+def checked_after(store: Store, file: DataFileInfo) -> Iterator[None]:
+    """Raise FileChangedError if a local file was rewritten while it was read, rightly or not."""
+    try:
+        yield
+    finally:
+        if store.local:
+            store.open(file).close()
 
 
 # --- what is in a file

@@ -19,6 +19,7 @@ from headrace.formats.arrow_ipc import (
     BatchIndex,
     RecordBatches,
     check_batch,
+    checked_after,
     has_dictionary,
     read_index,
     reading,
@@ -191,15 +192,16 @@ class StoredShard:
     def batches(self, numbers: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
         place = f"{self.file.path}, record batches {min(numbers)} to {max(numbers)}"
         columns = sorted(self.index.stored.get_field_index(name) for name in names)
-        with reading(place, self.file.file_size), self.store.open(self.file) as source:
+        with (
+            reading(place, self.file.file_size),
+            self.store.open(self.file) as source,
+            checked_after(self.store, self.file),
+        ):
             if self.index.is_stream:
-                found = list(self._in_order(source, numbers, columns))
-            else:
-                batches = RecordBatches(source).select(columns)
-                batches.announce(numbers)
-                found = [batches.get(number, self.index.rows(number)) for number in numbers]
-            self.store.open(self.file).close()  # raises if it was written meanwhile
-            return found
+                return list(self._in_order(source, numbers, columns))
+            batches = RecordBatches(source).select(columns)
+            batches.announce(numbers)
+            return [batches.get(number, self.index.rows(number)) for number in numbers]
 
     def _in_order(
         self, source: pa.NativeFile, numbers: Sequence[int], columns: list[int]
