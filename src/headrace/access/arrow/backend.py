@@ -191,7 +191,10 @@ class ArrowBackend(Backend):
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return one row as Python values."""
         (row,) = checked_indices([idx], self.num_rows).tolist()
-        batch, within = self._opened().row(row)
+        found = self._opened().row(row)
+        if found is None:
+            return super().get_row(row, columns=columns)
+        batch, within = found
         names = self._schema.names if columns is None else self.projected(columns).names
         return {name: batch.column(name)[within].as_py() for name in names}
 

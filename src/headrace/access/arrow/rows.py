@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from headrace.access.arrow.gather import DamagedRowError, Maps, Taken, gather_for
-from headrace.access.arrow.shards import MappedShard, NotMappedError, Shard
+from headrace.access.arrow.shards import MappedShard, NotMappedError, Shard, StoredShard
 from headrace.access.taking import in_order, take_from
 from headrace.errors import ReadError
 from headrace.formats.blocks import rows_only
@@ -95,20 +95,25 @@ class OpenShards:
             found = self._takers[key] = RowTaker(schema, self)
         return found
 
-    def row(self, row: int) -> tuple[pa.RecordBatch, int]:
-        """Return a batch that holds a row, and the place of the row in it."""
+    def row(self, row: int) -> tuple[pa.RecordBatch, int] | None:
+        """Return a view of the batch that holds a row, and the place of the row in it.
+
+        None if the batch has to be read.
+        """
         with self.lock:
             number = int(self.first_rows.searchsorted(row, "right")) - 1
             shard = self.shard(number)
             self.keep_only([number])
+        if isinstance(shard, StoredShard):
+            return None
+        shard.check()
         within = row - int(self.first_rows[number])
         batch = int(shard.starts.searchsorted(within, "right")) - 1
-        shard.check()
         try:
             (found,) = shard.batches([batch], ())
         except NotMappedError:
             self.read_in_batches(number)
-            return self.row(row)
+            return None
         return found, within - int(shard.starts[batch])
 
 
@@ -296,20 +301,20 @@ class RowTaker:
         as_cells: Container[int],
     ) -> list[Taken]:
         within = rows - directory.starts[batches]
+        places = directory.places.take(batches, axis=1)
         found: dict[int, Taken] = {}
         for column, gather in enumerate(self._gathers):
             if gather is None or column in self._left or column not in self._uneven:
                 continue
             first = self._first[column]
-            places = directory.places[first : first + gather.count].take(batches, axis=1)
-            found[column] = gather.rows(maps, places, within, as_cells=column in as_cells)
+            own = places[first : first + gather.count]
+            found[column] = gather.rows(maps, own, within, as_cells=column in as_cells)
         for width, columns, values in self._even():
-            places = directory.places[values].take(batches, axis=1)
-            cells = maps.records(places + width * within, width)
-            for column, own in zip(columns, cells, strict=True):
+            records = maps.records(places[values] + width * within, width)
+            for column, cells in zip(columns, records, strict=True):
                 gather = self._gathers[column]
                 assert gather is not None
-                found[column] = own if column in as_cells else gather.array(own)
+                found[column] = cells if column in as_cells else gather.array(cells)
         if len(found) < len(self._names):
             held = self._held(directory, np.unique(batches).tolist())
             for column in range(len(self._names)):
