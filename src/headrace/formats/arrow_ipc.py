@@ -21,6 +21,7 @@ from pyarrow import ipc
 
 from headrace.formats.blocks import cut_rows, in_blocks, rows_only
 from headrace.formats.failures import naming
+from headrace.formats.file_version import checked_after
 from headrace.formats.plain_types import plain_batch, plain_schema
 from headrace.formats.protocol import FileFacts
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
@@ -31,7 +32,6 @@ __all__ = [
     "BatchIndex",
     "RecordBatches",
     "check_batch",
-    "checked_after",
     "has_dictionary",
     "read_index",
     "reading",
@@ -94,23 +94,14 @@ class ArrowFormat:
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
         with reading(chunk, chunk.file.file_size), store.open(chunk.file) as source:
-            tables = in_blocks(_tables(source, chunk, set(schema.names)), block_bytes)
+            read = _stream_tables if _is_stream(source) else partial(_file_tables, block_bytes)
+            tables = in_blocks(read(source, chunk, set(schema.names)), block_bytes)
             while True:
                 with checked_after(store, chunk.file):
                     table = next(tables, None)
                 if table is None:
                     return
                 yield table
-
-
-@contextmanager
-def checked_after(store: Store, file: DataFileInfo) -> Iterator[None]:
-    """Raise FileChangedError if a local file was rewritten while it was read, rightly or not."""
-    try:
-        yield
-    finally:
-        if store.local:
-            store.open(file).close()
 
 
 # --- what is in a file
@@ -151,7 +142,9 @@ def read_index(source: pa.NativeFile) -> BatchIndex:
     else:
         batches_of_file = RecordBatches(source)
         schema = batches_of_file.schema
-        heads = batches_of_file.spans(range(batches_of_file.count), headers=True)
+        numbers = range(batches_of_file.count)
+        batches_of_file.spans(numbers)  # raises if one is not in the file
+        heads = batches_of_file.spans(numbers, headers=True)
         will_read(source, heads)
         file.leaves_out = True
         batches = [_counted(_message_at(file, start), schema) for start, _ in heads]
@@ -240,6 +233,7 @@ class RecordBatches:
         self._file = _HeaderFile(source)
         self._probe = ipc.open_file(pa.PythonFile(self._file, "r"), options=self._options)
         self._reader: ipc.RecordBatchFileReader | None = None
+        self._plain: pa.Schema = self._probe.schema
         self.schema: pa.Schema = self._probe.schema if of is None else of.schema
         """all columns of the file, as they are stored"""
         self._dictionaries_known = not any(map(has_dictionary, self.schema.types))
@@ -257,14 +251,12 @@ class RecordBatches:
         return int(self._probe.num_record_batches)
 
     def announce(self, numbers: Sequence[int]) -> None:
-        """Fetch the bytes of some batches together, if the file is remote.
-
-        Raises:
-            ValueError: The footer names bytes that are not in the file.
-        """
+        """Fetch the bytes of some batches together, if the file is remote."""
+        if not isinstance(self._source, pa.PythonFile):
+            return
         spans = self.spans(numbers)
         will_read(self._source, spans)
-        if self._some and isinstance(self._source, pa.PythonFile):
+        if self._some:
             # Spans are headers. What pyarrow reads after these are the wanted columns.
             will_read(self._source, [*spans, *self._bodies(numbers)])
 
@@ -278,7 +270,8 @@ class RecordBatches:
         if self._reader is None:
             self._source.seek(0)
             self._reader = ipc.open_file(self._source, options=self._options)
-        return check_batch(self._reader.get_batch(number), number, rows)
+            self._plain = plain_schema(self._reader.schema)
+        return check_batch(self._reader.get_batch(number), number, rows, self._plain)
 
     def spans(self, numbers: Sequence[int], *, headers: bool = False) -> list[Span]:
         """Return the bytes that pyarrow reads first of some batches, without reading them.
@@ -288,6 +281,9 @@ class RecordBatches:
         Args:
             numbers: The batches.
             headers: Return headers in any case.
+
+        Raises:
+            ValueError: The footer names bytes that are not in the file.
         """
         if headers and len(self.schema) and not self._some:
             return RecordBatches(self._source, self, [0]).spans(numbers)
@@ -310,8 +306,8 @@ class RecordBatches:
         return found
 
 
-def check_batch(batch: pa.RecordBatch, number: int, rows: int) -> pa.RecordBatch:
-    """Return a batch in plain types, after a look at all of its data.
+def check_batch(batch: pa.RecordBatch, number: int, rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch in the plain types of ``schema``, after a look at all of its data.
 
     Raises:
         ValueError: It is damaged, or has other rows than its header says.
@@ -319,7 +315,7 @@ def check_batch(batch: pa.RecordBatch, number: int, rows: int) -> pa.RecordBatch
     batch.validate(full=True)
     if batch.num_rows != rows:
         raise ValueError(f"record batch {number} has {batch.num_rows} rows and not {rows}")
-    return plain_batch(batch)
+    return plain_batch(batch, schema)
 
 
 def has_dictionary(type_: pa.DataType) -> bool:
@@ -416,27 +412,41 @@ class _HeaderFile:
 # --- rows of a chunk
 
 
-def _tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
-    read = _stream_tables if _is_stream(source) else _file_tables
-    return read(source, chunk, wanted)
+def _file_tables(
+    block_bytes: int, source: pa.NativeFile, chunk: FileSplit, wanted: set[str]
+) -> Iterator[pa.Table]:
+    """Yield the rows of each batch that are in the range; other batches are not read.
 
-
-def _file_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
-    """Yield the rows of each batch that are in the range; other batches are not read."""
+    Small batches come together, up to an eighth of a block.
+    """
     batches = RecordBatches(source)
     columns = _columns(batches.schema, wanted)
-    counts = _planned_rows(chunk.file, batches.count)
-    if counts is None:
-        counts = read_index(source).rows
+    planned = _planned(chunk.file, batches.count)
+    if planned is None:
+        index = read_index(source)
+        planned = index.rows, index.sizes
+    counts, sizes = planned
     shares = _shares(chunk.row_range, counts)
     if not columns:
         yield from (rows_only(last - first) for _, first, last in shares)
     elif shares:
         batches = batches.select(columns)
         batches.announce([number for number, _, _ in shares])
+        together: list[pa.RecordBatch] = []
+        held = 0
         for number, first, last in shares:
-            batch = batches.get(number, int(counts[number]))
-            yield cut_rows(pa.Table.from_batches([batch]), first, last)
+            rows = int(counts[number])
+            batch = batches.get(number, rows)
+            if last - first == rows:
+                together.append(batch)
+                held += int(sizes[number])
+            if together and (held * 8 >= block_bytes or last - first < rows):
+                yield pa.Table.from_batches(together)
+                together, held = [], 0
+            if last - first < rows:
+                yield cut_rows(pa.Table.from_batches([batch]), first, last)
+        if together:
+            yield pa.Table.from_batches(together)
     _refuse_beyond(chunk.row_range, int(counts.sum()))
 
 
@@ -448,6 +458,7 @@ def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) ->
     some = columns if columns and len(columns) < len(index.schema) else None
     source.seek(0)
     reader = ipc.open_stream(source, options=ipc.IpcReadOptions(included_fields=some))
+    schema = plain_schema(reader.schema)
     shares = {number: share for number, *share in _shares(chunk.row_range, index.rows)}
     for number, rows in enumerate(index.rows.tolist()):
         if number > max(shares, default=-1):
@@ -455,17 +466,17 @@ def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) ->
         batch = reader.read_next_batch()
         if number in shares:
             first, last = shares[number]
-            table = pa.Table.from_batches([check_batch(batch, number, rows)])
+            table = pa.Table.from_batches([check_batch(batch, number, rows, schema)])
             yield cut_rows(table, first, last) if columns else rows_only(last - first)
     _refuse_beyond(chunk.row_range, int(index.rows.sum()))
 
 
-def _planned_rows(file: DataFileInfo, batches: int) -> Int64Array | None:
-    """Return the rows of each batch as planned, if the plan knows all of the file."""
+def _planned(file: DataFileInfo, batches: int) -> tuple[Int64Array, Int64Array] | None:
+    """Return rows and sizes of each batch as planned, if the plan knows all of the file."""
     groups = file.row_groups
     if groups is None or len(groups) != batches or groups.rows.sum() != file.record_count:
         return None
-    return groups.rows
+    return groups.rows, groups.size_bytes
 
 
 def _shares(wanted: RowRange | None, counts: Int64Array) -> list[tuple[int, int, int]]:

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.errors import FileChangedError
+from headrace.model import DataFileInfo
+from headrace.storage import Store
 from headrace.storage.store import changed, vanished
 
-__all__ = ["FileVersion", "content_tag"]
+__all__ = ["FileVersion", "checked_after", "content_tag"]
 
 _TAIL_BYTES = 64 << 10
 _SAMPLES, _SAMPLE_BYTES = 16, 4 << 10
+
+
+@contextmanager
+def checked_after(store: Store, file: DataFileInfo) -> Iterator[None]:
+    """Raise FileChangedError if a local file was rewritten while it was read, rightly or not."""
+    try:
+        yield
+    finally:
+        if store.local:
+            now = store.status(file.path)
+            if now is None:
+                raise FileChangedError(vanished(file.path))
+            if now.size != (file.file_size or now.size) or now.etag != (file.etag or now.etag):
+                raise FileChangedError(changed(file.path, file.file_size or now.size, now.size))
 
 
 def content_tag(path: str) -> str:

@@ -48,9 +48,8 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([_plain_field(field) for field in schema], schema.metadata)
 
 
-def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch in plain types."""
-    schema = plain_schema(batch.schema)
+def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch in plain types, which are those of ``schema``."""
     if schema.equals(batch.schema):
         return batch
     columns = [_plain(column) for column in batch.columns]

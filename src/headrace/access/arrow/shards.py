@@ -19,12 +19,11 @@ from headrace.formats.arrow_ipc import (
     BatchIndex,
     RecordBatches,
     check_batch,
-    checked_after,
     has_dictionary,
     read_index,
     reading,
 )
-from headrace.formats.file_version import FileVersion
+from headrace.formats.file_version import FileVersion, checked_after
 from headrace.formats.plain_types import plain_schema
 from headrace.model import DataFileInfo, Int64Array
 from headrace.storage import Store
@@ -208,10 +207,11 @@ class StoredShard:
     ) -> Iterator[pa.RecordBatch]:
         source.seek(0)
         reader = ipc.open_stream(source, options=ipc.IpcReadOptions(included_fields=columns))
+        schema = plain_schema(reader.schema)
         for number in range(max(numbers) + 1):
             batch = reader.read_next_batch()
             if number in numbers:
-                yield check_batch(batch, number, self.index.rows(number))
+                yield check_batch(batch, number, self.index.rows(number), schema)
 
 
 class NotMappedError(Exception):
