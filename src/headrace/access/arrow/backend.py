@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
@@ -190,13 +191,19 @@ class ArrowBackend(Backend):
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return one row as Python values."""
-        (row,) = checked_indices([idx], self.num_rows).tolist()
+        row = operator.index(idx)
+        if not 0 <= row < self.num_rows:
+            (row,) = checked_indices([idx], self.num_rows).tolist()
         found = self._opened().row(row)
         if found is None:
             return super().get_row(row, columns=columns)
-        batch, within = found
-        names = self._schema.names if columns is None else self.projected(columns).names
-        return {name: batch.column(name)[within].as_py() for name in names}
+        batch, within, shard = found
+        if columns is not None:
+            batch = batch.select(self.projected(columns).names)
+        names = batch.schema.names
+        values = {name: batch.column(n)[within].as_py() for n, name in enumerate(names)}
+        shard.check()
+        return values
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         return self._take(np.arange(start, start + length), schema)

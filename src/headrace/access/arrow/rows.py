@@ -95,26 +95,29 @@ class OpenShards:
             found = self._takers[key] = RowTaker(schema, self)
         return found
 
-    def row(self, row: int) -> tuple[pa.RecordBatch, int] | None:
-        """Return a view of the batch that holds a row, and the place of the row in it.
+    def row(self, row: int) -> tuple[pa.RecordBatch, int, Shard] | None:
+        """Return a view of the batch that holds a row, the place of the row in it, and its shard.
 
         None if the batch has to be read.
         """
-        with self.lock:
-            number = int(self.first_rows.searchsorted(row, "right")) - 1
-            shard = self.shard(number)
-            self.keep_only([number])
+        number = int(self.first_rows.searchsorted(row, "right")) - 1
+        shard = self.open.get(number)
+        if shard is None:
+            with self.lock:
+                shard = self.shard(number)
+                self.keep_only([number])
         if isinstance(shard, StoredShard):
             return None
         shard.check()
         within = row - int(self.first_rows[number])
         batch = int(shard.starts.searchsorted(within, "right")) - 1
         try:
-            (found,) = shard.batches([batch], ())
+            (found,) = shard.batches((batch,), ())
         except NotMappedError:
-            self.read_in_batches(number)
+            with self.lock:
+                self.read_in_batches(number)
             return None
-        return found, within - int(shard.starts[batch])
+        return found, within - int(shard.starts[batch]), shard
 
 
 @dataclass(slots=True, eq=False)

@@ -275,7 +275,7 @@ class MappedShard:
 
     def batches(self, numbers: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
         """Return views of some batches, after a look at all of their data."""
-        found = [self.batch(number) for number in numbers]
+        found = [self._views.get(number) or self.batch(number) for number in numbers]
         for number, batch in zip(numbers, found, strict=True):
             if number not in self._valid:
                 with reading(f"{self.path}, record batch {number}", len(self.bytes)):
