@@ -8,6 +8,7 @@ views of the maps, which check that no copy leaves its map.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,6 +129,13 @@ class Gather(ABC):
         """Return the array of rows of one width that were copied."""
         raise TypeError("rows of this type have no width")
 
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        """Return the bytes of one row that consists of bytes alone.
+
+        None if it is null, empty or damaged, or of a type that consists of more.
+        """
+        return None
+
     @abstractmethod
     def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
         """Copy rows, each of an array of its own: ``places`` has a column for each of them.
@@ -189,6 +197,10 @@ class _Fixed(Gather):
 
     def array(self, cells: npt.NDArray[Any]) -> pa.Array:
         return _filled(self.type_, len(cells), None, 0, pa.py_buffer(cells))
+
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        start = places[1] + row * self.width
+        return data[start : start + self.width] if places[0] == _NO_BITMAP else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +277,16 @@ class _Spans(Gather):
         inside = _filled(self.type_.value_type, data.size // self.item_bytes, None, 0, data)
         return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls, children=[inside])
 
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        bitmap, offsets, values, held = places
+        size = self.offset.itemsize
+        at = offsets + row * size
+        start = int.from_bytes(data[at : at + size], sys.byteorder, signed=True)
+        stop = int.from_bytes(data[at + size : at + 2 * size], sys.byteorder, signed=True)
+        if bitmap != _NO_BITMAP or not 0 <= start < stop <= held:
+            return None
+        return data[values + start * self.item_bytes : values + stop * self.item_bytes]
+
     @property
     def _is_list(self) -> bool:
         return bool(pt.is_list(self.type_) or pt.is_large_list(self.type_))
@@ -285,6 +307,9 @@ class _Extension(Gather):
 
     def array(self, cells: npt.NDArray[Any]) -> pa.Array:
         return pa.ExtensionArray.from_storage(self.type_, self.storage.array(cells))
+
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        return self.storage.cell(data, places, row)
 
     def places(self, array: pa.Array, base: int) -> list[int] | None:
         return self.storage.places(array.storage, base)

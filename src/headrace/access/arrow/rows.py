@@ -215,6 +215,10 @@ class RowTaker:
 
     def columns(self, rows: Int64Array, *, as_cells: Container[int] = ()) -> list[Taken]:
         """Return the same in columns; some of them as cells, where they can be had so."""
+        if len(rows) == 1:
+            cells = self._cells_of(int(rows[0]), as_cells)
+            if cells is not None:
+                return cells
         try:
             with self._shards.lock:
                 directory = self._covering(rows)
@@ -241,6 +245,31 @@ class RowTaker:
             return self.columns(rows, as_cells=as_cells)
         for slot in used:
             directory.shards[slot].check()
+        return found
+
+    def _cells_of(self, row: int, as_cells: Container[int]) -> list[Taken] | None:
+        """Return one row as cells, without the arrays that pay for many rows.
+
+        None if not all columns of it are cells, or not all batches have been looked at.
+        """
+        directory = self._directory
+        if directory is None or not directory.complete or not directory.whole or self._left:
+            return None
+        batch = int(directory.starts.searchsorted(row, "right")) - 1
+        slot, within = int(directory.slot[batch]), row - int(directory.starts[batch])
+        shard, data = directory.shards[slot], directory.maps[slot].data
+        shard.check()
+        places = directory.places[:, batch].tolist()
+        found: list[Taken] = []
+        for column, gather in enumerate(self._gathers):
+            if gather is None or column not in as_cells:
+                return None
+            first = self._first[column]
+            cell = gather.cell(data, places[first : first + gather.count], within)
+            if not cell:
+                return None
+            found.append(np.frombuffer(bytearray(cell), f"V{len(cell)}"))
+        shard.check()
         return found
 
     # --- where rows are
