@@ -69,7 +69,10 @@ class Maps:
             return np.frombuffer(rows, f"V{width}").reshape(places.shape)
         records = np.empty(places.shape, f"V{width}")
         for data, chosen in zip(self._maps, self._rows_of, strict=True):
-            records[..., chosen] = _copied(data, places[..., chosen], width)
+            if places.ndim == 1:  # which numpy copies faster than one of several axes
+                records[chosen] = _copied(data, places[chosen], width)
+            else:
+                records[:, chosen] = _copied(data, places[:, chosen], width)
         return records
 
     def joined(

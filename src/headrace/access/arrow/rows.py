@@ -342,7 +342,10 @@ class RowTaker:
             own = places[first : first + gather.count]
             found[column] = gather.rows(maps, own, within, as_cells=column in as_cells)
         for width, columns, values in self._even():
-            records = maps.records(places[values] + width * within, width)
+            if len(values) == 1:
+                records = [maps.records(places[values[0]] + width * within, width)]
+            else:
+                records = list(maps.records(places[values] + width * within, width))
             for column, cells in zip(columns, records, strict=True):
                 gather = self._gathers[column]
                 assert gather is not None
