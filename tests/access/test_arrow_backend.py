@@ -209,7 +209,7 @@ with open("/proc/self/maps") as maps:
 """
     done = run_warm("-c", code)
     assert done.returncode == 0, done.stderr
-    assert 1024 <= int(done.stdout) <= 2048  # for rows that are picked and for those in order
+    assert 100 <= int(done.stdout) <= 1024
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how memory is mapped")
@@ -286,9 +286,10 @@ def test_spans_of_any_length(tmp_path: Path) -> None:
 
 
 def test_what_is_taken_may_be_written_to(shards: list[Path]) -> None:
-    taken = ArrowBackend(shards).take([3, 50])["id"].chunk(0)
-    assert taken.buffers()[1].is_mutable
-    assert not ArrowBackend(shards).slice(3, 2)["id"].chunk(0).buffers()[1].is_mutable
+    """It is a copy, and no view of a map."""
+    backend = ArrowBackend(shards)
+    for found in (backend.take([3, 50]), backend.slice(3, 2), backend.slice(0, 120)):
+        assert all(chunk.buffers()[1].is_mutable for chunk in found["id"].chunks)
 
 
 def test_many_threads_take_from_one_backend(shards: list[Path]) -> None:

@@ -190,12 +190,13 @@ def test_shards_that_are_opened_one_after_the_other(tmp_path: Path) -> None:
         check(backend, rows, picks)
 
 
-def test_offsets_that_are_even_but_for_one() -> None:
+def test_offsets_that_are_even_but_for_one(tmp_path: Path) -> None:
     offsets = np.arange(0, 81, 8, dtype=np.int32)
     offsets[5] = 1_000
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"12345678" * 10)]
     blobs = pa.Array.from_buffers(pa.binary(), 10, buffers)
-    backend = ArrowBackend(table=pa.table({"blob": blobs}))
+    write(tmp_path / "a.arrow", [pa.record_batch({"blob": blobs})], None)
+    backend = ArrowBackend(tmp_path)
     with pytest.raises(ReadError, match=r"row 5: .*damaged"):
         RowDataset(backend).batch([3, 5, 8])
     with pytest.warns(SkippedDataWarning, match="row 5 "):

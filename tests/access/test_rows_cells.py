@@ -63,20 +63,24 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other) and list(map(type, one)) == list(map(type, other))
 
 
-def cells_of(table: pa.Table, converter: Converter) -> list[Any]:
-    backend = ArrowBackend(table=table)
+def cells_of(folder: Path, table: pa.Table, converter: Converter) -> list[Any]:
+    with ipc.new_file(folder / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    backend = ArrowBackend(folder)
     return backend.take_columns(PICKS, backend.schema, as_cells=converter.cell_columns)
 
 
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
 @pytest.mark.parametrize("name", OF_CELLS)
-def test_a_column_is_what_a_converter_makes_of_it(name: str, output_format: str) -> None:
+def test_a_column_is_what_a_converter_makes_of_it(
+    tmp_path: Path, name: str, output_format: str
+) -> None:
     table = pa.table({"c": OF_CELLS[name], "n": OF_CELLS["int64"]})
     converter = Converter(table.schema, output_format)
     straight = CellBatches.of(converter, None)
     assert straight is not None
     straight = pickle.loads(pickle.dumps(straight))
-    batch = straight.batch(cells_of(table, converter))
+    batch = straight.batch(cells_of(tmp_path, table, converter))
     (expected,) = converter.convert(table.take(PICKS)).batches(len(PICKS))
     assert batch is not None
     assert list(batch) == list(expected)

@@ -1,8 +1,7 @@
-"""Arrow IPC files of numbers: batches are read end to end, each column in one piece."""
+"""Arrow IPC files of numbers and vectors: any rows of any columns, in tables of a given size."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import StructuredDataset
-from headrace.convert import Converter
 from headrace.errors import ReadError
-from headrace.formats import ipc_layout
-from headrace.formats.ipc_footer import file_batches
-from headrace.formats.ipc_rows import FixedColumns
 from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
 
 
@@ -42,7 +37,6 @@ def test_any_rows_of_any_columns(
     found = tables(file, schema, RowRange(start, length), most)
     row_bytes = sum(_width(field.type) for field in schema)
     assert all(0 < one.num_rows <= max(2 * most // row_bytes, 1) for one in found)
-    assert all(column.num_chunks == 1 for one in found for column in one.columns)
     expected = whole.select([name for name in names if name in wanted]).slice(start, length)
     joined = pa.concat_tables(found) if found else expected.slice(0, 0)
     joined.validate(full=True)
@@ -80,7 +74,6 @@ def test_columns_of_other_types_beside_fixed_ones(tmp_path: Path) -> None:
 
 
 def test_many_columns_in_many_batches(tmp_path: Path) -> None:
-    """More pieces than one call of the system takes."""
     whole = pa.table({f"c{i}": np.arange(40) + i for i in range(600)})
     write(tmp_path / "a.arrow", whole, [4] * 10)
     (found,) = tables(look(tmp_path / "a.arrow"), whole.schema)
@@ -88,53 +81,6 @@ def test_many_columns_in_many_batches(tmp_path: Path) -> None:
     few = pa.schema([whole.schema.field(i) for i in (0, 300, 301, 599)])
     (found,) = tables(look(tmp_path / "a.arrow"), few, RowRange(3, 30))
     assert found.equals(whole.select(few.names).slice(3, 30))
-
-
-def test_tensors_are_what_was_read_and_may_be_written(tmp_path: Path) -> None:
-    whole = rows_of(100, ["long", "float"])
-    write(tmp_path / "a.arrow", whole, [50, 50])
-    file = look(tmp_path / "a.arrow")
-    (found,) = tables(file, whole.schema)
-    addresses = [column.chunk(0).buffers()[1].address for column in found.columns]
-    first, second = Converter(whole.schema).convert(found).batches(64)
-    assert [first[name].data_ptr() for name in ("long", "float")] == addresses
-    assert all(address % 64 == 0 for address in addresses)
-    first["long"].zero_()
-    assert second["long"].tolist() == list(range(64, 100))
-    assert first["float"].tolist() == list(range(64))
-    assert tables(file, whole.schema)[0].equals(whole)
-
-
-def test_a_read_that_brings_less_than_all_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = rows_of(1_000, ["long", "byte", "vector"])
-    write(tmp_path / "a.arrow", whole, [300, 700])
-    file, real = look(tmp_path / "a.arrow"), os.preadv
-    asked: list[int] = []
-
-    def some(descriptor: int, views: list[memoryview], offset: int) -> int:
-        asked.append(sum(map(len, views)))
-        return real(descriptor, [views[0][:501]], offset)
-
-    monkeypatch.setattr(os, "preadv", some)
-    (found,) = tables(file, whole.schema)
-    assert found.equals(whole)
-    assert len(asked) > 20
-
-
-def test_a_file_that_is_cut_short_meanwhile(tmp_path: Path) -> None:
-    whole = rows_of(1_000, ["long"])
-    path = tmp_path / "a.arrow"
-    write(path, whole, [1_000])
-    with pa.OSFile(str(path)) as source:
-        fixed, (batch,) = FixedColumns.of(whole.schema), file_batches(source)
-        assert fixed is not None
-        places = fixed.places(batch)
-        assert places is not None
-        os.truncate(path, 4_000)
-        with pytest.raises(ValueError, match=f"it ends before byte {places[0] + 8_000}"):
-            list(fixed.tables(source.fileno(), [(0, 0, 1_000)], {0: places}, [0], 1_000))
 
 
 def test_a_file_with_other_rows_than_planned(tmp_path: Path) -> None:
@@ -162,16 +108,6 @@ def test_no_columns(tmp_path: Path) -> None:
     write(path, pa.table({"a": range(3)}).select([]), [])
     assert look(path).record_count == 0
     assert tables(look(path), pa.schema([])) == []
-
-
-def test_a_pyarrow_that_does_not_tell_the_descriptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ipc_layout, "_descriptor", lambda source: None)
-    whole = rows_of(50, ["long"])
-    write(tmp_path / "a.arrow", whole, [20, 30])
-    found = tables(look(tmp_path / "a.arrow"), whole.schema, RowRange(10, 30))
-    assert pa.concat_tables(found).equals(whole.slice(10, 30))
 
 
 @pytest.mark.parametrize(

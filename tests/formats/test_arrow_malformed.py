@@ -14,36 +14,60 @@ from pyarrow import ipc
 
 from headrace import StructuredDataset
 from headrace.errors import ReadError, SchemaError
-from headrace.formats import ipc_footer
 from headrace.model import RowRange
+
+# --- flatbuffers: a table is found by an offset, a field of it by the vtable of the table
+
+
+def target(data: bytes, position: int) -> int:
+    return position + int(struct.unpack_from("<I", data, position)[0])
+
+
+def field(data: bytes, table: int, number: int) -> int:
+    """Return where a field of a table is."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    return table + int(struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0])
+
+
+def items(data: bytes, position: int, item_bytes: int) -> range:
+    """Return where the items of a vector of structs are."""
+    vector = target(data, position)
+    count = struct.unpack_from("<I", data, vector)[0]
+    return range(vector + 4, vector + 4 + count * item_bytes, item_bytes)
+
+
+def footer_of(path: Path) -> tuple[bytearray, int]:
+    """Return the footer of a file, and where it begins."""
+    raw = path.read_bytes()
+    start = len(raw) - 10 - struct.unpack("<i", raw[-10:-6])[0]
+    return bytearray(raw[start:-10]), start
+
+
+def block_of(path: Path, batch: int) -> tuple[int, int, int]:
+    """Return what the footer says of a batch: offset, length of the header, length of the body."""
+    footer, _ = footer_of(path)
+    place = items(footer, field(footer, target(footer, 0), 3), 24)[batch]
+    found: tuple[int, int, int] = struct.unpack_from("<qi4xq", footer, place)
+    return found
 
 
 def change(path: Path, batch: int, edit: Callable[[bytearray, int], None]) -> None:
     """Edit the message of a batch: its bytes, and where in them the table of the batch is."""
     raw = bytearray(path.read_bytes())
-    with pa.OSFile(str(path)) as source:
-        offset, length, _ = ipc_footer.file_blocks(source).batches[batch]
+    offset, length, _ = block_of(path, batch)
     message = raw[offset + 8 : offset + length]
-    header = ipc_footer._field(message, ipc_footer._root(message), 2)
-    assert header is not None
-    edit(message, ipc_footer._target(message, header))
+    edit(message, target(message, field(message, target(message, 0), 2)))
     raw[offset + 8 : offset + length] = message
     path.write_bytes(raw)
 
 
-def field(message: bytes, table: int, number: int) -> int:
-    place = ipc_footer._field(message, table, number)
-    assert place is not None
-    return place
-
-
 def shift_values(message: bytearray, table: int) -> None:
-    values = ipc_footer._vector(message, field(message, table, 2), 16)[1]
+    values = items(message, field(message, table, 2), 16)[1]
     struct.pack_into("<qq", message, values, 1, 160)
 
 
 def shorten_values(message: bytearray, table: int) -> None:
-    values = ipc_footer._vector(message, field(message, table, 2), 16)[1]
+    values = items(message, field(message, table, 2), 16)[1]
     struct.pack_into("<q", message, values + 8, 8)
 
 
@@ -74,7 +98,7 @@ def test_a_batch_with_other_rows_than_its_columns_is_refused_at_once(
     change(path, 1, lambda message, table: put(message, field(message, table, 0), rows))
     with pytest.raises((pa.ArrowException, OSError, MemoryError)):
         ipc.open_file(str(path)).read_all().validate(full=True)
-    with pytest.raises(ReadError, match=rf"a\.arrow: .* {rows} rows, and its first column 20"):
+    with pytest.raises(ReadError, match=r"a\.arrow: Array length did not match"):
         look(path)
 
 
@@ -90,8 +114,7 @@ def test_a_footer_that_does_not_agree_with_a_batch(
     path = tmp_path / "a.arrow"
     whole = rows_of(60, ["long", "float"])
     write(path, whole, [20, 20, 20])
-    with pa.OSFile(str(path)) as source:
-        block = ipc_footer.file_blocks(source).batches[1]
+    block = block_of(path, 1)
     data = path.read_bytes()
     told = struct.pack("<qi4xq", *block)
     assert data.count(told) == 1
@@ -135,13 +158,9 @@ def test_padding_before_the_schema(tmp_path: Path) -> None:
     """As other writers have it, who align more than messages."""
     path, whole = tmp_path / "a.arrow", rows_of(50, ["long", "float"])
     write(path, whole, [20, 30])
-    raw = path.read_bytes()
-    end = len(raw) - 10
-    start = end - struct.unpack("<i", raw[end : end + 4])[0]
-    footer = bytearray(raw[start:end])
-    place = field(footer, ipc_footer._root(footer), 3)
-    for block in ipc_footer._vector(footer, place, 24):
+    raw, (footer, start) = path.read_bytes(), footer_of(path)
+    for block in items(footer, field(footer, target(footer, 0), 3), 24):
         struct.pack_into("<q", footer, block, struct.unpack_from("<q", footer, block)[0] + 56)
-    path.write_bytes(raw[:8] + bytes(56) + raw[8:start] + footer + raw[end:])
+    path.write_bytes(raw[:8] + bytes(56) + raw[8:start] + footer + raw[-10:])
     assert ipc.open_file(str(path)).read_all().equals(whole)
     assert pa.concat_tables(tables(look(path), whole.schema)).equals(whole)

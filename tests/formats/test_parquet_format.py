@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyarrow import parquet
 
+from headrace import StructuredDataset
 from headrace.errors import OptionError, ReadError
 from headrace.formats.parquet import ParquetFormat
 from headrace.model import DataFileInfo, FileSplit
@@ -86,3 +88,30 @@ def memory_store() -> Iterator[Store]:
     files.pipe("/limits/a.parquet", body.getvalue())
     yield store_for("memory://limits")
     files.rm("/limits", recursive=True)
+
+
+def test_checksums_of_pages_are_verified_if_asked_for(tmp_path: Path) -> None:
+    """In order and by index; pages that are whole are still read."""
+    path, numbers = tmp_path / "a.parquet", np.arange(20_000, dtype=np.float64)
+    plain = {"compression": "none", "use_dictionary": False}
+    parquet.write_table(
+        pa.table({"x": numbers}), path, row_group_size=5_000, write_page_checksum=True, **plain
+    )
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(numbers[7_001].tobytes()) + 3] ^= 1
+    path.write_bytes(raw)
+    loader, dataset = StructuredDataset.create_dataloader(
+        path,
+        "parquet",
+        num_workers=0,
+        batch_size=5_000,
+        split_rows=5_000,
+        format_options={"page_checksum_verification": True},
+    )
+    batches = iter(loader)
+    assert next(batches)["x"].tolist() == numbers[:5_000].tolist()
+    with pytest.raises(ReadError, match="CRC checksum verification failed"):
+        list(batches)
+    assert dataset.rows.batch([19_000, 3])["x"].tolist() == [19_000, 3]
+    with pytest.raises(ReadError, match="CRC checksum verification failed"):
+        dataset.rows.batch([7_001])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
@@ -12,15 +13,22 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from headrace.access.arrow.opening import MOST_OPEN, OpenShards, ShardOpener
-from headrace.access.arrow.rows import OpenRows, Taken
-from headrace.access.arrow.shards import Shard, ShardIndex, check_index, cut, read_index
-from headrace.access.backend import Backend
+from headrace.access.arrow.rows import OpenShards, Taken
+from headrace.access.arrow.shards import (
+    Shard,
+    ShardIndex,
+    StoredShard,
+    TableShard,
+    check_schema,
+    index_of,
+    open_shard,
+)
+from headrace.access.backend import Backend, checked_indices
 from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.formats.arrow_ipc import ArrowFormat
-from headrace.formats.blocks import rows_only
 from headrace.formats.failures import may_be_skipped
+from headrace.formats.plain_types import plain_schema, plain_table
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.options import checked_keywords
 from headrace.storage import (
@@ -45,10 +53,11 @@ _TABLE_NAME = "table"
 class ArrowBackend(Backend):
     """Rows of Arrow IPC files and streams, or of a table in memory.
 
-    Files of this machine are mapped when rows of them are wanted, and rows are copied out of the
-    maps with one pass a column, whatever the number of record batches and shards they are in.
-    Compressed batches are decompressed one by one, and those used last are kept, as are batches of
-    files elsewhere.
+    Local files are mapped when rows of them are wanted, and rows are copied out of the maps with
+    one pass a column, whatever the number of record batches and shards they are in. Compressed
+    batches and those of remote files are read one by one, and those used last are kept. What is
+    handed out is always a copy. A file that is rewritten while the backend is open is a
+    `FileChangedError`.
     """
 
     def __init__(
@@ -66,8 +75,9 @@ class ArrowBackend(Backend):
 
         With ``shard_row_counts`` and ``schema`` no file is opened before rows of it are read, and
         what they say is checked then. A ``table`` has no other place than memory: it is pickled
-        with the backend. ``access`` says more of stores than ``storage_options`` do. With
-        ``on_error="skip"`` files that cannot be looked into are left out, and named in ``broken``.
+        with the backend, and cast to ``schema`` if one is given. ``access`` says more of stores
+        than ``storage_options`` do. With ``on_error="skip"`` files that cannot be looked into are
+        left out, and named in ``broken``.
         """
         if (shard_paths is None) == (table is None):
             raise OptionError("give either shard_paths or table")
@@ -76,11 +86,13 @@ class ArrowBackend(Backend):
         self._store: Store = LocalStore()
         self._files: list[DataFileInfo] = []
         self._indices: dict[int, ShardIndex] = {}
-        self._process: OpenRows | None = None
+        self._process: OpenShards | None = None
         self.broken: list[str] = []
         if table is not None:
-            if not all(one is None for one in (shard_row_counts, schema, storage_options, access)):
-                raise OptionError("beside table nothing else is given: it says all of itself")
+            if not all(one is None for one in (shard_row_counts, storage_options, access)):
+                raise OptionError("beside table only schema can be given")
+            _check_names(table.schema)
+            self._table = table = _brought_to(plain_table(table), schema)
             self._schema = table.schema
             self._rows = np.array([table.num_rows])
         else:
@@ -91,11 +103,7 @@ class ArrowBackend(Backend):
             self._files = _with_counts(found, shard_row_counts)
             self._describe(schema, skips=on_error == "skip")
         self.fork_safe = self._store.fork_safe
-        if len(set(self._schema.names)) < len(self._schema):
-            raise SchemaError(
-                f"several columns have the same name: {', '.join(self._schema.names)}; rows by "
-                "index need names that tell columns apart"
-            )
+        _check_names(self._schema)
 
     @classmethod
     def of_decoded(cls, table: pa.Table, kinds: Kinds) -> ArrowBackend:
@@ -139,13 +147,13 @@ class ArrowBackend(Backend):
 
     @property
     def table(self) -> pa.Table:
-        """All rows: of files of this machine as a view, page by page read when it is used."""
+        """All rows, read into memory."""
         return self._table if self._table is not None else super().table
 
     def _describe(self, schema: pa.Schema | None, *, skips: bool) -> None:
         """Look into the files for what was not said of them."""
         if any(file.record_count is None for file in self._files):
-            look = partial(_index_or_error if skips else read_index, self._store)
+            look = partial(_index_or_error if skips else index_of, self._store)
             threads = 1 if self._store.local else _COUNTING_THREADS
             read = list(side_by_side(look, self._files, threads=threads))
             self.broken = [str(one) for one in read if isinstance(one, ReadError)]
@@ -159,10 +167,10 @@ class ArrowBackend(Backend):
             self._files = [file for file, _ in whole]
             self._indices = dict(enumerate(index for _, index in whole))
         elif schema is None:
-            self._indices = {0: read_index(self._store, self._files[0])}
-        self._schema = self._indices[0].schema if schema is None else schema
+            self._indices = {0: index_of(self._store, self._files[0])}
+        self._schema = plain_schema(self._indices[0].schema if schema is None else schema)
         for number, index in self._indices.items():
-            check_index(index, self._files[number], self._schema)
+            check_schema(index.schema, self._schema, self._files[number].path)
         self._files = [
             replace(file, record_count=self._indices[n].num_rows) if n in self._indices else file
             for n, file in enumerate(self._files)
@@ -183,28 +191,31 @@ class ArrowBackend(Backend):
         """
         return self._opened().taker(schema).columns(rows, as_cells=as_cells)
 
+    def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return one row as Python values."""
+        row = operator.index(idx)
+        if not 0 <= row < self.num_rows:
+            (row,) = checked_indices([idx], self.num_rows).tolist()
+        found = self._opened().row(row)
+        if found is None:
+            return super().get_row(row, columns=columns)
+        batch, within, shard = found
+        if columns is not None:
+            batch = batch.select(self.projected(columns).names)
+        names = batch.schema.names
+        values = {name: batch.column(n)[within].as_py() for n, name in enumerate(names)}
+        shard.check()
+        return values
+
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        if not len(schema):
-            return rows_only(length)
-        batches: list[pa.RecordBatch] = []
-        for number, rows in self._shards_of(start, length):
-            shard = self._shard(number)
-            if not shard.stays:  # what was decoded is kept, for the next rows of it
-                return self._take(np.arange(start, start + length), schema)
-            batches += cut(shard, rows, schema)
-        return pa.Table.from_batches(batches, schema)
+        return self._take(np.arange(start, start + length), schema)
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        held = self._shard(shard)
-        for start, length in self._blocks(shard):
-            rows = RowRange(start - int(self.shard_starts[shard]), length)
-            if len(schema):
-                yield from cut(held, rows, schema)
-            else:
-                yield from rows_only(length).to_batches()
+        for table in self._tables(shard, RowRange(0, int(self._rows[shard])), schema, 1):
+            yield from table.to_batches()
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
-        """Record batches."""
+        """Return the record batches."""
         starts = self._shard(shard).starts
         first = int(self.shard_starts[shard])
         rows = np.diff(starts).tolist()
@@ -213,52 +224,55 @@ class ArrowBackend(Backend):
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        """Views of what is mapped, and copies of what is in memory, which a user might write to.
-
-        All else is read like any file of the format.
-        """
+        """Yield rows that follow each other, read like any file of the format."""
         if self._table is not None:
-            for view in super().stream(start, length, schema, block_bytes):
-                yield self._take(np.arange(start, start + view.num_rows), schema)
-                start += view.num_rows
+            yield from super().stream(start, length, schema, block_bytes)
             return
-        for number, rows in self._shards_of(start, length):
-            shard = self._shard(number)
-            if shard.stays or not len(schema):
-                first = int(self.shard_starts[number]) + rows.offset
-                yield from super().stream(first, rows.length, schema, block_bytes)
-                continue
-            counts = np.diff(shard.starts)
-            groups = RowGroups.of(counts, np.zeros_like(counts))
-            chunk = FileSplit(replace(self._files[number], row_groups=groups), rows)
-            for table in ArrowFormat().read(self._store, chunk, schema, block_bytes):
-                yield pa.Table.from_arrays(table.select(schema.names).columns, schema=schema)
-
-    def _shards_of(self, start: int, length: int) -> Iterator[tuple[int, RowRange]]:
-        """The shards that hold some rows, and which of their rows these are."""
-        ends = np.array([start, start + length - 1])
-        first, last = self._opened().shards.find(ends).tolist()
-        for number in range(first, last + 1):
+        ends = self._opened().find(np.array([start, start + length - 1]))
+        for number in range(int(ends[0]), int(ends[1]) + 1):
             offset, held = int(self.shard_starts[number]), int(self._rows[number])
             begin, end = max(start - offset, 0), min(start + length - offset, held)
             if begin < end:
-                yield number, RowRange(begin, end - begin)
+                yield from self._tables(number, RowRange(begin, end - begin), schema, block_bytes)
+
+    def _tables(
+        self, number: int, rows: RowRange, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Yield rows of a shard in order."""
+        if self._table is not None:
+            yield self._table.slice(rows.offset, rows.length).select(schema.names)
+            return
+        counts = np.diff(self._shard(number).starts)
+        groups = RowGroups.of(counts, np.zeros_like(counts))
+        chunk = FileSplit(replace(self._files[number], row_groups=groups), rows)
+        for table in ArrowFormat().read(self._store, chunk, schema, block_bytes):
+            if len(schema):
+                table = pa.Table.from_arrays(table.select(schema.names).columns, schema=schema)
+            yield table
 
     # --- what is open
 
     def _shard(self, number: int) -> Shard:
-        shards = self._opened().shards
+        shards = self._opened()
         with shards.lock:
-            return shards.one(number)
+            return shards.shard(number)
 
-    def _opened(self) -> OpenRows:
-        """What this process has open; what a parent had is left to the parent."""
+    def _opened(self) -> OpenShards:
+        """Return what this process has open; what a parent had is left to the parent."""
         if self._process is None or self._process.pid != os.getpid():
-            opener = ShardOpener(self._store, self._files, self._schema, self._indices, self._table)
             identities = [(self._store.identity, f.path, f.file_size, f.etag) for f in self._files]
-            shards = OpenShards(opener, self.shard_starts, self.shard_names, identities, MOST_OPEN)
-            self._process = OpenRows(os.getpid(), shards)
+            self._process = OpenShards(self._open, self.shard_starts, self.shard_names, identities)
         return self._process
+
+    def _open(self, number: int, may_map: bool) -> Shard:
+        if self._table is not None:
+            return TableShard.of(self._table)
+        file, index = self._files[number], self._indices.get(number)
+        if index is None:
+            index = self._indices[number] = index_of(self._store, file, self._schema)
+        if may_map:
+            return open_shard(self._store, file, index)
+        return StoredShard(self._store, file, index)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_process": None, "_indices": {}, "_table": _packed(self._table)}
@@ -279,9 +293,33 @@ def _packed(table: pa.Table | None) -> pa.Buffer | None:
     return sink.getvalue()
 
 
+def _brought_to(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
+    """Return the columns of a schema, in its order and types."""
+    if schema is None:
+        return table
+    schema = plain_schema(schema)
+    missing = [name for name in schema.names if name not in table.schema.names]
+    if missing:
+        raise SchemaError(
+            f"schema names a column {missing[0]!r}; the table has {', '.join(table.schema.names)}"
+        )
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(f"the table cannot be brought to schema: {error}") from error
+
+
+def _check_names(schema: pa.Schema) -> None:
+    if len(set(schema.names)) < len(schema):
+        raise SchemaError(
+            f"several columns have the same name: {', '.join(schema.names)}; rows by "
+            "index need names that tell columns apart"
+        )
+
+
 def _index_or_error(store: Store, file: DataFileInfo) -> ShardIndex | ReadError:
     try:
-        return read_index(store, file)
+        return index_of(store, file)
     except ReadError as error:
         if not may_be_skipped(error):
             raise

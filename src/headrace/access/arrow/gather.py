@@ -1,65 +1,156 @@
-"""Rows gathered from wherever their buffers are in memory, with one copy a column.
+"""Rows gathered from mapped files by numpy, with one copy a column.
 
-What of an array has to be known to find its rows is a few numbers, its *places*: addresses of its
-buffers, with the offset of the array already added. Rows of many arrays are found by arithmetic on
-the places of the array that each of them is in.
+To find the rows of an array, a few numbers of it have to be known: the places of its buffers in the
+map, with the offset of the array already added. They come from pyarrow. The rows of many arrays are
+found by arithmetic on the places of the array that each of them is in, and copied through numpy
+views of the maps, which check that no copy leaves its map.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.access.arrow.gather_memory import address_of, bits_at, joined, records
 from headrace.model import Int64Array
 
-__all__ = ["DamagedRowError", "Gather", "gather_for"]
+__all__ = ["DamagedRowError", "Gather", "Maps", "Taken", "gather_for"]
 
-_NO_BITMAP = 0
+Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
+"""a column; an array is of cells: the bytes of each row, where none is null, equally many or, if
+they are values of a column of bytes, as objects"""
+
+_NO_BITMAP = -1
 _FIXED = (pt.is_primitive, pt.is_decimal, pt.is_fixed_size_binary)
+_MOST_GATHERS = 24
+"""maps up to which a gather for each of them is faster than a slice for each row"""
+_LONG_BYTES = 512
+"""width from which on it pays to look at both ends of all rows before they are copied"""
 
 
 class DamagedRowError(Exception):
-    """What a row points at is not there; the only argument is its number among those gathered."""
+    """A row is damaged; the only argument is its number among those gathered."""
+
+
+class Maps:
+    """The maps that some rows lie in.
+
+    Args:
+        maps: The bytes of each map.
+        of_row: The map of each row, by its number among ``maps``; None if there is one map.
+    """
+
+    def __init__(self, maps: Sequence[npt.NDArray[np.uint8]], of_row: Int64Array | None) -> None:
+        self._maps, self._of_row = maps, of_row
+
+    @cached_property
+    def _rows_of(self) -> list[Int64Array]:
+        """The rows of each map."""
+        assert self._of_row is not None
+        order = np.argsort(self._of_row, kind="stable")
+        ends = np.cumsum(np.bincount(self._of_row, minlength=len(self._maps))).tolist()
+        return [order[start:stop] for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def records(self, places: Int64Array, width: int) -> npt.NDArray[Any]:
+        """Copy ``width`` bytes from the places of each row, of which the last axis is of rows."""
+        if self._of_row is None:
+            return _copied(self._maps[0], places, width)
+        if len(self._maps) > _MOST_GATHERS:
+            flat, times = places.ravel(), places.size // len(self._of_row)
+            rows = self.joined(flat, flat + width, np.tile(self._of_row, times))
+            return np.frombuffer(rows, f"V{width}").reshape(places.shape)
+        records = np.empty(places.shape, f"V{width}")
+        for data, chosen in zip(self._maps, self._rows_of, strict=True):
+            if places.ndim == 1:  # which numpy copies faster than one of several axes
+                records[chosen] = _copied(data, places[chosen], width)
+            else:
+                records[:, chosen] = _copied(data, places[:, chosen], width)
+        return records
+
+    def joined(
+        self, starts: Int64Array, stops: Int64Array, of_row: Int64Array | None = None
+    ) -> bytearray:
+        """Copy the bytes from a start to a stop of each row, one row behind the other."""
+        of_row = self._of_row if of_row is None else of_row
+        first, last = starts.tolist(), stops.tolist()
+        if of_row is None:
+            view = self._maps[0].data
+            parts = [view[start:stop] for start, stop in zip(first, last, strict=True)]
+        else:
+            views = [each.data for each in self._maps]
+            held = [views[number] for number in of_row.tolist()]
+            parts = [v[start:stop] for v, start, stop in zip(held, first, last, strict=True)]
+        joined = bytearray().join(parts)
+        if len(joined) != sum(last) - sum(first):
+            raise IndexError("rows go beyond the end of their file")
+        return joined
+
+    def bits(self, places: Int64Array) -> npt.NDArray[np.uint8]:
+        """Return single bits, whose places are counted in bits."""
+        holding = self.records(places >> 3, 1).view(np.uint8)
+        return (holding >> (places & 7).astype(np.uint8)) & np.uint8(1)
+
+
+def _copied(data: npt.NDArray[np.uint8], places: Int64Array, width: int) -> npt.NDArray[Any]:
+    if width >= _LONG_BYTES and data.size:
+        # The processor finds the pages of all ends side by side, those of copies one by one.
+        data.take(places)
+        data.take(places + (width - 1))
+    copied: npt.NDArray[Any] = _windows(data, width)[places]
+    return copied
+
+
+def _windows(data: npt.NDArray[np.uint8], width: int) -> npt.NDArray[Any]:
+    """Return the records that begin at each byte. numpy refuses any that would leave ``data``."""
+    return np.ndarray((max(data.size - width + 1, 0),), f"V{width}", data, strides=(1,))
 
 
 class Gather(ABC):
     """How the rows of one type are gathered."""
 
     count: int
-    """of the places of an array"""
+    """of the places of an array, of which the first is that of its bitmap, or negative"""
+    width: int = 0
+    """bytes of each row, at the second place, if all have as many and none is null"""
 
     @abstractmethod
-    def places(self, array: pa.Array) -> list[int] | None:
-        """Where the rows of an array are; None where they cannot be had by copying them."""
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
+        """Return where the rows of an array are in a map whose first byte has address ``base``.
 
-    def stride(self, array: pa.Array) -> tuple[int, int] | None:
-        """Where the first row is, and the bytes of each, if they lie one behind the other.
+        None where they cannot be had by copying bytes.
+        """
 
-        None if some are null or of another length, or if they do not consist of bytes alone.
+    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
+        """Return the array of rows of one width that were copied."""
+        raise TypeError("rows of this type have no width")
+
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        """Return the bytes of one row that consists of bytes alone.
+
+        None if it is null, empty or damaged, or of a type that consists of more.
         """
         return None
 
-    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
-        """Rows that were found by their stride, from the bytes of each; else as ``rows``."""
-        raise TypeError("rows of this type have no stride")
-
     @abstractmethod
-    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
-        """Rows, each of an array of its own: ``places`` has a column for each of them.
+    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
+        """Copy rows, each of an array of its own: ``places`` has a column for each of them.
 
-        OverflowError if they are too many bytes for one array.
+        Raises:
+            OverflowError: They are too many bytes for one array.
+            DamagedRowError: The offsets of a row leave its array, or its text is not UTF-8.
         """
 
 
 def gather_for(type_: pa.DataType) -> Gather | None:
-    """How rows of a type are gathered; None where that is left to Arrow."""
+    """Return how rows of a type are gathered; None where that is left to Arrow."""
     if isinstance(type_, pa.BaseExtensionType):
         inner = gather_for(type_.storage_type)
         return None if inner is None else _Extension(type_, inner)
@@ -75,15 +166,11 @@ def gather_for(type_: pa.DataType) -> Gather | None:
         width = _width(type_.value_type)
         offset = np.dtype(np.int32 if pt.is_list(type_) else np.int64)
         return None if width is None else _Spans(type_, offset, width)
-    if pt.is_struct(type_):
-        inside = [gather_for(field.type) for field in type_]
-        fields = tuple(each for each in inside if each is not None)
-        return _Struct(type_, fields) if len(fields) == len(inside) else None
     return None
 
 
 def _width(type_: pa.DataType) -> int | None:
-    """Bytes of a value, where all values have as many and these are all that there is to them."""
+    """Return the bytes of a value, if all have as many and these are all that there is to them."""
     if pt.is_fixed_size_list(type_):
         inner = _width(type_.value_type)
         return inner * type_.list_size if inner and type_.list_size else None
@@ -100,21 +187,23 @@ class _Fixed(Gather):
     width: int
     count = 2
 
-    def places(self, array: pa.Array) -> list[int] | None:
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
         values = _values(array)
-        return None if values is None else [_bitmap(array), values]
+        return None if values is None else [_bitmap(array, base), values - base]
 
-    def stride(self, array: pa.Array) -> tuple[int, int] | None:
-        values = None if array.null_count else _values(array)
-        return None if values is None else (values, self.width)
+    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
+        values = maps.records(places[1] + rows * self.width, self.width)
+        validity, nulls = _validity(maps, places[0], rows)
+        if as_cells and validity is None:
+            return values
+        return _filled(self.type_, len(rows), validity, nulls, pa.py_buffer(values))
 
     def array(self, cells: npt.NDArray[Any]) -> pa.Array:
         return _filled(self.type_, len(cells), None, 0, pa.py_buffer(cells))
 
-    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
-        values = records(places[1] + rows * self.width, self.width)
-        validity, nulls = _validity(places[0], rows)
-        return _filled(self.type_, len(rows), validity, nulls, pa.py_buffer(values))
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        start = places[1] + row * self.width
+        return data[start : start + self.width] if places[0] == _NO_BITMAP else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +213,12 @@ class _Bits(Gather):
     type_: pa.DataType
     count = 2
 
-    def places(self, array: pa.Array) -> list[int]:
-        return [_bitmap(array), _bits(array.buffers()[1], array.offset)]
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
+        return [_bitmap(array, base), 8 * (array.buffers()[1].address - base) + array.offset]
 
-    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
-        values = np.packbits(bits_at(places[1] + rows), bitorder="little")
-        validity, nulls = _validity(places[0], rows)
+    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
+        values = np.packbits(maps.bits(places[1] + rows), bitorder="little")
+        validity, nulls = _validity(maps, places[0], rows)
         buffers = [validity, pa.py_buffer(values)]
         return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls)
 
@@ -140,97 +229,70 @@ class _Spans(Gather):
 
     type_: pa.DataType
     offset: np.dtype[Any]
-    width: int
+    item_bytes: int
     """bytes that an offset counts as one"""
     count = 4
 
-    def places(self, array: pa.Array) -> list[int] | None:
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
         _, offsets, *data = array.buffers()
-        if pt.is_list(self.type_) or pt.is_large_list(self.type_):
+        start: int | None
+        if self._is_list:
             start, held = _values(array.values), len(array.values)
             if array.values.null_count:
                 return None
+        elif data[0] is None or not data[0].size:
+            start, held = base, 0
         else:
-            start, held = address_of(data[0]), 0 if data[0] is None else data[0].size
+            start, held = data[0].address, data[0].size
         if start is None:
             return None
-        first = address_of(offsets) + array.offset * self.offset.itemsize
-        return [_bitmap(array), first, start, held]
+        first = offsets.address - base + array.offset * self.offset.itemsize
+        return [_bitmap(array, base), first, start - base, held]
 
-    def stride(self, array: pa.Array) -> tuple[int, int] | None:
-        places = None if array.null_count else self.places(array)
-        if places is None:
-            return None
-        at = array.offset * self.offset.itemsize
-        edges = np.frombuffer(array.buffers()[1], self.offset, len(array) + 1, at)
-        first, second, last = edges[[0, 1, -1]].tolist()
-        length = second - first
-        # the ends alone tell most columns apart, of which no more is then read
-        if length <= 0 or last - first != length * len(array) or first < 0 or last > places[3]:
-            return None
-        is_even = bool((edges[1:] - edges[:-1] == length).all())
-        return (places[2] + first * self.width, length * self.width) if is_even else None
-
-    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
+    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
         size = self.offset.itemsize
-        bounds = records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
-        starts, stops = bounds[:, 0], bounds[:, 1]
+        bounds = maps.records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
+        starts, stops = bounds[:, 0].astype(np.int64), bounds[:, 1].astype(np.int64)
         lengths = stops - starts
         shortest, longest = int(lengths.min()), int(lengths.max())
-        if shortest < 0 or (starts | (places[3] - stops)).min() < 0:
+        if shortest < 0 or int((starts | (places[3] - stops)).min()) < 0:
             wrong = (lengths < 0) | (starts < 0) | (stops > places[3])
             raise DamagedRowError(int(wrong.argmax()))
-        last = np.iinfo(self.offset).max
-        if longest * len(rows) > last and int(lengths.sum(dtype=np.int64)) > last:
+        if int(lengths.sum()) > np.iinfo(self.offset).max:
             raise OverflowError
+        first = places[2] + starts * self.item_bytes
+        values: Any
+        if shortest == longest > 0:
+            values = maps.records(first, longest * self.item_bytes)
+        else:
+            values = maps.joined(first, first + lengths * self.item_bytes)
+        validity, nulls = _validity(maps, places[0], rows)
+        if as_cells and validity is None and shortest == longest > 0:
+            return values
         ends = np.zeros(len(rows) + 1, self.offset)
         lengths.cumsum(out=ends[1:], dtype=self.offset)
-        values = joined(places[2], starts, lengths, self.width, shortest == longest)
-        validity, nulls = _validity(places[0], rows)
-        return self._array(len(rows), validity, nulls, pa.py_buffer(ends), pa.py_buffer(values))
+        buffers, data = [validity, pa.py_buffer(ends)], pa.py_buffer(values)
+        if not self._is_list:
+            found = pa.Array.from_buffers(self.type_, len(rows), [*buffers, data], nulls)
+            if pt.is_string(self.type_) or pt.is_large_string(self.type_):
+                _check_text(found)
+            return found
+        inside = _filled(self.type_.value_type, data.size // self.item_bytes, None, 0, data)
+        return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls, children=[inside])
 
-    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
-        length, rows = cells.itemsize // self.width, len(cells)
-        if length * rows > np.iinfo(self.offset).max:
-            raise OverflowError
-        ends = np.arange(0, length * rows + 1, length, dtype=self.offset)
-        return self._array(rows, None, 0, pa.py_buffer(ends), pa.py_buffer(cells))
-
-    def _array(
-        self, rows: int, validity: pa.Buffer | None, nulls: int, ends: pa.Buffer, data: pa.Buffer
-    ) -> pa.Array:
-        if not (pt.is_list(self.type_) or pt.is_large_list(self.type_)):
-            return pa.Array.from_buffers(self.type_, rows, [validity, ends, data], nulls)
-        values = _filled(self.type_.value_type, data.size // self.width, None, 0, data)
-        buffers = [validity, ends]
-        return pa.Array.from_buffers(self.type_, rows, buffers, nulls, children=[values])
-
-
-@dataclass(frozen=True, slots=True)
-class _Struct(Gather):
-    type_: pa.DataType
-    fields: tuple[Gather, ...]
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        bitmap, offsets, values, held = places
+        size = self.offset.itemsize
+        at = offsets + row * size
+        start = int.from_bytes(data[at : at + size], sys.byteorder, signed=True)
+        stop = int.from_bytes(data[at + size : at + 2 * size], sys.byteorder, signed=True)
+        if bitmap != _NO_BITMAP or not 0 <= start < stop <= held:
+            return None
+        return data[values + start * self.item_bytes : values + stop * self.item_bytes]
 
     @property
-    def count(self) -> int:  # type: ignore[override]
-        return 1 + sum(field.count for field in self.fields)
-
-    def places(self, array: pa.Array) -> list[int] | None:
-        places = [_bitmap(array)]
-        for number, field in enumerate(self.fields):
-            inside = field.places(array.field(number))
-            if inside is None:
-                return None
-            places += inside
-        return places
-
-    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
-        children, first = [], 1
-        for field in self.fields:
-            children.append(field.rows(places[first : first + field.count], rows))
-            first += field.count
-        validity, nulls = _validity(places[0], rows)
-        return pa.Array.from_buffers(self.type_, len(rows), [validity], nulls, children=children)
+    def _is_list(self) -> bool:
+        return bool(pt.is_list(self.type_) or pt.is_large_list(self.type_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,49 +304,66 @@ class _Extension(Gather):
     def count(self) -> int:  # type: ignore[override]
         return self.storage.count
 
-    def places(self, array: pa.Array) -> list[int] | None:
-        return self.storage.places(array.storage)
-
-    def stride(self, array: pa.Array) -> tuple[int, int] | None:
-        return self.storage.stride(array.storage)
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.storage.width
 
     def array(self, cells: npt.NDArray[Any]) -> pa.Array:
         return pa.ExtensionArray.from_storage(self.type_, self.storage.array(cells))
 
-    def rows(self, places: Int64Array, rows: Int64Array) -> pa.Array:
-        return pa.ExtensionArray.from_storage(self.type_, self.storage.rows(places, rows))
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        return self.storage.cell(data, places, row)
+
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
+        return self.storage.places(array.storage, base)
+
+    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
+        found = self.storage.rows(maps, places, rows, as_cells=as_cells)
+        if isinstance(found, np.ndarray):
+            return found
+        return pa.ExtensionArray.from_storage(self.type_, found)
 
 
-# --- where things are
+def _check_text(array: pa.Array) -> None:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        raise DamagedRowError(
+            next(filter(partial(_is_damaged, array), range(len(array))))
+        ) from None
+
+
+def _is_damaged(array: pa.Array, row: int) -> bool:
+    try:
+        array.slice(row, 1).validate(full=True)
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 def _values(array: pa.Array) -> int | None:
-    """The address of the first value below fixed-size lists; None if some of these are null."""
+    """Return the address of the first value below fixed-size lists; None if some are null."""
     buffer, first, below = array.buffers()[-1], array.offset, array
     while pt.is_fixed_size_list(below.type):
         size, below = below.type.list_size, below.values
         if below.null_count:
             return None
         first = first * size + below.offset
-    return int(address_of(buffer) + first * below.type.byte_width)
+    return None if buffer is None else int(buffer.address + first * below.type.byte_width)
 
 
-def _bitmap(array: pa.Array) -> int:
-    return _bits(array.buffers()[0], array.offset) if array.null_count else _NO_BITMAP
+def _bitmap(array: pa.Array, base: int) -> int:
+    if not array.null_count:
+        return _NO_BITMAP
+    return int(8 * (array.buffers()[0].address - base) + array.offset)
 
 
-def _bits(buffer: pa.Buffer | None, offset: int) -> int:
-    """The address of a bit, counted in bits."""
-    return 8 * address_of(buffer) + offset
-
-
-def _validity(bitmaps: Int64Array, rows: Int64Array) -> tuple[pa.Buffer | None, int]:
-    """The bitmap of some rows, each of which has a place in another or in none; and its nulls."""
-    if not bitmaps.any():
+def _validity(maps: Maps, bitmaps: Int64Array, rows: Int64Array) -> tuple[pa.Buffer | None, int]:
+    """Return the bitmap and the number of nulls of some rows, each in a bitmap or in none."""
+    if int(bitmaps.max()) == _NO_BITMAP:
         return None, 0
     held = bitmaps != _NO_BITMAP
-    valid = np.ones(len(rows), np.uint8)
-    valid[held] = bits_at(bitmaps[held] + rows[held])
+    valid = np.where(held, maps.bits(np.where(held, bitmaps + rows, 0)), np.uint8(1))
     nulls = len(rows) - int(valid.sum())
     return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
 
@@ -292,7 +371,7 @@ def _validity(bitmaps: Int64Array, rows: Int64Array) -> tuple[pa.Buffer | None, 
 def _filled(
     type_: pa.DataType, length: int, validity: pa.Buffer | None, nulls: int, values: pa.Buffer
 ) -> pa.Array:
-    """An array of values of one width that lie in a buffer, in lists of one length or not."""
+    """Return an array of values of one width, in lists of one length or not."""
     if not pt.is_fixed_size_list(type_):
         return pa.Array.from_buffers(type_, length, [validity, values], nulls)
     inside = _filled(type_.value_type, length * type_.list_size, None, 0, values)

@@ -1,101 +1,121 @@
-"""Shards of Arrow IPC: what their headers tell, and their record batches by number."""
+"""Shards of Arrow IPC: what their headers say, and their record batches by number."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.types as pt
 from pyarrow import ipc
 
 from headrace.access.arrow.mapped import mapped
 from headrace.errors import OptionError, ReadError, SchemaError
-from headrace.formats.failures import naming
-from headrace.formats.ipc_buffers import announce_batches
-from headrace.formats.ipc_footer import (
-    FILE_MAGIC,
-    MALFORMED,
-    file_batches,
-    file_blocks,
-    stream_batches,
+from headrace.formats.arrow_ipc import (
+    BatchIndex,
+    RecordBatches,
+    check_batch,
+    has_dictionary,
+    read_index,
+    reading,
 )
-from headrace.model import DataFileInfo, Int64Array, RowRange
+from headrace.formats.file_version import FileVersion, checked_after
+from headrace.formats.plain_types import plain_schema
+from headrace.model import DataFileInfo, Int64Array
 from headrace.storage import Store
 
 __all__ = [
     "MappedShard",
+    "NotMappedError",
     "Shard",
     "ShardIndex",
     "StoredShard",
     "TableShard",
-    "check_index",
-    "cut",
-    "read_index",
+    "check_schema",
+    "index_of",
+    "open_shard",
 ]
 
-_SCHEMA_OFFSET_IN_FILE = 8
+_MOST_VIEWS = 20_000
+"""columns of batches of a shard of which pyarrow's objects are kept"""
+_JOINED_BYTES = 256 << 20
+"""size up to which a table of many chunks is joined into one, so that one take reads all rows"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardIndex:
-    """What the headers of a shard tell; plain, and the same in every process."""
+    """What the headers of a shard say.
 
+    Attributes:
+        stored: The columns as they are stored.
+        schema: The columns as they are read.
+        starts: First row of each record batch, and the number of all rows.
+        is_stream: True for the stream format.
+    """
+
+    stored: pa.Schema
     schema: pa.Schema
     starts: Int64Array
-    """the row with which each record batch begins, and that behind the last"""
-    compressed: bool
     is_stream: bool
 
     @property
     def num_rows(self) -> int:
-        """Of all record batches."""
+        """Number of rows of all record batches."""
         return int(self.starts[-1])
 
-
-def read_index(store: Store, file: DataFileInfo) -> ShardIndex:
-    """Read the headers of a shard, and none of its data."""
-    with naming(file.path, *MALFORMED), store.open(file) as source:
-        is_stream = source.read_at(len(FILE_MAGIC), 0) != FILE_MAGIC
-        if is_stream and not store.local:
-            raise OptionError(
-                f"{file.path} is an Arrow IPC stream, of which only the next record batch can be "
-                "found; StructuredDataset reads it in order, for rows by index download it or "
-                "write it as an IPC file"
-            )
-        batches = list(stream_batches(source)) if is_stream else file_batches(source)
-        source.seek(0 if is_stream else _SCHEMA_OFFSET_IN_FILE)
-        schema = ipc.read_schema(source)
-    rows = [batch.rows for batch in batches]
-    starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-    return ShardIndex(schema, starts, any(batch.compressed for batch in batches), is_stream)
+    def rows(self, number: int) -> int:
+        """Return the number of rows of a record batch."""
+        return int(self.starts[number + 1] - self.starts[number])
 
 
-def check_index(index: ShardIndex, file: DataFileInfo, schema: pa.Schema) -> None:
-    """Refuse a shard that is not what was said of it."""
-    found = index.schema
-    if found.names != schema.names or found.types != schema.types:
-        differing = next(
-            (
-                f"{one.name}: {one.type} and not {other.name}: {other.type}"
-                for one, other in zip(found, schema, strict=False)
-                if one.name != other.name or one.type != other.type
-            ),
-            f"{len(found)} columns and not {len(schema)}",
+def index_of(store: Store, file: DataFileInfo, schema: pa.Schema | None = None) -> ShardIndex:
+    """Read the headers of a shard, and compare them with what is known of it.
+
+    Raises:
+        SchemaError: It has other columns than ``schema``.
+        ReadError: It is damaged, or has another number of rows than ``file`` says.
+    """
+    with reading(file.path, file.file_size), store.open(file) as source:
+        found: BatchIndex = read_index(source)
+        _ = found.schema.names  # raises if one is not UTF-8
+    if found.is_stream and not store.local:
+        raise OptionError(
+            f"{file.path} is an Arrow IPC stream, of which only the next record batch can be "
+            "found; StructuredDataset reads it in order, for rows by index download it or "
+            "write it as an IPC file"
         )
-        raise SchemaError(
-            f"{file.path} has another schema than the first shard, or than schema=: {differing}; "
-            "shards of one backend have the same columns in the same order"
-        )
+    starts = np.concatenate([[0], np.cumsum(found.rows, dtype=np.int64)])
+    index = ShardIndex(found.schema, plain_schema(found.schema), starts, found.is_stream)
+    if schema is not None:
+        check_schema(index.schema, schema, file.path)
     if file.record_count is not None and index.num_rows != file.record_count:
         raise ReadError(
             f"{file.path} has {index.num_rows} rows, and not {file.record_count} as "
             "shard_row_counts says; leave it out to have rows counted"
         )
+    return index
+
+
+def check_schema(found: pa.Schema, schema: pa.Schema, path: str) -> None:
+    """Raise SchemaError if a shard has other columns than the first shard."""
+    if found.names == schema.names and found.types == schema.types:
+        return
+    differing = next(
+        (
+            f"{one.name}: {one.type} and not {other.name}: {other.type}"
+            for one, other in zip(found, schema, strict=False)
+            if one.name != other.name or one.type != other.type
+        ),
+        f"{len(found)} columns and not {len(schema)}",
+    )
+    raise SchemaError(
+        f"{path} has another schema than the first shard, or than schema=: {differing}; "
+        "shards of one backend have the same columns in the same order"
+    )
 
 
 class Shard(Protocol):
@@ -103,30 +123,29 @@ class Shard(Protocol):
 
     @property
     def starts(self) -> Int64Array:
-        """The row with which each record batch begins, and that behind the last."""
+        """First row of each record batch, and the number of all rows."""
         ...
 
-    @property
-    def stays(self) -> bool:
-        """Whether batches are views of memory that is there for as long as the shard is."""
+    def check(self) -> None:
+        """Check that the file is the one that was opened.
+
+        Raises:
+            FileChangedError: It is not.
+        """
         ...
 
     def batches(self, numbers: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
-        """Some batches with at least these columns, whose buffers are as long as they should be."""
+        """Return some batches with at least these columns."""
         ...
 
 
-def cut(shard: Shard, rows: RowRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of a shard that hold some rows, cut to these."""
-    ends = np.array([rows.offset, rows.stop - 1])
-    first, last = (np.searchsorted(shard.starts, ends, side="right") - 1).tolist()
-    for number in range(first, last + 1):
-        start, stop = shard.starts[number : number + 2].tolist()
-        begin, end = max(rows.offset - start, 0), min(rows.stop, stop) - start
-        if begin < end:
-            batch = shard.batches([number], schema.names)[0].slice(begin, end - begin)
-            columns = [batch.column(name) for name in schema.names]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+def open_shard(store: Store, file: DataFileInfo, index: ShardIndex) -> MappedShard | StoredShard:
+    """Open a file: mapped if its rows can be copied out of the map, else to be read in batches."""
+    plain = index.stored.equals(index.schema)
+    in_order = index.is_stream and any(map(has_dictionary, index.stored.types))
+    if not store.local or not plain or in_order:
+        return StoredShard(store, file, index)
+    return MappedShard(store, file, index)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,13 +154,17 @@ class TableShard:
 
     held: list[pa.RecordBatch]
     starts: Int64Array
-    stays: bool = True
 
     @classmethod
     def of(cls, table: pa.Table) -> TableShard:
-        """The rows of a table, in batches that are cut wherever a column is."""
+        """Return the rows of a table, in batches that are cut wherever a column is."""
+        if table.num_columns and table.column(0).num_chunks > 1 and table.nbytes <= _JOINED_BYTES:
+            table = table.combine_chunks()
         held = table.to_batches()
         return cls(held, np.cumsum([0, *(batch.num_rows for batch in held)], dtype=np.int64))
+
+    def check(self) -> None:
+        """Do nothing: memory is not rewritten."""
 
     def batches(self, numbers: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
         return [self.held[number] for number in numbers]
@@ -149,95 +172,119 @@ class TableShard:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredShard:
-    """A file elsewhere: batches are fetched, those that are wanted together side by side."""
+    """A file whose batches are read into memory: remote, compressed, or of types to be decoded.
+
+    A batch of a stream is found by reading all batches before it.
+    """
 
     store: Store
     file: DataFileInfo
     index: ShardIndex
-    stays: bool = False
 
     @property
     def starts(self) -> Int64Array:
         return self.index.starts
 
+    def check(self) -> None:
+        """Do nothing: every read opens the file, and the store compares it then."""
+
     def batches(self, numbers: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
         place = f"{self.file.path}, record batches {min(numbers)} to {max(numbers)}"
-        with naming(place, *MALFORMED), self.store.open(self.file) as source:
-            columns = _columns(self.index.schema, names)
-            blocks = file_blocks(source)
-            announce_batches(source, blocks, numbers, self.index.schema, columns)
-            reader = ipc.open_file(source, options=_options(self.index.schema, columns))
-            return [_checked(reader.get_batch(n), self.index, n) for n in numbers]
+        columns = sorted(self.index.stored.get_field_index(name) for name in names)
+        with (
+            reading(place, self.file.file_size),
+            self.store.open(self.file) as source,
+            checked_after(self.store, self.file),
+        ):
+            if self.index.is_stream:
+                return list(self._in_order(source, numbers, columns))
+            batches = RecordBatches(source).select(columns)
+            batches.announce(numbers)
+            return [batches.get(number, self.index.rows(number)) for number in numbers]
+
+    def _in_order(
+        self, source: pa.NativeFile, numbers: Sequence[int], columns: list[int]
+    ) -> Iterator[pa.RecordBatch]:
+        source.seek(0)
+        reader = ipc.open_stream(source, options=ipc.IpcReadOptions(included_fields=columns))
+        schema = plain_schema(reader.schema)
+        for number in range(max(numbers) + 1):
+            batch = reader.read_next_batch()
+            if number in numbers:
+                yield check_batch(batch, number, self.index.rows(number), schema)
+
+
+class NotMappedError(Exception):
+    """A batch of a mapped file is not in the map as it is in memory."""
 
 
 class MappedShard:
-    """A file of this machine, mapped into memory; batches of it are views, unless compressed.
+    """A local file that is mapped into memory; its batches are views of the map.
 
-    A file that is cut short while it is mapped ends the process: so does every map.
+    What is handed out is copied out of the map, between two checks that the file is the one that
+    was opened. A file that another process makes shorter during such a copy, which takes less than
+    a millisecond, ends this process, as with every map; at any other time it is an error.
     """
 
-    def __init__(
-        self, store: Store, file: DataFileInfo, index: ShardIndex, *, sequential: bool
-    ) -> None:
-        """``sequential``: see ``mapped``."""
-        self._path, self._index = file.path, index
+    def __init__(self, store: Store, file: DataFileInfo, index: ShardIndex) -> None:
+        self.path, self.index = file.path, index
         # The store's own handle has no file number with pyarrow 18 and older.
-        with naming(file.path, *MALFORMED), store.open(file), open(file.path, "rb") as source:
-            self._memory = mapped(source.fileno(), sequential=sequential)
-        self._readers: dict[tuple[str, ...], Callable[[int], pa.RecordBatch]] = {}
+        with reading(file.path, file.file_size), store.open(file), open(file.path, "rb") as source:
+            self._version = FileVersion.of(file.path)
+            self._memory = mapped(source.fileno(), sequential=False)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8)
         self._lock = threading.Lock()
-        self.stays = not index.compressed
+        self._views: dict[int, pa.RecordBatch] = {}
+        self._valid: set[int] = set()
 
     @property
     def starts(self) -> Int64Array:
-        return self._index.starts
+        return self.index.starts
+
+    @property
+    def address(self) -> int:
+        """Address of the first byte of the map."""
+        return int(self._memory.address)
+
+    def check(self) -> None:
+        self._version.check()
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Return a view of a batch whose buffers are long enough.
+
+        Raises:
+            NotMappedError: It is compressed, or of the other byte order.
+        """
+        found = self._views.get(number)
+        if found is not None:
+            return found
+        with self._lock, reading(f"{self.path}, record batch {number}", len(self.bytes)):
+            batch = self._get(number)
+            batch.validate()
+            if batch.num_rows != self.index.rows(number):
+                raise ValueError(
+                    f"it has {batch.num_rows} rows and not {self.index.rows(number)} as its "
+                    "header says"
+                )
+            if not self.holds(batch):
+                raise NotMappedError
+            if len(self._views) * len(self.index.schema) > _MOST_VIEWS:
+                self._views.clear()
+            self._views[number] = batch
+        return batch
 
     def batches(self, numbers: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
-        found = []
-        for number in numbers:
-            with self._lock, naming(f"{self._path}, record batch {number}", *MALFORMED):
-                read = self._reader(tuple(names))
-                batch = _checked(read(number), self._index, number)
-                self.stays = self.stays and self._holds(batch)
-                found.append(batch)
+        """Return views of some batches, after a look at all of their data."""
+        found = [self._views.get(number) or self.batch(number) for number in numbers]
+        for number, batch in zip(numbers, found, strict=True):
+            if number not in self._valid:
+                with reading(f"{self.path}, record batch {number}", len(self.bytes)):
+                    batch.validate(full=True)
+                self._valid.add(number)
         return found
 
-    def _reader(self, names: tuple[str, ...]) -> Callable[[int], pa.RecordBatch]:
-        found = self._readers.get(names)
-        if found is None:
-            found = self._readers[names] = self._opened(names)
-        return found
-
-    def _opened(self, names: tuple[str, ...]) -> Callable[[int], pa.RecordBatch]:
-        schema = self._index.schema
-        options = _options(schema, _columns(schema, names))
-        if not self._index.compressed:
-            options = ipc.IpcReadOptions()  # of some columns pyarrow makes copies
-        if not self._index.is_stream:
-            reader = ipc.open_file(pa.BufferReader(self._memory), options=options)
-            return lambda number: reader.get_batch(number)
-        if any(map(_has_dictionary, schema.types)):
-            return self._in_order(options)
-        messages = [
-            message
-            for message in ipc.MessageReader.open_stream(pa.BufferReader(self._memory))
-            if message.type == "record batch"
-        ]
-        return lambda number: ipc.read_record_batch(messages[number], schema)
-
-    def _in_order(self, options: ipc.IpcReadOptions) -> Callable[[int], pa.RecordBatch]:
-        """The dictionaries of a batch in a stream are all that came before it."""
-
-        def opened() -> ipc.RecordBatchStreamReader:
-            return ipc.open_stream(pa.BufferReader(self._memory), options=options)
-
-        if self._index.compressed:
-            return lambda number: next(islice(opened(), number, None))
-        batches = list(opened())
-        return lambda number: batches[number]
-
-    def _holds(self, batch: pa.RecordBatch) -> bool:
-        """Whether all of it is in the map; bytes of the other order are swapped into a copy."""
+    def holds(self, batch: pa.RecordBatch) -> bool:
+        """Return True if all of a batch is in the map."""
         first, last = self._memory.address, self._memory.address + self._memory.size
         return all(
             buffer is None or not buffer.size or first <= buffer.address < last
@@ -245,26 +292,13 @@ class MappedShard:
             for buffer in column.buffers()
         )
 
-
-def _columns(schema: pa.Schema, names: Sequence[str]) -> list[int]:
-    return sorted(schema.get_field_index(name) for name in names)
-
-
-def _options(schema: pa.Schema, columns: list[int]) -> ipc.IpcReadOptions:
-    """All columns are read in one piece, if all are wanted."""
-    return ipc.IpcReadOptions(included_fields=columns if len(columns) < len(schema) else None)
-
-
-def _checked(batch: pa.RecordBatch, index: ShardIndex, number: int) -> pa.RecordBatch:
-    batch.validate()
-    rows = int(index.starts[number + 1] - index.starts[number])
-    if batch.num_rows != rows:
-        raise ValueError(f"it has {batch.num_rows} rows and not {rows} as its header says")
-    return batch
-
-
-def _has_dictionary(type_: pa.DataType) -> bool:
-    if isinstance(type_, pa.BaseExtensionType):
-        return _has_dictionary(type_.storage_type)
-    inside = (type_.field(number).type for number in range(type_.num_fields))
-    return pt.is_dictionary(type_) or any(map(_has_dictionary, inside))
+    @cached_property
+    def _get(self) -> Callable[[int], pa.RecordBatch]:
+        if not self.index.is_stream:
+            return ipc.open_file(pa.BufferReader(self._memory)).get_batch  # type: ignore[no-any-return]
+        messages = [
+            message
+            for message in ipc.MessageReader.open_stream(pa.BufferReader(self._memory))
+            if message.type == "record batch"
+        ]
+        return lambda number: ipc.read_record_batch(messages[number], self.index.stored)
