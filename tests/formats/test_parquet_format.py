@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -115,3 +116,9 @@ def test_checksums_of_pages_are_verified_if_asked_for(tmp_path: Path) -> None:
     assert dataset.rows.batch([19_000, 3])["x"].tolist() == [19_000, 3]
     with pytest.raises(ReadError, match="CRC checksum verification failed"):
         dataset.rows.batch([7_001])
+    # Decoded row groups that were read without verification are not used where it is asked for.
+    small: dict[str, Any] = {"num_workers": 0, "batch_size": 500, "split_rows": 500}
+    list(StructuredDataset.create_dataloader(path, **small)[0])
+    small["format_options"] = {"page_checksum_verification": True}
+    with pytest.raises(ReadError, match="CRC checksum verification failed"):
+        list(StructuredDataset.create_dataloader(path, **small)[0])

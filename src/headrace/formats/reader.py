@@ -65,8 +65,11 @@ class FormatRows:
     format: Format
     path_columns: PathColumns = field(default_factory=PathColumns)
 
-    identity = ""
     delete_columns = ()
+
+    @property
+    def identity(self) -> str:
+        return repr(getattr(self.format, "options", None))
 
     @property
     def name(self) -> str:
