@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar, overload, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
     "LARGEST_BLOCKS",
+    "NOWHERE",
+    "START",
     "ByteRange",
+    "Cursor",
     "DataFileInfo",
     "FileList",
     "FileSplit",
@@ -27,6 +30,25 @@ LARGEST_BLOCKS = 2
 """sizes of a block that a piece, or a table of it, may have where to cut it would make more work"""
 
 Int64Array = npt.NDArray[np.int64]
+
+
+class Cursor(NamedTuple):
+    """A position in a lane.
+
+    Attributes:
+        window: Index of the window that is being delivered.
+        row: Number of rows of that window that have been delivered.
+    """
+
+    window: int = 0
+    row: int = 0
+
+
+START = Cursor()
+"""Before the first row of a lane."""
+NOWHERE = Cursor(-1)
+"""Before the first window that a stream takes, whichever that is."""
+
 T = TypeVar("T")
 
 

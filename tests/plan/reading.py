@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from file_makers import Row, rows_of
 
+from headrace.model import Cursor
 from headrace.plan import ROW_ORDER, Grouping, Lane, LanePlan, permutation, taking_turns
-from headrace.stream import Cursor
 
 Keep = Callable[[Row], bool]
 

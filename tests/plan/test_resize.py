@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reading import in_batches, in_turn, lane_rows, located_rows, window_rows
 
-from headrace.model import DataFileInfo, FileList
+from headrace.model import Cursor, DataFileInfo, FileList
 from headrace.plan import (
     EvenBatchesSplitStrategy,
     Grouping,
@@ -18,7 +18,6 @@ from headrace.plan import (
     plan_the_rest,
     windows_begun,
 )
-from headrace.stream import Cursor
 
 groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(mix=3), Grouping(interleave=2)])
 

@@ -9,7 +9,8 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stream import Cursor, Located, Run, cut
+from headrace.model import Cursor
+from headrace.stream import Located, Run, cut
 
 
 @dataclass(frozen=True)

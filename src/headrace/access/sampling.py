@@ -17,6 +17,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from headrace.errors import OptionError, StateMismatchError
+from headrace.model import Cursor
 from headrace.plan import END, Fingerprint, Readers, State
 
 __all__ = ["ResumableSampler", "whole_number"]
@@ -137,7 +138,7 @@ class ResumableSampler(Sampler[T_co]):
     def after(self, state: State, steps: int) -> State:
         """Return the state behind so many more steps, also if the epoch is over by then."""
         total = state.steps[0] + steps
-        return replace(state, steps=(total,), cursors={self.rank: (0, total)})
+        return replace(state, steps=(total,), cursors={self.rank: Cursor(0, total)})
 
     def remaining(self, state: State) -> int:
         """Return the number of steps of this rank behind a state of this sampler."""

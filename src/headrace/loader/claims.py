@@ -9,9 +9,8 @@ from multiprocessing.context import BaseContext
 import numpy as np
 
 from headrace.convert.shared import shared_integers
-from headrace.model import FileList, Int64Array
+from headrace.model import NOWHERE, Cursor, FileList, Int64Array
 from headrace.plan import DONE, Lane, Loose, Piece, Reading, window_pieces
-from headrace.stream import Cursor
 
 __all__ = ["DONE", "Claims", "Loose", "Takings", "Unit", "units_left"]
 
@@ -51,7 +50,7 @@ class Takings:
     index: int
     claims: Claims
     lane: Callable[[int], Lane]
-    cursor: Cursor = (-1, 0)
+    cursor: Cursor = NOWHERE
     jobs_ahead: int | None = 2
     """few, for what is begun cannot be taken by others"""
 
@@ -167,7 +166,7 @@ def _lane_progress(
     """The first window that is not done is the cursor; those after it that were begun are loose."""
     at = [rows.get((lane.index, window), DONE) for window in range(lane.windows)]
     first = next((window for window, row in enumerate(at) if row != DONE), lane.windows)
-    cursor = (first, at[first] if first < lane.windows else 0)
+    cursor = Cursor(first, at[first] if first < lane.windows else 0)
     loose = [
         (lane.index, window, row)
         for window, row in enumerate(at[first + 1 :], start=first + 1)

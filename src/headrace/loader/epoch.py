@@ -18,9 +18,10 @@ from headrace.convert import Block
 from headrace.errors import SkippedDataWarning
 from headrace.loader.claims import Claims, Loose
 from headrace.loader.stats import Stats
+from headrace.model import NOWHERE, Cursor
 from headrace.plan import Lane
 from headrace.process import run_aside
-from headrace.stream import Cursor, Run
+from headrace.stream import Run
 
 __all__ = ["AsTheyCome", "BatchRun", "EpochPass", "LaneFeed", "LocalRun"]
 
@@ -304,7 +305,7 @@ class AsTheyCome(EpochPass):
         stats: Stats,
         close: Callable[[], None],
     ) -> None:
-        streams = [LaneFeed((-1, 0), lambda: None) for _ in range(workers)]
+        streams = [LaneFeed(NOWHERE, lambda: None) for _ in range(workers)]
         super().__init__(epoch, streams, turn=0, stats=stats, close=close)
         self._taken = lanes
         self._claims = claims

@@ -32,9 +32,9 @@ from headrace.loader.claims import Claims, Takings
 from headrace.loader.pipeline import Finish, LaneStart, OpenLanes, Pipeline, Stream
 from headrace.loader.start import Sealed
 from headrace.loader.stats import Stats
-from headrace.model import FileList, Int64Array
+from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan import Chunks, Lane, LanePlan, Span
-from headrace.stream import Cursor, Run
+from headrace.stream import Run
 
 __all__ = [
     "Board",
@@ -419,7 +419,7 @@ class Board:
         """Copies of the lanes of one of the workers, and where to begin."""
         table = _lanes(self._memory.numpy(), int(self._memory[1]))
         mine = np.flatnonzero(table[:, 2] >= 0)[worker::workers].tolist()
-        return [LaneStart(self.lane(index), tuple(table[index, 2:].tolist())) for index in mine]
+        return [LaneStart(self.lane(index), Cursor(*table[index, 2:].tolist())) for index in mine]
 
     def lane(self, index: int) -> Lane:
         """A copy of one lane."""

@@ -18,10 +18,10 @@ from headrace.loader.epoch import EpochPass, LaneFeed, LocalRun
 from headrace.loader.pipeline import Chosen, Finish, LaneStart, Pipeline
 from headrace.loader.planner import Planner
 from headrace.loader.stats import Stats
-from headrace.model import FileList
+from headrace.model import Cursor, FileList
 from headrace.options import check_count
 from headrace.plan import Fingerprint, Place, Readers, State
-from headrace.stream import Cursor, Run
+from headrace.stream import Run
 
 __all__ = ["Bookmark", "DatasetIterator", "Passes", "readers_here"]
 

@@ -21,7 +21,16 @@ from headrace.errors import ConversionError, ReadError
 from headrace.formats.failures import may_be_skipped
 from headrace.formats.reader import TabularReader
 from headrace.loader.stats import Stats
-from headrace.model import DataFileInfo, FileList, FileSplit, Int64Array, RowGroups
+from headrace.model import (
+    NOWHERE,
+    START,
+    Cursor,
+    DataFileInfo,
+    FileList,
+    FileSplit,
+    Int64Array,
+    RowGroups,
+)
 from headrace.plan import (
     ROW_ORDER,
     Grouping,
@@ -36,7 +45,7 @@ from headrace.plan import (
     window_pieces,
 )
 from headrace.storage import Meter, Patience, side_by_side
-from headrace.stream import Cursor, Job, Located, Pace, ReadAhead, Run, cut
+from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
 __all__ = [
     "Chosen",
@@ -83,7 +92,7 @@ class LaneStart:
     """A lane of an epoch, and where in it to begin."""
 
     lane: Lane
-    cursor: Cursor = (0, 0)
+    cursor: Cursor = START
     jobs_ahead: int | None = None
 
     @property
@@ -102,7 +111,7 @@ class Chosen:
 
     lane: Lane
     windows: tuple[int, ...]
-    cursor: Cursor = (-1, 0)
+    cursor: Cursor = NOWHERE
     jobs_ahead: int | None = None
 
     @property

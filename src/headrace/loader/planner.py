@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from headrace.errors import OptionError, StateMismatchError
 from headrace.loader.order import Order
 from headrace.loader.ranks import Ranks
-from headrace.model import FileList
+from headrace.model import Cursor, FileList
 from headrace.plan import (
     DONE,
     END,
@@ -45,7 +45,6 @@ from headrace.plan import (
     share_last_round,
     windows_begun,
 )
-from headrace.stream import Cursor
 
 __all__ = ["Planner", "Recount", "known_batches"]
 
@@ -438,7 +437,7 @@ def _without_repeats(
     moved = list(cursors)
     for lane, window in sorted(made.repeats):
         if moved[lane][0] == window:
-            moved[lane] = (window + 1, 0)
+            moved[lane] = Cursor(window + 1)
     beyond = [(lane, at, DONE) for lane, at in made.repeats if at > moved[lane][0]]
     return tuple(moved), (*loose, *beyond)
 

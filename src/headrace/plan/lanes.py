@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import OptionError
-from headrace.model import FileList, Int64Array, Split
+from headrace.model import START, Cursor, FileList, Int64Array, Split
 from headrace.plan.chunks import BYTES, ROWS, Chunks, share_of
 
 __all__ = [
@@ -110,9 +110,9 @@ class Lane:
         return int(self.window[-1]) + 1 if len(self.window) else 0
 
     @property
-    def end(self) -> tuple[int, int]:
+    def end(self) -> Cursor:
         """The cursor behind its last row."""
-        return self.windows, 0
+        return Cursor(self.windows)
 
     def members(self, window: int) -> slice:
         """The chunks of a window."""
@@ -124,8 +124,8 @@ class Lane:
         known = self.spans.get(window)
         return known or Span((self.generation * _GENERATION + self.index, window))
 
-    def rows_left(self, cursor: tuple[int, int] = (0, 0)) -> int:
-        """Rows behind a cursor, where all rows are counted."""
+    def rows_left(self, cursor: Cursor = START) -> int:
+        """Return the number of rows behind a cursor, where all rows are counted."""
         rows = int(self.chunks.length[np.searchsorted(self.window, cursor[0]) :].sum())
         for window, span in self.spans.items():
             if window >= cursor[0]:
@@ -133,10 +133,10 @@ class Lane:
                 rows -= whole - ((whole if span.stop is None else span.stop) - span.start)
         return rows - max(cursor[1] - self.span(cursor[0]).start, 0)
 
-    def cursor_after(self, rows: int) -> tuple[int, int]:
-        """The place behind so many rows, where all rows are counted."""
+    def cursor_after(self, rows: int) -> Cursor:
+        """Return the cursor behind so many rows, where all rows are counted."""
         if rows <= 0:
-            return 0, 0
+            return Cursor()
         first = np.flatnonzero(np.diff(self.window, prepend=-1))
         sizes = np.add.reduceat(self.chunks.length, first) if len(first) else first
         for window, span in self.spans.items():
@@ -146,7 +146,8 @@ class Lane:
         window = int(np.searchsorted(ends, rows))
         if window >= len(ends):
             window = len(ends) - 1
-        return window, rows - int(ends[window] - sizes[window]) + self.span(window).start
+        before = int(ends[window] - sizes[window])
+        return Cursor(window, rows - before + self.span(window).start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace.model import (
     ByteRange,
+    Cursor,
     DataFileInfo,
     FileList,
     FileSplit,
@@ -95,9 +96,7 @@ class Reading:
         return min(self.cost.of(rows, size_bytes), max(size_bytes, 1))
 
 
-def lane_pieces(
-    files: FileList, lane: Lane, reading: Reading, cursor: tuple[int, int]
-) -> Iterator[Piece]:
+def lane_pieces(files: FileList, lane: Lane, reading: Reading, cursor: Cursor) -> Iterator[Piece]:
     """Yield the pieces of a lane from a cursor on, in order."""
     weights = lane.chunks.weights
     starts = np.cumsum(weights) - weights

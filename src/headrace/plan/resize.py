@@ -8,14 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from headrace.model import Int64Array
+from headrace.model import Cursor, Int64Array
 from headrace.plan.chunks import ROWS, Chunks
 from headrace.plan.lanes import Grouping, Lane, LanePlan, Span, cut_at, cut_evenly
 
 __all__ = ["plan_the_rest", "windows_begun"]
-
-Cursor = tuple[int, int]
-"""a place in a lane: the window, and the rows of it that were delivered"""
 
 
 @dataclass(frozen=True, slots=True)

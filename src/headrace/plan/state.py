@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from headrace.errors import StateMismatchError
-from headrace.plan.resize import Cursor
+from headrace.model import Cursor
 
 __all__ = [
     "DONE",
@@ -309,7 +309,7 @@ class State:
 
     def cursor(self, lane: int) -> Cursor:
         """Return how far a lane has come."""
-        return self.cursors.get(lane, (0, 0))
+        return self.cursors.get(lane, Cursor())
 
     def after(self, running: Pass, repeated: int = 0) -> State:
         """Return the state of a pass that began here, and repeated so many batches."""
@@ -698,5 +698,6 @@ def _cursors(value: object) -> tuple[Cursor, ...]:
     for at in value:
         if not isinstance(at, list | tuple) or len(at) != 2:
             raise ValueError(f"a lane is at {at!r}")
-        cursors.append((END, 0) if at[0] == END else (_count(at[0]), _count(at[1])))
+        window = END if at[0] == END else _count(at[0])
+        cursors.append(Cursor(window, 0 if window == END else _count(at[1])))
     return tuple(cursors)

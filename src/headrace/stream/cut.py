@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
-__all__ = ["Cursor", "Located", "Run", "Sliceable", "cut"]
+from headrace.model import Cursor
+
+__all__ = ["Located", "Run", "Sliceable", "cut"]
 
 
 class Sliceable(Protocol):
@@ -18,9 +20,6 @@ class Sliceable(Protocol):
 
 
 B = TypeVar("B", bound=Sliceable)
-
-Cursor = tuple[int, int]
-"""a place in a lane: (window, rows delivered in it)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,9 @@ class Run(Generic[B]):
         return -(-self.block.num_rows // self.batch_size)
 
     def cursor(self, delivered: int) -> Cursor:
-        """The place after ``delivered`` of the run's batches."""
-        return self.window, self.row + min(delivered * self.batch_size, self.block.num_rows)
+        """Return the place after ``delivered`` of the run's batches."""
+        rows = min(delivered * self.batch_size, self.block.num_rows)
+        return Cursor(self.window, self.row + rows)
 
 
 def cut(
