@@ -248,6 +248,7 @@ class OpenLanes:
             budget_bytes=pipeline.prefetch_bytes,
             threads=threads,
             most_jobs=self._most_jobs,
+            give_up=self._patience.give_up,
         )
 
     def _most_jobs(self) -> int | None:
@@ -286,7 +287,6 @@ class OpenLanes:
 
     def close(self) -> None:
         """Stop reading; returns when no thread is left."""
-        self._patience.give_up()
         self._ahead.close()
         for thread in list(self._beside):
             thread.join()

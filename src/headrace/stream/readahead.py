@@ -102,7 +102,19 @@ class ReadAhead(Generic[Spec, Made]):
         budget_bytes: int,
         threads: int,
         most_jobs: Callable[[], int | None] = lambda: None,
+        give_up: Callable[[], None] = lambda: None,
     ) -> None:
+        """Prepare to run jobs; nothing begins before the first block is asked for.
+
+        Args:
+            jobs: What to do, in the order in which blocks will be needed.
+            work: Makes the blocks of a job.
+            size_of: Returns the number of bytes of a block.
+            budget_bytes: Number of bytes that blocks may hold that are being made or wait.
+            threads: Number of threads.
+            most_jobs: Returns how many jobs may be under way; None for any number.
+            give_up: Called by ``close`` before it waits, to end jobs that wait for a server.
+        """
         self.waited_s = 0.0
         self.peak_bytes = 0
         self._jobs = iter(jobs)
@@ -118,6 +130,7 @@ class ReadAhead(Generic[Spec, Made]):
         self._exhausted = False
         self._held = 0
         self._most_jobs = most_jobs
+        self._give_up = give_up
         self._begun = 0
         self._growth = 1.0
         self._learned = False
@@ -138,6 +151,7 @@ class ReadAhead(Generic[Spec, Made]):
         self._closed = True
         if self._process != os.getpid():
             return  # a forked child has none of the threads, and the lock may be held for ever
+        self._give_up()
         with self._lock:
             self._changed.notify_all()
         for thread in self._threads:
