@@ -622,6 +622,8 @@ _COMMON: tuple[type, ...] = (
     ReadingOptions,
     StorageGroup,
 )
+_SECRET = ("storage_options", "filesystem")
+"""Keywords whose values may hold credentials."""
 _Known = Mapping[str, tuple[Any, Option, str]]
 _known: dict[type, _Known] = {}
 
@@ -666,9 +668,19 @@ def resolve(kind: type[Resolved], given: Mapping[str, Any]) -> Resolved:
             raise _unknown(name, known, kind.__name__)
         hint, option, _ = known[name]
         _check(name, value, hint, option)
-    made = {name: option.default for name, (_, option, _) in known.items()} | dict(given)
+    made = _Options({name: option.default for name, (_, option, _) in known.items()} | dict(given))
     check_together(made)
     return cast(Resolved, made)
+
+
+class _Options(dict[str, Any]):
+    """Options that keep credentials to themselves where they are shown."""
+
+    def __repr__(self) -> str:
+        return repr({name: value for name, value in self.items() if name not in _SECRET})
+
+    def copy(self) -> "_Options":
+        return _Options(self)
 
 
 def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any], dict[str, Any]]:

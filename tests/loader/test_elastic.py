@@ -290,7 +290,7 @@ def test_what_is_dropped_is_told(
     assert "left out" not in caplog.text
     with caplog.at_level(logging.INFO, logger="headrace"):
         Job(folders, "in order", 5, even="drop", batch_size=100, drop_last=True)
-    assert "154 rows are left out" in caplog.text
+    assert "154 rows (13.3 %) are left out" in caplog.text
 
 
 def test_too_little_for_all_ranks_is_refused(tmp_path: Path) -> None:

@@ -267,4 +267,4 @@ def test_the_folder_of_a_table_is_no_plain_files(catalog: WritingCatalog) -> Non
     for place in (folder, f"{folder}/data", f"{folder}/data/*.parquet"):
         with pytest.raises(OptionError, match=r"is a table of Iceberg.*IcebergDataset"):
             StructuredDataset(place)
-        assert StructuredDataset(place, as_files=True).num_rows > 15
+        assert StructuredDataset(place, "parquet", as_files=True).num_rows > 15

@@ -220,6 +220,6 @@ def test_ranks_over_partitions_and_filters_that_they_settle(
         )
         steps.append([ids_in([batch]) for batch in loader])
         assert len(steps[-1]) == len(loader)
-    assert {len(one) for one in steps} == {2 if even == "drop" else 3}
+    assert {len(one) for one in steps} == {3}
     seen = list(chain(*chain(*steps)))
-    assert len(set(seen)) == (60 if even == "drop" else 80)
+    assert len(set(seen)) == 80

@@ -12,7 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.model import Int64Array
+from headrace.model import Int64Array, computed_once
 
 __all__ = ["DamagedRowError", "Gather", "Maps", "Taken", "gather_for"]
 
@@ -51,7 +51,7 @@ class Maps:
     def __init__(self, maps: Sequence[npt.NDArray[np.uint8]], of_row: Int64Array | None) -> None:
         self._maps, self._of_row = maps, of_row
 
-    @cached_property
+    @computed_once
     def _rows_of(self) -> list[Int64Array]:
         """The rows of each map."""
         assert self._of_row is not None

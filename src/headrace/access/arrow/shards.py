@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +24,7 @@ from headrace.formats.arrow_ipc import (
 )
 from headrace.formats.file_version import FileVersion, checked_after
 from headrace.formats.plain_types import plain_schema
-from headrace.model import DataFileInfo, Int64Array
+from headrace.model import DataFileInfo, Int64Array, computed_once
 from headrace.storage import Store
 
 __all__ = [
@@ -292,7 +291,7 @@ class MappedShard:
             for buffer in column.buffers()
         )
 
-    @cached_property
+    @computed_once
     def _get(self) -> Callable[[int], pa.RecordBatch]:
         if not self.index.is_stream:
             return ipc.open_file(pa.BufferReader(self._memory)).get_batch  # type: ignore[no-any-return]
