@@ -26,7 +26,7 @@ from headrace.tables.paimon.predicates import Translation
 from headrace.tables.paimon.rows import FileKind, PaimonRows, StoredRows
 from headrace.tables.paimon.schema import name_mapping, table_columns
 from headrace.tables.paimon.snapshots import Pinned
-from headrace.tables.paimon.vectors import vector_positions
+from headrace.tables.paimon.vectors import read_vector
 
 __all__ = ["Scan", "discover_snapshot"]
 
@@ -148,7 +148,7 @@ def _file(unit: Unit, store: Store) -> DataFileInfo:
     live = unit.rows
     if unit.vector is not None and live is not None:
         gone = unit.vector.cardinality
-        live -= len(vector_positions(store, unit.vector)) if gone is None else gone
+        live -= len(read_vector(store, unit.vector)) if gone is None else gone
     return DataFileInfo(unit.path, unit.size, live, splittable=live is not None)
 
 
