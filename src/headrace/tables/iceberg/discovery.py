@@ -14,7 +14,7 @@ from pyiceberg.expressions.visitors import bind
 
 from headrace.errors import HeadraceError, OptionError, ReadError
 from headrace.formats import Discovered, TabularReader
-from headrace.formats.filters import check_filter, columns_of
+from headrace.formats.filters import columns_of, settle_filter
 from headrace.formats.schemas import project
 from headrace.model import FileList, IcebergDataFileInfo
 from headrace.storage import Access
@@ -54,8 +54,9 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     columns = {column.name: column for column in table_columns(pinned.schema)}
     whole = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
     output = project(whole, scan.columns)
-    if scan.filter is not None:
-        check_filter(scan.filter, whole)
+    asked = scan.filter
+    if asked is not None:
+        scan = replace(scan, filter=settle_filter(asked, whole))
     planned = _plan(pinned, scan, whole)
     protocol = protocol_of(pinned, planned)
     access = scan.access(lambda: storage_options(pinned.io.properties, protocol))
@@ -96,7 +97,7 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
         TabularReader(store, rows, output, read_schema, keep),
         FileList(files),
         roots=[store_path(pinned.metadata.location)],
-        filter=scan.filter,
+        filter=asked,
         counts=access.meter.drain(),
         version=pinned.version,
         has_deletes=any(kind.deletes for kind in rows.kinds),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.formats import Discovered, TabularReader
-from headrace.formats.filters import check_filter, columns_of
+from headrace.formats.filters import columns_of, settle_filter
 from headrace.formats.schemas import project
 from headrace.model import DataFileInfo, FileList
 from headrace.storage import Access, RemoteStore, Store
@@ -52,8 +52,9 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     columns = table_columns(pinned.table.fields, scan.columns)
     whole = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
     output = project(whole, scan.columns)
-    if scan.filter is not None:
-        check_filter(scan.filter, whole)
+    asked = scan.filter
+    if asked is not None:
+        scan = replace(scan, filter=settle_filter(asked, whole))
     keep, keys = scan.filter, pinned.table.partition_keys
     needed = [] if keep is None else columns_of(keep, whole)
     settled = bool(needed) and set(needed) <= set(keys)
@@ -76,7 +77,7 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
         ),
         FileList(files),
         roots=[store_path(pinned.table.table_path)],
-        filter=scan.filter,
+        filter=asked,
         counts=access.meter.drain(),
         version=pinned.version,
     )
