@@ -24,11 +24,12 @@ from headrace.tables.iceberg.deletes import store_path
 from headrace.tables.iceberg.locations import protocol_of, store_of
 from headrace.tables.iceberg.partitions import settled_by_partition
 from headrace.tables.iceberg.planning import PlannedFile, plan_files
-from headrace.tables.iceberg.predicates import to_iceberg
+from headrace.tables.iceberg.predicates import IcebergWords, prunable_columns
 from headrace.tables.iceberg.row_groups import Footers
 from headrace.tables.iceberg.rows import EQUALITY_COLUMN, FileKind, IcebergRows
 from headrace.tables.iceberg.schema import column_of, name_mapping, table_columns
 from headrace.tables.iceberg.snapshots import Pinned
+from headrace.tables.predicates import Translator
 
 __all__ = ["Scan", "discover_snapshot"]
 
@@ -57,7 +58,7 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     asked = scan.filter
     if asked is not None:
         scan = replace(scan, filter=settle_filter(asked, whole))
-    planned = _plan(pinned, scan, whole)
+    planned = _plan(pinned, scan)
     protocol = protocol_of(pinned, planned)
     access = scan.access(lambda: storage_options(pinned.io.properties, protocol))
     store = store_of(pinned, planned, access)
@@ -104,16 +105,16 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     )
 
 
-def _plan(pinned: Pinned, scan: Scan, whole: pa.Schema) -> Sequence[PlannedFile]:
+def _plan(pinned: Pinned, scan: Scan) -> Sequence[PlannedFile]:
     row_filter: BooleanExpression = AlwaysTrue()
     if scan.scan_filter is not None:
         row_filter = _checked(scan.scan_filter, pinned)
     elif scan.filter is not None:
-        specs = pinned.metadata.specs().values()
-        said = to_iceberg(scan.filter, whole, pinned.schema, specs=specs)
-        row_filter = said.predicate if said.predicate is not None else row_filter
+        translator = Translator(IcebergWords(), prunable_columns(pinned.schema))
+        predicate = translator.predicate(scan.filter)
+        row_filter = row_filter if predicate is None else predicate
         logger.info("filters prune files by %.500s", row_filter)
-        for part in said.dropped:
+        for part in translator.dropped:
             logger.info("applied to rows only: %s", part)
     try:
         plan = plan_files(pinned.metadata, pinned.schema, pinned.io, pinned.snapshot, row_filter)

@@ -22,11 +22,12 @@ from headrace.tables.paimon.foreign import ForeignRows
 from headrace.tables.paimon.locations import protocol_of, store_path
 from headrace.tables.paimon.partitions import in_partitions, wanted_partitions
 from headrace.tables.paimon.planning import Schemas, Unit, plan_units
-from headrace.tables.paimon.predicates import Translation
+from headrace.tables.paimon.predicates import PaimonWords
 from headrace.tables.paimon.rows import FileKind, PaimonRows, StoredRows
 from headrace.tables.paimon.schema import name_mapping, table_columns
 from headrace.tables.paimon.snapshots import Pinned
 from headrace.tables.paimon.vectors import read_vector
+from headrace.tables.predicates import Translator
 
 __all__ = ["Scan", "discover_snapshot"]
 
@@ -97,10 +98,10 @@ def _plan(
     )
     predicate = None
     if scan.filter is not None:
-        said = Translation(builder, _comparable(pinned, columns))
-        predicate = said.predicate(scan.filter)
+        translator = Translator(PaimonWords(builder), _comparable(pinned, columns))
+        predicate = translator.predicate(scan.filter)
         logger.info("filters prune files by %s", predicate)
-        for part in said.dropped:
+        for part in translator.dropped:
             logger.info("applied to rows only: %s", part)
     plan = plan_units(pinned, schemas, fields, partitions=partitions, predicate=predicate)
     logger.info(
