@@ -8,14 +8,25 @@ which only Paimon writes, from 64-bit ones.
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
 from headrace.errors import ReadError
-from headrace.model import Int64Array
+from headrace.matrices import rows_kept
+from headrace.model import Int64Array, RowGroups, RowRange
 
-__all__ = ["FRAME_BYTES", "VectorBitmap", "decode_vector", "deleted_positions"]
+__all__ = [
+    "FRAME_BYTES",
+    "VectorBitmap",
+    "decode_vector",
+    "deleted_positions",
+    "live_groups",
+    "live_rows",
+    "stored_range",
+]
 
 VectorBitmap = BitMap | BitMap64
 
@@ -79,3 +90,32 @@ def deleted_positions(
             f"no more than {limit} rows: the table is damaged"
         )
     return np.array(bitmap.to_array(), np.int64)
+
+
+def stored_range(deleted: Int64Array, live: RowRange) -> RowRange:
+    """Return where live rows are in a file: the shortest run of stored rows with all of them."""
+    before = deleted - np.arange(len(deleted))  # live rows before each deleted one
+    first, last = live.offset, live.stop - 1
+    start = first + int(np.searchsorted(before, first, side="right"))
+    stop = last + int(np.searchsorted(before, last, side="right")) + 1
+    return RowRange(start, stop - start)
+
+
+def live_groups(groups: RowGroups, deleted: Int64Array) -> RowGroups:
+    """Return row groups by their live rows, without those that have none."""
+    if not len(deleted):
+        return groups
+    before = np.searchsorted(deleted, groups.start)
+    after = np.searchsorted(deleted, groups.start + groups.rows)
+    live = replace(groups, start=groups.start - before, rows=groups.rows - (after - before))
+    return live.keep(np.flatnonzero(live.rows).tolist())
+
+
+def live_rows(table: pa.Table, first_row: int, deleted: Int64Array) -> pa.Table:
+    """Return the rows of a table that are not deleted; it begins at ``first_row`` of the file."""
+    first, last = np.searchsorted(deleted, [first_row, first_row + table.num_rows])
+    if first == last:
+        return table
+    keep = np.ones(table.num_rows, bool)
+    keep[deleted[first:last] - first_row] = False
+    return rows_kept(table, keep)

@@ -20,13 +20,13 @@ from headrace.model import FileList, IcebergDataFileInfo
 from headrace.storage import Access
 from headrace.tables.columns import Column, NameMapping
 from headrace.tables.iceberg.credentials import storage_options
-from headrace.tables.iceberg.deletes import store_path
+from headrace.tables.iceberg.deletes import DeletesOf, store_path
 from headrace.tables.iceberg.locations import protocol_of, store_of
 from headrace.tables.iceberg.partitions import settled_by_partition
 from headrace.tables.iceberg.planning import PlannedFile, plan_files
 from headrace.tables.iceberg.predicates import IcebergWords, prunable_columns
 from headrace.tables.iceberg.row_groups import Footers
-from headrace.tables.iceberg.rows import EQUALITY_COLUMN, FileKind, IcebergRows
+from headrace.tables.iceberg.rows import EQUALITY_COLUMN, CountedRows, FileKind, IcebergRows
 from headrace.tables.iceberg.schema import column_of, name_mapping, table_columns
 from headrace.tables.iceberg.snapshots import Pinned
 from headrace.tables.predicates import Translator
@@ -88,6 +88,13 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
         keep, needed = None, []
         rows = replace(rows, stored_rows={file.path: file.record_count or 0 for file in files})
         files = [_counting_groups(file) for file in files]
+    has_deletes = any(kind.deletes for kind in rows.kinds)
+    source: IcebergRows | CountedRows = rows
+    counted = all(kind.deletes.counted for kind in rows.kinds) and not rows.stored_rows
+    if keep is None and has_deletes and counted:
+        rows = replace(rows, stored_rows={file.path: file.record_count or 0 for file in files})
+        files = [_live(file, one.deletes) for file, one in zip(files, planned, strict=True)]
+        source, has_deletes = CountedRows(rows), False
     read_schema = pa.schema(
         [
             *(column for column in whole if column.name in {*output.names, *needed}),
@@ -95,13 +102,13 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
         ]
     )
     return Discovered(
-        TabularReader(store, rows, output, read_schema, keep),
+        TabularReader(store, source, output, read_schema, keep),
         FileList(files),
         roots=[store_path(pinned.metadata.location)],
         filter=asked,
         counts=access.meter.drain(),
         version=pinned.version,
-        has_deletes=any(kind.deletes for kind in rows.kinds),
+        has_deletes=has_deletes,
     )
 
 
@@ -190,6 +197,22 @@ def _all_settled(files: Sequence[IcebergDataFileInfo]) -> bool:
     """Whether statistics have settled a filter: there is no row left that it would drop."""
     groups = [file.row_groups for file in files]
     return bool(groups) and all(one is not None and one.settled.all() for one in groups)
+
+
+def _live(file: IcebergDataFileInfo, deletes: DeletesOf) -> IcebergDataFileInfo:
+    """Return a file that counts its live rows.
+
+    Its row groups count all rows and are left out: readers look for them.
+    """
+    if deletes.vector is None:
+        return file
+    live = (file.record_count or 0) - deletes.vector.cardinality
+    if live < 0:
+        raise ReadError(
+            f"{deletes.vector.path} deletes {deletes.vector.cardinality} rows of {file.path}, "
+            f"which has {file.record_count}: the table is damaged"
+        )
+    return replace(file, record_count=live, row_groups=None)
 
 
 def _counting_groups(file: IcebergDataFileInfo) -> IcebergDataFileInfo:

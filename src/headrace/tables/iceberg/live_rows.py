@@ -55,7 +55,7 @@ class LiveRows:
         if not deletes or not table.num_rows:
             return table
         path = file.path if data_path is None else data_path
-        gone = self._by_position(store, deletes, file.record_count, path)
+        gone = self.deleted(store, deletes, file.record_count, path)
         first, last = np.searchsorted(gone, [first_row, first_row + table.num_rows])
         keep = np.ones(table.num_rows, bool)
         keep[gone[first:last] - first_row] = False
@@ -67,10 +67,10 @@ class LiveRows:
             return table
         return rows_kept(table, keep) if left else table.slice(0, 0)
 
-    def _by_position(
+    def deleted(
         self, store: Store, deletes: DeletesOf, record_count: int | None, path: str
     ) -> Int64Array:
-        """All positions of a data file that are deleted, ascending."""
+        """Return all positions of a data file that are deleted by position, ascending."""
         if deletes.vector is None and not deletes.positions:
             return np.empty(0, np.int64)
         return _positions.get_or_make(

@@ -1,18 +1,16 @@
-"""Deletion vectors: which rows of a data file are deleted, and where its other rows are."""
+"""Deletion vectors: which rows of a data file are deleted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from headrace.formats.cache import BoundedCache
 from headrace.formats.failures import naming
-from headrace.model import DataFileInfo, Int64Array, RowRange
+from headrace.model import DataFileInfo, Int64Array
 from headrace.storage import Store
 from headrace.tables.vectors import FRAME_BYTES, VectorBitmap, decode_vector, deleted_positions
 
-__all__ = ["DeletionVector", "deleted_rows", "read_vector", "stored_range"]
+__all__ = ["DeletionVector", "deleted_rows", "read_vector"]
 
 _KEPT_BYTES = 64 << 20
 
@@ -41,15 +39,6 @@ def deleted_rows(store: Store, vector: DeletionVector, file: str, rows: int) -> 
         ),
         limit_bytes=_KEPT_BYTES,
     )
-
-
-def stored_range(deleted: Int64Array, live: RowRange) -> RowRange:
-    """Where live rows are in a file: the shortest run of stored rows that has all of them."""
-    before = deleted - np.arange(len(deleted))  # live rows before each deleted one
-    first, last = live.offset, live.stop - 1
-    start = first + int(np.searchsorted(before, first, side="right"))
-    stop = last + int(np.searchsorted(before, last, side="right")) + 1
-    return RowRange(start, stop - start)
 
 
 def read_vector(store: Store, vector: DeletionVector) -> VectorBitmap:
