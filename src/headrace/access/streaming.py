@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 
 from headrace.access.backend import Backend
 from headrace.formats.discovered import Discovered
-from headrace.formats.filters import check_filter, columns_of, to_expression
+from headrace.formats.filters import columns_of, settle_filter, to_expression
 from headrace.formats.reader import TabularReader
 from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups
 from headrace.storage import LocalStore, Store
@@ -67,7 +67,7 @@ def discovered(
     schema = backend.projected(columns)
     keep = to_expression(filters)
     if keep is not None:
-        check_filter(keep, backend.schema)
+        keep = settle_filter(keep, backend.schema)
     needed = [] if keep is None else columns_of(keep, backend.schema)
     more = [field for field in backend.projected(needed) if field.name not in schema.names]
     files = [

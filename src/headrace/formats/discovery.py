@@ -20,8 +20,9 @@ from headrace.errors import (
     SchemaError,
 )
 from headrace.formats.discovered import Discovered
+from headrace.formats.exact_integers import with_exact_integers
 from headrace.formats.failures import may_be_skipped
-from headrace.formats.filters import binds, check_filter, columns_of, near_names, to_expression
+from headrace.formats.filters import binds, columns_of, near_names, settle_filter, to_expression
 from headrace.formats.partitioning import (
     PathColumns,
     matching_paths,
@@ -87,9 +88,8 @@ def discover(
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is settled by them: what it keeps, it keeps whole.
     exact = keep is not None and len(in_path.schema) > 0 and binds(keep, in_path.schema)
-    if keep is not None and exact:
-        check_filter(keep, in_path.schema)
-    survivors = found.prune(statuses, keep, exact)
+    by_path = settle_filter(keep, in_path.schema) if keep is not None and exact else keep
+    survivors = found.prune(statuses, by_path, exact)
     pushed = None if exact else keep
     infos, facts = found.inspect(survivors, pushed)
     stored = unify((info.path, fact.schema) for info, fact in zip(infos, facts, strict=True))
@@ -99,7 +99,8 @@ def discover(
     output = project(whole, columns)
     needed: Sequence[str] = []
     if keep is not None:
-        check_filter(keep, whole)
+        settled = settle_filter(keep, whole)
+        pushed = None if exact else settled
         needed = [] if pushed is None else columns_of(keep, whole)
         infos = found.trusted(infos, facts, [whole.field(name) for name in needed])
     if pushed is not None and _all_settled(infos):
@@ -165,6 +166,7 @@ class _Inspection:
             columns = pa.schema([*(f for f in stored if f.name not in columns.names), *columns])
             if not binds(keep, columns):  # a column that only other files have
                 return statuses
+            keep = with_exact_integers(keep, columns)
             kept = possible_paths(self._in_path, paths, keep, columns)
         left = [status for status, keeps in zip(statuses, kept, strict=True) if keeps]
         logger.info("paths rule out %d of %d files", len(statuses) - len(left), len(statuses))

@@ -1,4 +1,4 @@
-"""A pyarrow expression taken apart into calls, columns and constants.
+"""A pyarrow expression taken apart into calls, columns and constants, and put together again.
 
 Pickling an expression writes a record batch: the metadata of its schema lists the tree in prefix
 order, and each constant and each options object is a column of one row. That says every function
@@ -8,9 +8,10 @@ and every type exactly, where ``to_substrait`` refuses ``isin``, ``starts_with``
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import wraps
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -24,8 +25,12 @@ __all__ = [
     "Constant",
     "Node",
     "NotTakenApart",
+    "once_for_like_files",
+    "put_together",
     "take_apart",
 ]
+
+T = TypeVar("T")
 
 MAX_DEPTH = 100
 """levels of nesting, chains of the same ``&`` or ``|`` not counted"""
@@ -111,6 +116,46 @@ def take_apart(expression: ds.Expression) -> Node:
     if root.depth > MAX_DEPTH:
         raise NotTakenApart(f"it is nested {root.depth} levels deep")
     return root
+
+
+def put_together(root: Node) -> ds.Expression:
+    """Return the expression of a tree that has a constant in it."""
+    entries: list[tuple[str, str]] = []
+    constants: list[pa.Scalar] = []
+    _write(root, entries, constants)
+    schema = pa.schema(
+        [pa.field("", constant.type) for constant in constants],
+        metadata=pa.KeyValueMetadata(entries),
+    )
+    columns = [pa.repeat(constant, 1) for constant in constants]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    return ds.Expression._deserialize(sink.getvalue())
+
+
+def _write(node: Node, entries: list[tuple[str, str]], constants: list[pa.Scalar]) -> None:
+    match node:
+        case Constant(value):
+            entries.append(("literal", str(len(constants))))
+            constants.append(value)
+        case Column((name,)):
+            entries.append(("field_ref", name))
+        case Column(path):
+            entries.append(("nested_field_ref", str(len(path))))
+            entries.extend(("field_ref", name) for name in path)
+        case Call(function, arguments, options):
+            # Chains were laid flat; a call of pyarrow's ``and`` has two arguments.
+            links = len(arguments) - 1 if function in _CHAINED else 1
+            entries.extend([("call", function)] * links)
+            for place, argument in enumerate(arguments):
+                _write(argument, entries, constants)
+                if links > 1 and 0 < place < links:
+                    entries.append(("end", function))
+            if options is not None:
+                entries.append(("options", str(len(constants))))
+                constants.append(options)
+            entries.append(("end", function))
 
 
 @dataclass(slots=True)
@@ -237,3 +282,20 @@ def _scalar_text(value: pa.Scalar) -> str:
     except (ValueError, OverflowError):  # a time that Python has no object for
         text = f"a {value.type}"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def once_for_like_files(
+    answer: Callable[[ds.Expression, pa.Schema], T],
+) -> Callable[[ds.Expression, pa.Schema], T]:
+    """Keep the last answer: it is the same for files of one data set, one after the other."""
+    last: tuple[ds.Expression, pa.Schema, T] | None = None
+
+    @wraps(answer)
+    def remembered(expression: ds.Expression, schema: pa.Schema) -> T:
+        nonlocal last
+        known = last
+        if known is None or known[0] is not expression or not known[1].equals(schema):
+            known = last = expression, schema, answer(expression, schema)
+        return known[2]
+
+    return remembered

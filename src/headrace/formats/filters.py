@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,18 +13,17 @@ import pyarrow.parquet as pq
 from pyarrow import acero  # or Table.filter imports it, in the middle of the first read
 
 from headrace.errors import OptionError, SchemaError
+from headrace.formats.exact_integers import with_exact_integers
+from headrace.formats.expressions import once_for_like_files
 from headrace.matrices import has_matrices, rows_kept
 
 __all__ = [
-    "check_filter",
     "columns_of",
     "near_names",
-    "once_for_like_files",
     "rows_where",
+    "settle_filter",
     "to_expression",
 ]
-
-T = TypeVar("T")
 
 _NOT_BOUND = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
 
@@ -57,23 +55,6 @@ def _with_sorted_sets(filters: list[Any]) -> list[Any]:
         else:
             made.append(_with_sorted_sets(one) if isinstance(one, list) else one)
     return made
-
-
-def once_for_like_files(
-    answer: Callable[[ds.Expression, pa.Schema], T],
-) -> Callable[[ds.Expression, pa.Schema], T]:
-    """Keeps the last answer: of files of one data set, one after the other, it is the same."""
-    last: tuple[ds.Expression, pa.Schema, T] | None = None
-
-    @wraps(answer)
-    def remembered(expression: ds.Expression, schema: pa.Schema) -> T:
-        nonlocal last
-        known = last
-        if known is None or known[0] is not expression or not known[1].equals(schema):
-            known = last = expression, schema, answer(expression, schema)
-        return known[2]
-
-    return remembered
 
 
 @once_for_like_files
@@ -141,8 +122,10 @@ def _rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
     return rows_kept(table, pc.fill_null(found["keep"], False).to_numpy())
 
 
-def check_filter(expression: ds.Expression, schema: pa.Schema) -> None:
-    """Check that an expression is a filter over the columns of the data set.
+def settle_filter(expression: ds.Expression, schema: pa.Schema) -> ds.Expression:
+    """Check a filter over the columns of the data set, and return the one that is applied to them.
+
+    Integer columns that are compared with floats are compared with integers instead.
 
     Raises:
         SchemaError: It cannot be evaluated over these columns.
@@ -162,6 +145,7 @@ def check_filter(expression: ds.Expression, schema: pa.Schema) -> None:
             f"filters {expression} is no filter: its values are {type_}, and not bool; compare "
             "them with something"
         )
+    return with_exact_integers(expression, schema)
 
 
 def near_names(name: str, names: Iterable[str]) -> str:

@@ -8,8 +8,15 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.formats.expressions import Call, Column, Constant, Node, NotTakenApart, take_apart
-from headrace.formats.filters import once_for_like_files
+from headrace.formats.expressions import (
+    Call,
+    Column,
+    Constant,
+    Node,
+    NotTakenApart,
+    once_for_like_files,
+    take_apart,
+)
 
 __all__ = ["bounds_tell_all"]
 

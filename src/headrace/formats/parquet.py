@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from headrace.errors import OptionError, ReadError
 from headrace.formats.cache import BoundedCache
+from headrace.formats.exact_integers import with_exact_integers
 from headrace.formats.nan_pruning import bounds_tell_all
 from headrace.formats.parquet_rows import GroupDecoder, Opened, footer_alone, row_groups
 from headrace.formats.parquet_settled import settled_groups
@@ -81,7 +82,8 @@ class ParquetFormat:
             footer = fragment.metadata
             schema = footer.schema.to_arrow_schema()
         groups = row_groups(footer)
-        if fragment is not None:
+        if fragment is not None and keep is not None:
+            keep = with_exact_integers(keep, fragment.physical_schema)
             left = _surviving(fragment, keep)
             groups = groups.keep(left, settled_groups(fragment, footer, left, keep))
         return FileFacts(schema.remove_metadata(), footer.num_rows, groups), footer

@@ -1,7 +1,6 @@
-"""What delete files say: positions in Parquet and ORC, deletion vectors, values by field ids."""
+"""What delete files say: positions in Parquet and ORC, values by field ids."""
 
 import threading
-import zlib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyroaring
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,11 +19,9 @@ from headrace.storage.local import LocalStore
 from headrace.tables.iceberg import delete_files
 from headrace.tables.iceberg.delete_files import equality_values, positions
 from headrace.tables.iceberg.deletes import (
-    DeletionVector,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from headrace.tables.iceberg.vectors import decoded_vector, vector_positions
 
 STORE = LocalStore()
 PATH_ID, POSITION_ID = 2147483546, 2147483545
@@ -220,94 +216,6 @@ def test_positions_agree_with_a_dictionary(
     for data_path, spelled in (("s3://x", ["s3://x"]), ("/z", ["/z", "file:///z"])):
         expected = sorted({pos for name, pos in rows if name in spelled})
         assert positions(STORE, delete, data_path).tolist() == expected
-
-
-def vector_blob(bitmap: bytes) -> bytes:
-    body = bytes.fromhex("d1d33964") + bitmap
-    return len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
-
-
-def roaring(numbers: list[int], runs: bool = False) -> bytes:
-    bitmap = pyroaring.BitMap64(numbers)
-    if runs:
-        bitmap.run_optimize()
-    return bytes(bitmap.serialize())
-
-
-NUMBERS = st.one_of(
-    st.lists(st.integers(0, 1 << 18)),
-    st.lists(st.integers(0, (1 << 62) - 1)),
-    st.builds(
-        lambda start, length, step: list(range(start, start + length, step)),
-        st.integers(0, 1 << 33),
-        st.integers(0, 200_000),
-        st.integers(1, 5),
-    ),
-)
-
-
-@given(st.lists(NUMBERS, max_size=3), st.booleans())
-def test_vectors_agree_with_another_implementation(parts: list[list[int]], runs: bool) -> None:
-    numbers = sorted({n for part in parts for n in part})
-    found = decoded_vector(vector_blob(roaring(numbers, runs)))
-    assert found.dtype == np.int64
-    assert found.tolist() == numbers
-
-
-@pytest.mark.parametrize("count", [4095, 4096, 4097, 65535, 65536, 65537])
-def test_vectors_at_the_borders_of_containers(count: int) -> None:
-    for numbers in (list(range(0, 2 * count, 2)), list(range(count))):
-        for runs in (False, True):
-            assert decoded_vector(vector_blob(roaring(numbers, runs))).tolist() == numbers
-
-
-def puffin(path: Path, *blobs: bytes) -> list[DeletionVector]:
-    content, places = b"PFA1", []
-    for blob in blobs:
-        places.append((len(content), len(blob)))
-        content += blob
-    path.write_bytes(content + b"PFA1{}....PFA1")
-    size = path.stat().st_size
-    return [DeletionVector(f"file://{path}", size, *place, 3) for place in places]
-
-
-def test_a_vector_is_read_from_its_own_bytes(tmp_path: Path) -> None:
-    blobs = [vector_blob(roaring(numbers)) for numbers in ([1, 2, 3], [4, 5, 1 << 40])]
-    first, second = puffin(tmp_path / "v", *blobs)
-    assert vector_positions(STORE, first).tolist() == [1, 2, 3]
-    assert vector_positions(STORE, second).tolist() == [4, 5, 1 << 40]
-
-
-def flipped(blob: bytes, at: int) -> bytes:
-    return blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda b: flipped(b, 0), "says to have"),
-        (lambda b: flipped(b, 4), "begins with d0 d3 39 64"),
-        (lambda b: flipped(b, 20), "checksum"),
-        (lambda b: flipped(b, len(b) - 1), "checksum"),
-        (lambda b: b[:-1], "says to have"),
-        (lambda b: b[:3], "says to have"),
-        (lambda b: vector_blob(b[8:-5]), "ends in the middle"),
-        (lambda b: vector_blob(b[8:-4] + b"x"), "1 bytes follow"),
-        (lambda b: vector_blob(b[8:20] + b"\0\0\0\0" + b[24:-4]), "begins no Roaring"),
-        (lambda b: vector_blob(roaring([1, 2])), "of 2 rows, where the manifest says 3"),
-        (lambda b: vector_blob(b[8:-10] + b[-6:-4] * 3), "not ascending"),
-    ],
-)
-def test_a_vector_that_is_damaged(tmp_path: Path, change: Any, message: str) -> None:
-    (vector,) = puffin(tmp_path / "broken", change(vector_blob(roaring([1, 2, 3]))))
-    with pytest.raises(ReadError, match=f"broken.*{message}"):
-        vector_positions(STORE, vector)
-
-
-@given(st.binary(max_size=64))
-def test_no_bytes_are_taken_for_a_vector_by_accident(noise: bytes) -> None:
-    with pytest.raises(ValueError, match=r"bitmap|it says|containers|positions|bytes follow"):
-        decoded_vector(vector_blob(b"\1\0\0\0\0\0\0\0" + noise))
 
 
 def equality_file(

@@ -33,3 +33,23 @@ def test_a_filter_over_partitions_that_cannot_be_computed(catalog: WritingCatalo
     wrong = pc.field("id") + LARGE + LARGE > 0
     with pytest.raises(OptionError, match=r"cannot be applied.*overflow"):
         loader_of(NAME, catalog.properties_for_users, filters=wrong, on_error="skip")
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_integers_are_compared_with_floats_exactly(
+    catalog: WritingCatalog, partitioned: bool
+) -> None:
+    table = catalog.create_table("db.t", SCHEMA)
+    if partitioned:
+        with table.update_spec() as change:
+            change.add_field("id", IdentityTransform(), "part")
+    starts = (0, 2**24, 2**53, 2**63 - 3)
+    for start in starts:
+        append_rows(table, numbers(start, 2))
+    config = catalog.properties_for_users
+    ids = [start + step for start in starts for step in (0, 1)]
+    assert sorted(all_ids(NAME, config, filters=[("id", ">", 0.5)])) == ids[1:]
+    assert all_ids(NAME, config, filters=[("id", "==", 1.5)]) == []
+    assert sorted(all_ids(NAME, config, filters=[("id", ">", 2.0**53)])) == ids[5:]
+    found = all_ids(NAME, config, filters=[("id", "in", [1.5, 2.0**24, 2.0**53])])
+    assert sorted(found) == [2**24, 2**53]

@@ -119,6 +119,11 @@ class DeletesOf:
         return self.vector is not None or bool(self.positions) or bool(self.equalities)
 
     @property
+    def counted(self) -> bool:
+        """Return True if the table's metadata tells how many rows are deleted."""
+        return not self.positions and not self.equalities
+
+    @property
     def field_ids(self) -> frozenset[int]:
         """The columns whose values decide: they have to be read, also where they were dropped."""
         return frozenset(chain.from_iterable({file.field_ids for file in self.equalities}))

@@ -14,21 +14,22 @@ from pyiceberg.expressions.visitors import bind
 
 from headrace.errors import HeadraceError, OptionError, ReadError
 from headrace.formats import Discovered, TabularReader
-from headrace.formats.filters import check_filter, columns_of
+from headrace.formats.filters import columns_of, settle_filter
 from headrace.formats.schemas import project
 from headrace.model import FileList, IcebergDataFileInfo
 from headrace.storage import Access
 from headrace.tables.columns import Column, NameMapping
 from headrace.tables.iceberg.credentials import storage_options
-from headrace.tables.iceberg.deletes import store_path
+from headrace.tables.iceberg.deletes import DeletesOf, store_path
 from headrace.tables.iceberg.locations import protocol_of, store_of
 from headrace.tables.iceberg.partitions import settled_by_partition
 from headrace.tables.iceberg.planning import PlannedFile, plan_files
-from headrace.tables.iceberg.predicates import to_iceberg
+from headrace.tables.iceberg.predicates import IcebergWords, prunable_columns
 from headrace.tables.iceberg.row_groups import Footers
-from headrace.tables.iceberg.rows import EQUALITY_COLUMN, FileKind, IcebergRows
+from headrace.tables.iceberg.rows import EQUALITY_COLUMN, CountedRows, FileKind, IcebergRows
 from headrace.tables.iceberg.schema import column_of, name_mapping, table_columns
 from headrace.tables.iceberg.snapshots import Pinned
+from headrace.tables.predicates import Translator
 
 __all__ = ["Scan", "discover_snapshot"]
 
@@ -54,9 +55,10 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     columns = {column.name: column for column in table_columns(pinned.schema)}
     whole = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
     output = project(whole, scan.columns)
-    if scan.filter is not None:
-        check_filter(scan.filter, whole)
-    planned = _plan(pinned, scan, whole)
+    asked = scan.filter
+    if asked is not None:
+        scan = replace(scan, filter=settle_filter(asked, whole))
+    planned = _plan(pinned, scan)
     protocol = protocol_of(pinned, planned)
     access = scan.access(lambda: storage_options(pinned.io.properties, protocol))
     store = store_of(pinned, planned, access)
@@ -86,6 +88,13 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
         keep, needed = None, []
         rows = replace(rows, stored_rows={file.path: file.record_count or 0 for file in files})
         files = [_counting_groups(file) for file in files]
+    has_deletes = any(kind.deletes for kind in rows.kinds)
+    source: IcebergRows | CountedRows = rows
+    counted = all(kind.deletes.counted for kind in rows.kinds) and not rows.stored_rows
+    if keep is None and has_deletes and counted:
+        rows = replace(rows, stored_rows={file.path: file.record_count or 0 for file in files})
+        files = [_live(file, one.deletes) for file, one in zip(files, planned, strict=True)]
+        source, has_deletes = CountedRows(rows), False
     read_schema = pa.schema(
         [
             *(column for column in whole if column.name in {*output.names, *needed}),
@@ -93,26 +102,26 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
         ]
     )
     return Discovered(
-        TabularReader(store, rows, output, read_schema, keep),
+        TabularReader(store, source, output, read_schema, keep),
         FileList(files),
         roots=[store_path(pinned.metadata.location)],
-        filter=scan.filter,
+        filter=asked,
         counts=access.meter.drain(),
         version=pinned.version,
-        has_deletes=any(kind.deletes for kind in rows.kinds),
+        has_deletes=has_deletes,
     )
 
 
-def _plan(pinned: Pinned, scan: Scan, whole: pa.Schema) -> Sequence[PlannedFile]:
+def _plan(pinned: Pinned, scan: Scan) -> Sequence[PlannedFile]:
     row_filter: BooleanExpression = AlwaysTrue()
     if scan.scan_filter is not None:
         row_filter = _checked(scan.scan_filter, pinned)
     elif scan.filter is not None:
-        specs = pinned.metadata.specs().values()
-        said = to_iceberg(scan.filter, whole, pinned.schema, specs=specs)
-        row_filter = said.predicate if said.predicate is not None else row_filter
+        translator = Translator(IcebergWords(), prunable_columns(pinned.schema))
+        predicate = translator.predicate(scan.filter)
+        row_filter = row_filter if predicate is None else predicate
         logger.info("filters prune files by %.500s", row_filter)
-        for part in said.dropped:
+        for part in translator.dropped:
             logger.info("applied to rows only: %s", part)
     try:
         plan = plan_files(pinned.metadata, pinned.schema, pinned.io, pinned.snapshot, row_filter)
@@ -188,6 +197,22 @@ def _all_settled(files: Sequence[IcebergDataFileInfo]) -> bool:
     """Whether statistics have settled a filter: there is no row left that it would drop."""
     groups = [file.row_groups for file in files]
     return bool(groups) and all(one is not None and one.settled.all() for one in groups)
+
+
+def _live(file: IcebergDataFileInfo, deletes: DeletesOf) -> IcebergDataFileInfo:
+    """Return a file that counts its live rows.
+
+    Its row groups count all rows and are left out: readers look for them.
+    """
+    if deletes.vector is None:
+        return file
+    live = (file.record_count or 0) - deletes.vector.cardinality
+    if live < 0:
+        raise ReadError(
+            f"{deletes.vector.path} deletes {deletes.vector.cardinality} rows of {file.path}, "
+            f"which has {file.record_count}: the table is damaged"
+        )
+    return replace(file, record_count=live, row_groups=None)
 
 
 def _counting_groups(file: IcebergDataFileInfo) -> IcebergDataFileInfo:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import ReadError
 from headrace.formats.cache import BoundedCache
+from headrace.formats.failures import naming
 from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, Int64Array
 from headrace.storage import Store
@@ -20,9 +21,9 @@ from headrace.tables.iceberg.delete_files import (
     equality_values,
     positions,
 )
-from headrace.tables.iceberg.deletes import DeletesOf, EqualityDeleteFile
+from headrace.tables.iceberg.deletes import DeletesOf, EqualityDeleteFile, store_path
 from headrace.tables.iceberg.equality_keys import EqualityKeys, stored_type
-from headrace.tables.iceberg.vectors import vector_positions
+from headrace.tables.vectors import decode_vector, deleted_positions
 
 __all__ = ["LiveRows"]
 
@@ -54,7 +55,7 @@ class LiveRows:
         if not deletes or not table.num_rows:
             return table
         path = file.path if data_path is None else data_path
-        gone = self._by_position(store, deletes, file.record_count, path)
+        gone = self.deleted(store, deletes, file.record_count, path)
         first, last = np.searchsorted(gone, [first_row, first_row + table.num_rows])
         keep = np.ones(table.num_rows, bool)
         keep[gone[first:last] - first_row] = False
@@ -66,10 +67,10 @@ class LiveRows:
             return table
         return rows_kept(table, keep) if left else table.slice(0, 0)
 
-    def _by_position(
+    def deleted(
         self, store: Store, deletes: DeletesOf, record_count: int | None, path: str
     ) -> Int64Array:
-        """All positions of a data file that are deleted, ascending."""
+        """Return all positions of a data file that are deleted by position, ascending."""
         if deletes.vector is None and not deletes.positions:
             return np.empty(0, np.int64)
         return _positions.get_or_make(
@@ -83,14 +84,19 @@ class LiveRows:
     ) -> Int64Array:
         vector = deletes.vector
         if vector is not None:
+            where = f"{vector.path}, bytes {vector.offset}-{vector.offset + vector.length}"
+            puffin = DataFileInfo(store_path(vector.path), vector.size)
             with belonging_to(path):
-                found = vector_positions(store, vector)
-            if len(found) and record_count is not None and found[-1] >= record_count:
-                raise ReadError(
-                    f"the deletion vector in {vector.path} names row {found[-1]} of {path}, which "
-                    f"has {record_count} rows: the table is damaged"
-                )
-            return found
+                with naming(where), store.open(puffin) as source:
+                    blob = bytes(source.read_at(vector.length, vector.offset))
+                bitmap = decode_vector(blob, where)
+            return deleted_positions(
+                bitmap,
+                vector=vector.path,
+                file=path,
+                rows=record_count,
+                cardinality=vector.cardinality,
+            )
         parts = [
             positions(store, delete, path, record_count=record_count, cache_bytes=self.cache_bytes)
             for delete in deletes.positions

@@ -14,13 +14,14 @@ from headrace.formats import FileFacts, Format
 from headrace.formats.cache import BoundedCache
 from headrace.formats.orc import OrcFormat
 from headrace.formats.parquet import ParquetFormat
-from headrace.model import DataFileInfo, FileSplit, RowGroups
+from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
 from headrace.storage import Store
 from headrace.tables.columns import Column, FileColumns, NameMapping, match_columns
 from headrace.tables.iceberg.deletes import DeletesOf
 from headrace.tables.iceberg.live_rows import LiveRows
+from headrace.tables.vectors import live_groups, live_rows, stored_range
 
-__all__ = ["EQUALITY_COLUMN", "FORMATS", "LISTED", "FileKind", "IcebergRows"]
+__all__ = ["EQUALITY_COLUMN", "FORMATS", "LISTED", "CountedRows", "FileKind", "IcebergRows"]
 
 EQUALITY_COLUMN = "\0equality {}"
 """name under which a column is read that decides which rows are deleted, by its field id"""
@@ -97,14 +98,22 @@ class IcebergRows:
             return LiveRows().live(
                 store,
                 kind.deletes,
-                self._as_stored(chunk.file),
+                self.as_stored(chunk.file),
                 first_row,
                 table,
                 {column: EQUALITY_COLUMN.format(column) for column in kind.deletes.field_ids},
                 data_path=self.written_paths.get(chunk.file.path),
             )
 
-    def _as_stored(self, file: DataFileInfo) -> DataFileInfo:
+    def deleted(self, store: Store, file: DataFileInfo) -> Int64Array:
+        """Return the places of the rows of a file that are deleted by position, ascending."""
+        stored, path = self.as_stored(file), self.written_paths.get(file.path, file.path)
+        with _listed():
+            deletes = self._kind(file).deletes
+            return LiveRows().deleted(store, deletes, stored.record_count, path)
+
+    def as_stored(self, file: DataFileInfo) -> DataFileInfo:
+        """Return a file with the number of rows that are stored in it."""
         rows = self.stored_rows.get(file.path)
         return file if rows is None else replace(file, record_count=rows)
 
@@ -114,7 +123,7 @@ class IcebergRows:
         return _facts.get_or_make(key, lambda: self._look(store, file), limit_bytes=_KEPT_BYTES)
 
     def _look(self, store: Store, file: DataFileInfo) -> FileFacts:
-        file = self._as_stored(file)
+        file = self.as_stored(file)
         facts = FORMATS[self._kind(file).format].inspect(store, file)
         if facts.record_count != file.record_count:
             raise ReadError(
@@ -143,6 +152,43 @@ class IcebergRows:
             constants=kind.constants,
             where=file.path,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRows:
+    """Reads files whose deletes are vectors. A row range counts the rows that are not deleted."""
+
+    stored: IcebergRows
+
+    delete_columns = ()
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def identity(self) -> str:
+        return self.stored.identity
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        deleted = self.stored.deleted(store, chunk.file)
+        wanted = chunk.row_range
+        if wanted is not None:
+            wanted = stored_range(deleted, wanted)
+        split = FileSplit(self.stored.as_stored(chunk.file), wanted)
+        first_row = 0 if wanted is None else wanted.offset
+        for table in self.stored.read(store, split, schema, block_bytes):
+            yield live_rows(table, first_row, deleted)
+            first_row += table.num_rows
+
+    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+        groups = self.stored.groups(store, file)
+        return None if groups is None else live_groups(groups, self.stored.deleted(store, file))
+
+    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
+        return table
 
 
 @contextmanager

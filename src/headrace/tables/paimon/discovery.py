@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.formats import Discovered, TabularReader
-from headrace.formats.filters import check_filter, columns_of
+from headrace.formats.filters import columns_of, settle_filter
 from headrace.formats.schemas import project
 from headrace.model import DataFileInfo, FileList
 from headrace.storage import Access, RemoteStore, Store
@@ -22,11 +22,12 @@ from headrace.tables.paimon.foreign import ForeignRows
 from headrace.tables.paimon.locations import protocol_of, store_path
 from headrace.tables.paimon.partitions import in_partitions, wanted_partitions
 from headrace.tables.paimon.planning import Schemas, Unit, plan_units
-from headrace.tables.paimon.predicates import Translation
+from headrace.tables.paimon.predicates import PaimonWords
 from headrace.tables.paimon.rows import FileKind, PaimonRows, StoredRows
 from headrace.tables.paimon.schema import name_mapping, table_columns
 from headrace.tables.paimon.snapshots import Pinned
-from headrace.tables.paimon.vectors import vector_positions
+from headrace.tables.paimon.vectors import read_vector
+from headrace.tables.predicates import Translator
 
 __all__ = ["Scan", "discover_snapshot"]
 
@@ -52,8 +53,9 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     columns = table_columns(pinned.table.fields, scan.columns)
     whole = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
     output = project(whole, scan.columns)
-    if scan.filter is not None:
-        check_filter(scan.filter, whole)
+    asked = scan.filter
+    if asked is not None:
+        scan = replace(scan, filter=settle_filter(asked, whole))
     keep, keys = scan.filter, pinned.table.partition_keys
     needed = [] if keep is None else columns_of(keep, whole)
     settled = bool(needed) and set(needed) <= set(keys)
@@ -76,7 +78,7 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
         ),
         FileList(files),
         roots=[store_path(pinned.table.table_path)],
-        filter=scan.filter,
+        filter=asked,
         counts=access.meter.drain(),
         version=pinned.version,
     )
@@ -96,10 +98,10 @@ def _plan(
     )
     predicate = None
     if scan.filter is not None:
-        said = Translation(builder, _comparable(pinned, columns))
-        predicate = said.predicate(scan.filter)
+        translator = Translator(PaimonWords(builder), _comparable(pinned, columns))
+        predicate = translator.predicate(scan.filter)
         logger.info("filters prune files by %s", predicate)
-        for part in said.dropped:
+        for part in translator.dropped:
             logger.info("applied to rows only: %s", part)
     plan = plan_units(pinned, schemas, fields, partitions=partitions, predicate=predicate)
     logger.info(
@@ -148,7 +150,7 @@ def _file(unit: Unit, store: Store) -> DataFileInfo:
     live = unit.rows
     if unit.vector is not None and live is not None:
         gone = unit.vector.cardinality
-        live -= len(vector_positions(store, unit.vector)) if gone is None else gone
+        live -= len(read_vector(store, unit.vector)) if gone is None else gone
     return DataFileInfo(unit.path, unit.size, live, splittable=live is not None)
 
 

@@ -15,13 +15,13 @@ from headrace.formats import Format
 from headrace.formats.cache import BoundedCache
 from headrace.formats.orc import OrcFormat
 from headrace.formats.parquet import ParquetFormat
-from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
 from headrace.storage import Store
 from headrace.tables.columns import Column, FileColumns, NameMapping, match_columns
 from headrace.tables.paimon.foreign import ForeignRows
 from headrace.tables.paimon.schema import VALUE_KIND
-from headrace.tables.paimon.vectors import DeletionVector, deleted_rows, stored_range
+from headrace.tables.paimon.vectors import DeletionVector, deleted_rows
+from headrace.tables.vectors import live_groups, live_rows, stored_range
 
 __all__ = ["FileKind", "PaimonRows", "StoredRows"]
 
@@ -160,12 +160,7 @@ class PaimonRows:
     def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
         groups = self.stored.row_groups(store, self._as_stored(file))
         deleted = self.stored.deleted(store, file.path)
-        if groups is None or not len(deleted):
-            return groups
-        before = np.searchsorted(deleted, groups.start)
-        after = np.searchsorted(deleted, groups.start + groups.rows)
-        live = replace(groups, start=groups.start - before, rows=groups.rows - (after - before))
-        return live.keep(np.flatnonzero(live.rows).tolist())
+        return None if groups is None else live_groups(groups, deleted)
 
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
@@ -177,7 +172,7 @@ class PaimonRows:
         split = FileSplit(self._as_stored(chunk.file), wanted)
         first_row = 0 if wanted is None else wanted.offset
         for table in self.stored.read(store, split, schema, block_bytes):
-            yield _live(table, first_row, deleted)
+            yield live_rows(table, first_row, deleted)
             first_row += table.num_rows
 
     def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
@@ -185,16 +180,6 @@ class PaimonRows:
 
     def _as_stored(self, file: DataFileInfo) -> DataFileInfo:
         return replace(file, record_count=self.stored.rows.get(file.path))
-
-
-def _live(table: pa.Table, first_row: int, deleted: Int64Array) -> pa.Table:
-    """Those rows of a table that are not deleted; it begins at ``first_row`` of the file."""
-    first, last = np.searchsorted(deleted, [first_row, first_row + table.num_rows])
-    if first == last:
-        return table
-    keep = np.ones(table.num_rows, bool)
-    keep[deleted[first:last] - first_row] = False
-    return rows_kept(table, keep)
 
 
 def _check_kinds(kinds: pa.ChunkedArray, chunk: FileSplit) -> None:

@@ -1,0 +1,121 @@
+"""Deletion vectors: bitmaps of the deleted rows of a data file, as Iceberg and Paimon store them.
+
+Both store the length of what follows (4 bytes, big-endian), a magic number, a Roaring bitmap in
+the portable format, and a CRC-32 of magic number and bitmap. The magic number tells 32-bit bitmaps,
+which only Paimon writes, from 64-bit ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap, BitMap64
+
+from headrace.errors import ReadError
+from headrace.matrices import rows_kept
+from headrace.model import Int64Array, RowGroups, RowRange
+
+__all__ = [
+    "FRAME_BYTES",
+    "VectorBitmap",
+    "decode_vector",
+    "deleted_positions",
+    "live_groups",
+    "live_rows",
+    "stored_range",
+]
+
+VectorBitmap = BitMap | BitMap64
+
+FRAME_BYTES = 8
+"""length and checksum"""
+_KINDS: dict[bytes, type[BitMap] | type[BitMap64]] = {
+    (1581511376).to_bytes(4, "big"): BitMap,
+    (1681511377).to_bytes(4, "little"): BitMap64,
+}
+
+
+def decode_vector(blob: bytes, where: str) -> VectorBitmap:
+    """Return the bitmap of a deletion vector.
+
+    Raises:
+        ReadError: These bytes are no deletion vector; the message begins with ``where``.
+    """
+    try:
+        return _decode(blob)
+    except ValueError as error:
+        raise ReadError(f"{where}: no readable deletion vector: {error}") from error
+
+
+def _decode(blob: bytes) -> VectorBitmap:
+    length = int.from_bytes(blob[:4], "big")
+    body = blob[4:-4]
+    if len(blob) < FRAME_BYTES + 5 or length != len(body):
+        raise ValueError(f"it says to have {length + FRAME_BYTES} bytes, and has {len(blob)}")
+    bitmap = _KINDS.get(body[:4])
+    if bitmap is None:
+        raise ValueError(f"it begins with {body[:4].hex(' ')}")
+    if zlib.crc32(body) != int.from_bytes(blob[-4:], "big"):
+        raise ValueError("its checksum is wrong")
+    return bitmap.deserialize(body[4:])
+
+
+def deleted_positions(
+    bitmap: VectorBitmap, *, vector: str, file: str, rows: int | None, cardinality: int | None
+) -> Int64Array:
+    """Return the positions in a bitmap, ascending, once they are known to fit the data file.
+
+    A bitmap of a few bytes can stand for billions of rows: it is compared with what the table says
+    before it is unpacked.
+
+    Args:
+        bitmap: The bitmap.
+        vector: Path of the file that holds it, for messages.
+        file: Path of the data file, for messages.
+        rows: Number of rows of the data file, if known.
+        cardinality: Number of deleted rows that the table's metadata gives, if any.
+    """
+    if cardinality is not None and len(bitmap) != cardinality:
+        raise ReadError(
+            f"the deletion vector of {file} in {vector} has {len(bitmap)} rows, where the manifest "
+            f"says {cardinality}: the table is damaged"
+        )
+    limit = 1 << 63 if rows is None else rows
+    if len(bitmap) and bitmap.max() >= limit:
+        raise ReadError(
+            f"the deletion vector in {vector} names row {bitmap.max()} of {file}, which has "
+            f"no more than {limit} rows: the table is damaged"
+        )
+    return np.array(bitmap.to_array(), np.int64)
+
+
+def stored_range(deleted: Int64Array, live: RowRange) -> RowRange:
+    """Return where live rows are in a file: the shortest run of stored rows with all of them."""
+    before = deleted - np.arange(len(deleted))  # live rows before each deleted one
+    first, last = live.offset, live.stop - 1
+    start = first + int(np.searchsorted(before, first, side="right"))
+    stop = last + int(np.searchsorted(before, last, side="right")) + 1
+    return RowRange(start, stop - start)
+
+
+def live_groups(groups: RowGroups, deleted: Int64Array) -> RowGroups:
+    """Return row groups by their live rows, without those that have none."""
+    if not len(deleted):
+        return groups
+    before = np.searchsorted(deleted, groups.start)
+    after = np.searchsorted(deleted, groups.start + groups.rows)
+    live = replace(groups, start=groups.start - before, rows=groups.rows - (after - before))
+    return live.keep(np.flatnonzero(live.rows).tolist())
+
+
+def live_rows(table: pa.Table, first_row: int, deleted: Int64Array) -> pa.Table:
+    """Return the rows of a table that are not deleted; it begins at ``first_row`` of the file."""
+    first, last = np.searchsorted(deleted, [first_row, first_row + table.num_rows])
+    if first == last:
+        return table
+    keep = np.ones(table.num_rows, bool)
+    keep[deleted[first:last] - first_row] = False
+    return rows_kept(table, keep)
