@@ -52,6 +52,14 @@ COMPARISONS = (
         0.8,
     ),
     Comparison(
+        "automatic",
+        "row-shuffled, `shuffle=True` and nothing else",
+        "library.shuffled-automatic",
+        ("library.shuffled",),
+        "`split_rows=100_000, mix=4`",
+        0.8,
+    ),
+    Comparison(
         "workers",
         "2 process workers, torch output",
         "library.workers-2",

@@ -52,6 +52,12 @@ def read_shuffled(data: Data) -> Iterable[Batch]:
     return _loader(data, num_workers=0, **_mixed(data))
 
 
+@shuffle("library.shuffled-automatic")
+def read_shuffled_automatically(data: Data) -> Iterable[Batch]:
+    """``shuffle=True`` and nothing else."""
+    return _loader(data, num_workers=0, shuffle=True)
+
+
 @shuffle("library.shuffled-more")
 def read_shuffled_more(data: Data) -> Iterable[Batch]:
     """Windows of sixteen row groups."""
