@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import multiprocessing
 import os
 import signal
 import threading
@@ -96,6 +97,16 @@ def test_a_stop_iteration_does_not_end_the_epoch_in_silence(
 ) -> None:
     with pytest.raises(RuntimeError, match="StopIteration"):
         exhaust(make(data, transform=stop_iteration_at_row_777, **options))
+
+
+def test_workers_have_ended_when_an_error_arrives(data: Path) -> None:
+    """Also while its traceback is held: collected later, their iterator would wait for them."""
+    before = set(multiprocessing.active_children())
+    loader = make(data, transform=refuse_row_777)
+    with pytest.raises(LookupError) as caught:
+        exhaust(loader)
+    assert set(multiprocessing.active_children()) <= before
+    assert caught.tb is not None
 
 
 def test_an_error_ends_the_epoch_and_not_the_loader(data: Path) -> None:

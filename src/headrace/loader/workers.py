@@ -202,7 +202,11 @@ _at_work: dict[tuple[int, int], Any] = {}
 
 
 def _end(key: tuple[int, int]) -> None:
-    _at_work.pop(key, None)
+    received = _at_work.pop(key, None)
+    if received is not None:
+        # The traceback of an error may hold the iterator. Collected later, in a cycle, it would
+        # wait five seconds for each worker, which its closed queues could not tell to end.
+        received._shutdown_workers()
     forget_dead_senders()
 
 
