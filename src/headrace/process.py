@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -86,16 +87,20 @@ class _Aside:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._running: set[object] = set()
+        self._waiting: deque[Callable[[], Any]] = deque()
         atexit.register(self._wait)
 
     def start(self, work: Callable[[], Any]) -> None:
         token = object()
         self._running.add(token)
-        _thread.start_new_thread(self._run, (token, work))  # Thread.start takes locks, and waits
+        # Not as an argument: the thread would free it, and all that it refers to, at its very end,
+        # when nobody waits for it any more. Freeing native memory at exit aborts the process.
+        self._waiting.append(work)
+        _thread.start_new_thread(self._run, (token,))  # Thread.start takes locks, and waits
 
-    def _run(self, token: object, work: Callable[[], Any]) -> None:
+    def _run(self, token: object) -> None:
         try:
-            work()
+            self._waiting.popleft()()
         finally:
             self._running.discard(token)
 

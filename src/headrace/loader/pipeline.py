@@ -229,6 +229,10 @@ class OpenLanes:
         self._beside: set[threading.Thread] = set()  # they outlive a window that fails
         self._counting = threading.Lock()
         self._windows_being_made = 0
+        # While a window is permuted others are decoded, unless it is the only one of the epoch.
+        self._one_window = all(
+            isinstance(stream, LaneStart) and stream.lane.windows == 1 for stream in streams
+        )
         store = pipeline.reader.store
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
@@ -354,7 +358,7 @@ class OpenLanes:
                 order = taking_turns(rows)
             elif order is None or len(order) != sum(rows):
                 order = self._order(piece, sum(rows))
-            yield Block.gather(window, order, spread)
+            yield Block.gather(window, order, spread if self._one_window else map)
 
     def _order(self, piece: Piece, rows: int | None) -> Int64Array | None:
         """Return the order of the rows of a window; None if their number is not known yet."""
