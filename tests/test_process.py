@@ -7,8 +7,10 @@ import pickle
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from warm_interpreters import run_warm
 
 from headrace.process import PerProcess
 
@@ -127,3 +129,29 @@ def test_a_holder_arrives_empty_where_it_is_sent() -> None:
     arrived = pickle.loads(pickle.dumps(value))
 
     assert arrived.get() is not value.get()
+
+
+FREED_AT_EXIT = """
+import time
+from headrace.process import run_aside
+
+
+class Held:
+    def nothing(self):
+        pass
+
+    def __del__(self):
+        time.sleep(0.5)  # as memory of native code takes a while to be freed
+        print("freed", flush=True)
+
+
+run_aside(Held().nothing)
+"""
+
+
+def test_the_exit_waits_until_what_the_work_held_is_freed(tmp_path: Path) -> None:
+    """A thread that frees native memory while the interpreter ends would abort the process."""
+    script = tmp_path / "script.py"
+    script.write_text(FREED_AT_EXIT)
+    ended = run_warm(script)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "freed\n", "")

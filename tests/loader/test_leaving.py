@@ -13,12 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from small_files import all_ids, descriptors, eventually, is_running, write_parquet
-from warm_interpreters import ColdProcess, WarmProcess, run_warm
+from warm_interpreters import ColdProcess, WarmProcess
 from worker_code import with_process
 
 from headrace import StatefulLoader, StructuredDataset
@@ -121,28 +118,6 @@ def test_descriptors_and_threads_do_not_pile_up(data: Path) -> None:
         run_a_few(loader)
     assert eventually(nothing_is_left)
     assert eventually(lambda: descriptors() <= before + 4)
-
-
-DROPPED_AT_EXIT = """
-import sys
-from headrace import StructuredDataset
-
-loader, _ = StructuredDataset.create_dataloader(
-    sys.argv[1], batch_size=100, num_workers=0, shuffle=True, split_rows=50_000, mix=4
-)
-next(iter(loader))  # dropped at once: what was read ahead is freed while the interpreter ends
-"""
-
-
-def test_the_interpreter_exits_right_after_an_iterator_was_dropped(tmp_path: Path) -> None:
-    """A thread that frees native memory while the interpreter ends would abort the process."""
-    columns = {f"c{number}": np.arange(400_000) for number in range(20)}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=50_000)
-    script = tmp_path / "script.py"
-    script.write_text(DROPPED_AT_EXIT)
-    for _ in range(6):
-        ended = run_warm(script, tmp_path / "a.parquet")
-        assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_two_iterators_dropped_at_once(data: Path) -> None:
