@@ -129,3 +129,15 @@ def test_chunks_alone_are_permuted_where_that_is_asked_for(tmp_path: Path) -> No
     rows = rows_of(written(tmp_path), mix=1, split_rows=1000)
     assert neighbours(rows) > 0.99
     assert rows != sorted(rows) == list(range(ROWS))
+
+
+def test_few_chunks_in_file_order_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = written(tmp_path)
+    with caplog.at_level(logging.WARNING, logger="headrace"):
+        rows_of(folder)
+        rows_of(folder, split_rows=1000)
+        assert caplog.text == ""
+        assert rows_of(folder, split_rows=ROWS) == list(range(ROWS))
+    assert "permutes 1 chunks whose rows stay in file order" in caplog.text

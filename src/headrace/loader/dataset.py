@@ -58,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 _FRAMES_TO_FETCHER = 3
 """calls between torch and a dataset, if another dataset is around it"""
+_FEW_CHUNKS = 8
+"""Number of chunks below which permuting them leaves rows nearly in file order."""
 _WASTEFUL = 1.5
 """rows decoded for each row wanted, from which on decoded row groups are kept"""
 
@@ -119,6 +121,7 @@ class TabularDataset(IterableDataset[Any]):
             logger.info("%s", order.summary(found.files, self._lane_count))
         if order.split_strategy is None:
             self._provide_for_small_chunks()
+            self._warn_of_file_order()
 
     def _order_for(self, found: Discovered) -> Order:
         """Return the order of some data, which a loaded state may have chosen."""
@@ -506,6 +509,19 @@ class TabularDataset(IterableDataset[Any]):
                 "chunks are much smaller than row groups, which are decoded whole: up to %.0f "
                 "times the work; larger split_rows, or files with smaller row groups, avoid it",
                 factor,
+            )
+
+    def _warn_of_file_order(self) -> None:
+        """Warn if chunks alone are permuted, and are so few that rows stay nearly in file order."""
+        if not self._order.shuffle or self._order.grouping.reorders:
+            return
+        chunks = len(self.plan(lanes=1, epoch=0).chunks)
+        if chunks < _FEW_CHUNKS and (self.num_rows is None or self.num_rows > self.batch_size):
+            logger.warning(
+                "shuffle=True permutes %d chunks whose rows stay in file order, as mix=1, "
+                "split_rows or split_bytes say; leave these out, or give a larger mix and "
+                "smaller chunks, to permute rows",
+                chunks,
             )
 
     def __getstate__(self) -> dict[str, Any]:
