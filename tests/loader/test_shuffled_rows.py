@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import OptionError, StructuredDataset
+from headrace.loader import pipeline
 
 ROWS = 20_000
 
@@ -58,6 +59,26 @@ def test_one_file_or_few_are_shuffled_row_by_row(
     assert len(set(rows)) == len(rows)
     assert neighbours(rows) < 0.01
     assert spread(rows) > 0.9
+
+
+def test_windows_that_are_handed_out_in_parts_have_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(tmp_path, files=3)
+    whole = rows_of(folder)
+    monkeypatch.setattr(pipeline, "_WINDOW_IN_ONE_PART", 0)
+    monkeypatch.setattr(pipeline, "_PART_BYTES", 1 << 16)
+    loader, _ = StructuredDataset.create_dataloader(
+        folder, batch_size=100, num_workers=0, shuffle=True
+    )
+    batches = iter(loader)
+    begun = [row for _ in range(57) for row in next(batches)["id"].tolist()]
+    state = json.loads(json.dumps(loader.state_dict()))
+    again, _ = StructuredDataset.create_dataloader(
+        folder, batch_size=100, num_workers=0, shuffle=True
+    )
+    again.load_state_dict(state)
+    assert begun + [row for batch in again for row in batch["id"].tolist()] == whole
 
 
 def test_data_that_is_larger_than_a_window_is_shuffled_in_windows(tmp_path: Path) -> None:

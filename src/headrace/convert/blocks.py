@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -16,10 +17,8 @@ from headrace.convert.decoded import Kinds, python_values
 from headrace.errors import ConversionError
 from headrace.matrices import rows_at
 
-__all__ = ["ArrowBlock", "Block", "ColumnBlock"]
+__all__ = ["ArrowBlock", "Block", "ColumnBlock", "Permuted"]
 
-Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""``map``, or a function that does the same in several threads."""
 _VIEWS_AT_ONCE = 500
 
 
@@ -71,20 +70,14 @@ class Block(ABC):
         """What ``concat`` does, for blocks of this class."""
 
     @classmethod
-    def gathered(cls, blocks: Sequence[Self], rows: npt.NDArray[np.int64], spread: Spread) -> Self:
+    def gathered(cls, blocks: Sequence[Self], rows: Rows) -> Self:
         """Do what ``gather`` does, for blocks of this class."""
         return cls.joined(blocks).take(rows)
 
     @staticmethod
-    def gather(blocks: Sequence[Block], rows: npt.NDArray[np.int64], spread: Spread = map) -> Block:
-        """Return rows, in this order, of the blocks laid end to end.
-
-        Args:
-            blocks: Blocks of the same converter.
-            rows: The rows to take.
-            spread: ``map``, or a function that does the same in several threads.
-        """
-        return type(blocks[0]).gathered(blocks, rows, spread)
+    def gather(blocks: Sequence[Block], rows: Rows) -> Block:
+        """Return rows, in this order, of one or more blocks laid end to end."""
+        return type(blocks[0]).gathered(blocks, rows)
 
     @staticmethod
     def concat(blocks: Sequence[Block]) -> Block:
@@ -138,14 +131,11 @@ class ColumnBlock(Block):
         return cls(StructColumn.concat([block.fields for block in blocks]))
 
     @classmethod
-    def gathered(
-        cls, blocks: Sequence[ColumnBlock], rows: npt.NDArray[np.int64], spread: Spread
-    ) -> ColumnBlock:
+    def gathered(cls, blocks: Sequence[ColumnBlock], rows: Rows) -> ColumnBlock:
         # Column by column, while what was joined is still in the processor's cache.
-        index: Rows = np.require(rows, np.int64, ["C", "W"])
         parts = zip(*[block.columns for block in blocks], strict=True)
-        columns = tuple(spread(lambda same: type(same[0]).concat(same).take(index), parts))
-        return cls(StructColumn(blocks[0].fields.names, columns, len(index)))
+        columns = tuple(type(same[0]).concat(same).take(rows) for same in parts)
+        return cls(StructColumn(blocks[0].fields.names, columns, len(rows)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +188,89 @@ class ArrowBlock(Block):
     @classmethod
     def joined(cls, blocks: Sequence[ArrowBlock]) -> ArrowBlock:
         return replace(blocks[0], table=pa.concat_tables([block.table for block in blocks]))
+
+
+class Permuted:
+    """The rows of many blocks in one order.
+
+    A processor's cache holds few of the rows of a large window, and to take them at random from all
+    of it takes several times as long. So the rows come out in parts. When a block arrives, its rows
+    are grouped by the part that they belong to; a part is then made of one run of rows of each
+    block. Both steps move rows within what the cache holds.
+
+    >>> from headrace.convert import Converter
+    >>> converter = Converter(pa.schema([("x", pa.int64())]), "numpy")
+    >>> rows = Permuted(lambda: np.array([2, 0, 1, 3]), part_rows=2)
+    >>> rows.put(0, converter.convert(pa.table({"x": [10, 11, 12]})))
+    >>> rows.put(3, converter.convert(pa.table({"x": [13]})))
+    >>> [rows.part(index).arrays()[0].tolist() for index in range(rows.parts)]
+    [[12, 10], [11, 13]]
+    """
+
+    def __init__(self, make_order: Callable[[], Rows], *, part_rows: int) -> None:
+        """Prepare for blocks.
+
+        Args:
+            make_order: Returns the row that stands at each place, counted from the first row of the
+                first block. It is called once, by the first thread that needs the order.
+            part_rows: Number of rows in a part.
+        """
+        self._make_order = make_order
+        self._part_rows = part_rows
+        self._lock = threading.Lock()
+        self._order: Rows | None = None
+        self._places: Rows = np.empty(0, np.int64)
+        self._grouped: dict[int, tuple[Block, Rows, Rows]] = {}
+
+    def order(self) -> Rows:
+        """Make the order, unless that is done, and return it."""
+        with self._lock:
+            if self._order is None:
+                order = self._make_order()
+                if len(order) > self._part_rows:
+                    self._places = np.empty_like(order)
+                    self._places[order] = np.arange(len(order))
+                self._order = order
+            return self._order
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+        return -(-len(self.order()) // self._part_rows)
+
+    def put(self, first_row: int, block: Block) -> None:
+        """Group the rows of a block by parts. Threads may call it at the same time.
+
+        Args:
+            first_row: Number of rows of all blocks before this one.
+            block: A block of the same converter as all others.
+        """
+        parts = self.parts
+        places = self._places[first_row : first_row + block.num_rows]
+        part = places // self._part_rows
+        if parts > 1:
+            # numpy sorts numbers of 16 bits by radix.
+            rows = np.argsort(part.astype(np.uint16) if parts <= 1 << 16 else part, kind="stable")
+            block, places = block.take(rows), places[rows]
+        self._grouped[first_row] = block, places, np.cumsum(np.bincount(part, minlength=parts))
+
+    def part(self, index: int) -> Block:
+        """Return the rows of one part in their order, once all blocks are there."""
+        grouped = [self._grouped[first_row] for first_row in sorted(self._grouped)]
+        order = self.order()
+        if len(order) <= self._part_rows:
+            return Block.gather([block for block, _, _ in grouped], order)
+        blocks, joined = [], [np.empty(0, np.int64)]
+        for block, places, ends in grouped:
+            start, stop = int(ends[index - 1]) if index else 0, int(ends[index])
+            if start < stop:
+                blocks.append(block.slice(start, stop - start))
+                joined.append(places[start:stop])
+        first = index * self._part_rows
+        within = np.concatenate(joined) - first
+        order = np.empty_like(within)
+        order[within] = np.arange(len(within))
+        return Block.gather(blocks, order)
 
 
 def _whole_batch(table: pa.Table) -> pa.RecordBatch | None:

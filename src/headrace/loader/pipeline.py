@@ -7,15 +7,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from headrace.access.crew import usable_cores
 from headrace.convert import Block, Converter
-from headrace.convert.blocks import Spread
+from headrace.convert.blocks import Permuted
 from headrace.convert.decoded import Kind, Kinds
 from headrace.errors import ConversionError, ReadError
 from headrace.formats.failures import may_be_skipped
@@ -141,7 +143,12 @@ class Stream(Protocol):
     def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]: ...
 
 
+Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""``map``, or a function that does the same in several threads."""
 BLOCK_BYTES = 16 << 20
+_WINDOW_IN_ONE_PART = 64 << 20
+"""Size of a window up to which its rows are taken from all of it at once."""
+_PART_BYTES = 32 << 20
 _MAX_THREADS = 4
 _WAITING_THREADS = 16
 """that wait for bytes from elsewhere: decoding is bounded by the threads of Arrow"""
@@ -229,10 +236,6 @@ class OpenLanes:
         self._beside: set[threading.Thread] = set()  # they outlive a window that fails
         self._counting = threading.Lock()
         self._windows_being_made = 0
-        # While a window is permuted others are decoded, unless it is the only one of the epoch.
-        self._one_window = all(
-            isinstance(stream, LaneStart) and stream.lane.windows == 1 for stream in streams
-        )
         store = pipeline.reader.store
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
@@ -341,32 +344,44 @@ class OpenLanes:
 
     def _window(self, piece: Piece, spread: Spread) -> Iterator[Block]:
         """Read the chunks of a window side by side, and bring their rows into order."""
-        # The order of the rows takes as long as to decode some chunks: it is made beside them.
-        order, *chunks = spread(
-            lambda work: work(),
-            [
-                partial(self._order, piece, _counted_rows(piece.chunks)),
-                *(partial(self._blocks_of, chunk) for chunk in piece.chunks),
-            ],
-        )
-        window = [block for blocks in chunks for block in blocks]
-        if not window:
-            return
-        rows = [sum(block.num_rows for block in blocks) for blocks in chunks]
+        sources: Sequence[Iterable[Block]] = [self._converted(chunk) for chunk in piece.chunks]
+        counts = self._known_counts(piece.chunks)
+        if counts is None:
+            sources = list(spread(self._read_all, sources))
+            counts = [sum(block.num_rows for block in blocks) for blocks in sources]
+        starts = [0, *accumulate(counts)]
+        part_rows = self._part_rows(piece.cost_bytes, starts[-1])
+        rows = Permuted(partial(self._order, piece, counts), part_rows=part_rows)
+        placing = [
+            partial(self._place, rows, pair, blocks)
+            for pair, blocks in zip(pairwise(starts), sources, strict=True)
+        ]
+        # The order takes as long as to decode some chunks: it is made beside them.
+        for _ in spread(lambda work: work(), [rows.order, *placing]):
+            pass
         with self._stats.timed("mix"):
-            if self._pipeline.grouping.interleave > 1:
-                order = taking_turns(rows)
-            elif order is None or len(order) != sum(rows):
-                order = self._order(piece, sum(rows))
-            yield Block.gather(window, order, spread if self._one_window else map)
+            yield from spread(rows.part, range(rows.parts))
 
-    def _order(self, piece: Piece, rows: int | None) -> Int64Array | None:
-        """Return the order of the rows of a window; None if their number is not known yet."""
-        if rows is None or self._pipeline.grouping.interleave > 1:
+    def _part_rows(self, window_bytes: int, rows: int) -> int:
+        """Return how many rows of a window are handed out together."""
+        if window_bytes <= _WINDOW_IN_ONE_PART:
+            return max(rows, 1)
+        return max(rows * _PART_BYTES // window_bytes, self._pipeline.batch_size)
+
+    def _known_counts(self, chunks: Sequence[FileSplit]) -> list[int] | None:
+        """Return the number of rows of each chunk; None if only reading them tells."""
+        ranges = [chunk.row_range for chunk in chunks]
+        if not self._pipeline.counted or None in ranges:
             return None
+        return [one.length for one in ranges if one is not None]
+
+    def _order(self, piece: Piece, counts: Sequence[int]) -> Int64Array:
+        """Return the order of the rows of a window whose chunks have so many rows."""
+        if self._pipeline.grouping.interleave > 1:
+            return taking_turns(counts)
         lane, number = piece.span.key
         return permutation(
-            rows,
+            sum(counts),
             seed=self._pipeline.seed,
             epoch=self._epoch,
             purpose=ROW_ORDER,
@@ -374,10 +389,30 @@ class OpenLanes:
             window=number,
         )
 
-    def _blocks_of(self, chunk: FileSplit) -> list[Block]:
+    def _place(self, rows: Permuted, bounds: tuple[int, int], blocks: Iterable[Block]) -> None:
+        """Bring the blocks of a chunk to their places in a window."""
+        row, stop = bounds
+        with self._in_side_thread():
+            for block in blocks:
+                with self._stats.timed("mix"):
+                    rows.put(row, block)
+                row += block.num_rows
+        if row != stop:
+            raise ReadError(
+                f"{stop - bounds[0]} rows were expected and {row - bounds[0]} read: a file was "
+                "changed after it was listed"
+            )
+
+    def _read_all(self, blocks: Iterable[Block]) -> list[Block]:
+        with self._in_side_thread():
+            return list(blocks)
+
+    @contextmanager
+    def _in_side_thread(self) -> Iterator[None]:
+        """Note the thread while it reads, so that ``close`` can wait for it."""
         self._beside.add(thread := threading.current_thread())
         try:
-            return list(self._converted(chunk))
+            yield
         finally:
             self._beside.discard(thread)
 
@@ -428,9 +463,3 @@ class OpenLanes:
 def _spread(threads: int, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
     """Do what ``map`` does, in several threads."""
     return map(work, items) if threads == 1 else side_by_side(work, items, threads=threads)
-
-
-def _counted_rows(chunks: Sequence[FileSplit]) -> int | None:
-    """Return the number of rows of some chunks; None if one of them is not cut by rows."""
-    ranges = [chunk.row_range for chunk in chunks]
-    return None if None in ranges else sum(one.length for one in ranges if one is not None)

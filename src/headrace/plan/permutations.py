@@ -29,6 +29,8 @@ INDEX_ORDER = 4
 """Purpose of a permutation: rows by index. (3 is that of shuffled copies.)"""
 
 _WORD = (1 << 64) - 1
+_KEYS_AT_ONCE = 1 << 20
+_PART_BITS = 5
 
 
 def permutation(
@@ -37,8 +39,8 @@ def permutation(
     """Return a permutation of ``range(count)`` for these coordinates.
 
     The coordinates are key and counter of a counter-based generator (Philox), each in a word
-    of its own, so that no two ever share a stream. Its raw words are sorted, ties by position:
-    a stable sort has one result only, whatever algorithm computes it.
+    of its own, so that no two ever share a stream. The low halves of its raw words are sorted,
+    ties by position: a stable sort has one result only, whatever algorithm computes it.
 
     >>> permutation(5, seed=42, epoch=0, purpose=CHUNK_ORDER).tolist()
     [3, 1, 4, 2, 0]
@@ -46,13 +48,27 @@ def permutation(
     key = np.array([int(seed) & _WORD, purpose], np.uint64)
     counter = np.array([0, int(epoch) & _WORD, lane, window], np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(count)
-    # The low half of a word above the position in one number: these are all different, so that any
-    # sort gives the order of a stable one, and numpy sorts numbers several times faster than
-    # it finds the order of others.
-    packed = (words << np.uint64(32)) | np.arange(count, dtype=np.uint64)
-    packed.sort()
-    packed &= np.uint64(0xFFFFFFFF)
-    order: Int64Array = packed.view(np.int64)
+    return _stable_order(words.astype(np.uint32))
+
+
+def _stable_order(keys: npt.NDArray[np.uint32]) -> Int64Array:
+    """Return the positions of keys in ascending order; equal keys stay as they stand.
+
+    numpy sorts 16-bit numbers by radix, in linear time: two such passes take a quarter of the time
+    of sorting the keys. Many keys are first divided by their upper bits into parts whose passes
+    stay in the processor's cache.
+    """
+    if len(keys) <= _KEYS_AT_ONCE:
+        order = np.argsort(keys.astype(np.uint16), kind="stable")
+        upper = (keys >> np.uint32(16)).astype(np.uint16)
+        return order[np.argsort(upper[order], kind="stable")]
+    part = (keys >> np.uint32(32 - _PART_BITS)).astype(np.uint8)
+    order = np.argsort(part, kind="stable")
+    start = 0
+    for stop in np.cumsum(np.bincount(part, minlength=1 << _PART_BITS)).tolist():
+        members = order[start:stop]
+        order[start:stop] = members[_stable_order(keys[members])]
+        start = stop
     return order
 
 
