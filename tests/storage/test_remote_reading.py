@@ -277,9 +277,8 @@ def test_row_groups_that_statistics_rule_out_are_not_fetched(
     bucket: Served, table: pa.Table
 ) -> None:
     keep = [("id", ">=", 30_000)]
-    for format in ("parquet", "orc"):
-        loader, _ = bucket.loader(f"wide/{format}/", format, filters=keep, columns=["id", "x3"])
-        bucket.taken()
-        assert rows_of(loader) == list(range(30_000, ROWS))
-        alone = len(WRITERS[format](table.select(["id", "x3"]).slice(30_000), GROUP_ROWS))
-        assert bucket.taken().bytes <= 1.25 * alone  # stripes end where they like
+    loader, _ = bucket.loader("wide/parquet/", filters=keep, columns=["id", "x3"])
+    bucket.taken()
+    assert rows_of(loader) == list(range(30_000, ROWS))
+    alone = len(WRITERS["parquet"](table.select(["id", "x3"]).slice(30_000), GROUP_ROWS))
+    assert bucket.taken().bytes <= 1.25 * alone
