@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import orc
 
 from headrace import StructuredDataset
-from headrace.formats.exact_integers import with_exact_integers
-from headrace.formats.expressions import put_together, take_apart
+from headrace.formats.filters import put_together, take_apart, with_exact_integers
 
 OPERATORS = {
     "==": operator.eq,

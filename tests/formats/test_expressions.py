@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from headrace.formats.expressions import (
+from headrace.formats.filters import (
     MAX_DEPTH,
     Call,
     Column,

@@ -19,7 +19,7 @@ from headrace.convert.blocks import ArrowBlock
 from headrace.convert.columns import ObjectColumn
 from headrace.formats.blocks import cut_rows
 from headrace.formats.filters import rows_where
-from headrace.formats.parquet_excerpt import pick
+from headrace.formats.parquet_pages import pick
 from headrace.matrices import rows_at, rows_kept, values_at
 
 ROWS = 1_003

@@ -16,9 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from headrace.formats.parquet_excerpt import PageMismatch
-from headrace.formats.parquet_pages import PageReader
-from headrace.formats.thrift import parse_struct, write_struct
+from headrace.formats.parquet_pages import PageMismatch, PageReader, parse_struct, write_struct
 
 OLD = int(pa.__version__.partition(".")[0]) < 20
 MAKERS: dict[pa.DataType, Callable[[random.Random], Any]] = {

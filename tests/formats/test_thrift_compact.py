@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.formats.thrift import (
+from headrace.formats.parquet_pages import (
     BINARY,
     I32,
     I64,

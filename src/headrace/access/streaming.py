@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.access.backend import Backend
-from headrace.formats.discovered import Discovered
+from headrace.formats.discovery import Discovered
 from headrace.formats.filters import columns_of, settle_filter, to_expression
 from headrace.formats.reader import TabularReader
 from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups

@@ -1,7 +1,6 @@
 """Tabular files: what is in them, and their rows as Arrow tables."""
 
-from headrace.formats.discovered import Discovered
-from headrace.formats.discovery import discover
+from headrace.formats.discovery import Discovered, discover
 from headrace.formats.protocol import FileFacts, Format
 from headrace.formats.reader import TabularReader
 from headrace.formats.registry import FORMAT_NAMES

@@ -1,4 +1,4 @@
-"""From a location to all that planning and reading need: files, one schema, a reader."""
+"""From locations to files with all that planning needs: listing, formats, schemas, counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +19,16 @@ from headrace.errors import (
     ReadError,
     SchemaError,
 )
-from headrace.formats.discovered import Discovered
-from headrace.formats.exact_integers import with_exact_integers
 from headrace.formats.failures import may_be_skipped
-from headrace.formats.filters import binds, columns_of, near_names, settle_filter, to_expression
+from headrace.formats.filters import (
+    binds,
+    columns_of,
+    names_in,
+    near_names,
+    settle_filter,
+    to_expression,
+    with_exact_integers,
+)
 from headrace.formats.partitioning import (
     PathColumns,
     matching_paths,
@@ -46,9 +52,40 @@ from headrace.storage import (
     side_by_side,
 )
 
-__all__ = ["discover"]
+__all__ = ["Discovered", "discover"]
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """All that planning and reading need."""
+
+    reader: TabularReader
+    files: FileList
+    """those that may hold rows, in their order"""
+    roots: Sequence[str] = ()
+    """directories that hold the files; what counts of a path is below them"""
+    filter: ds.Expression | None = None
+    """what was asked for, unless paths alone settled it; the reader applies what is still open"""
+    broken: Sequence[str] = ()
+    """why files were left out under ``on_error="skip"``, a line each"""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """what was asked of the store"""
+    listing: Listing | None = None
+    """what can be saved as a manifest, where files were listed"""
+    version: tuple[int, int] | None = None
+    """of a table: its snapshot and schema, by their ids"""
+    has_deletes: bool = False
+    """whether rows of the files are deleted, so that only reading them tells how many are left"""
+
+    @property
+    def counted(self) -> bool:
+        """Whether the number of rows that will come out is known."""
+        known = bool((self.files.counts >= 0).all())
+        return known and self.reader.filter is None and not self.has_deletes
+
 
 logger = logging.getLogger(__name__)
+
 
 _INSPECTING_THREADS = 16
 _WAITING_THREADS = 48
@@ -75,6 +112,8 @@ def discover(
     manifest lists was checked when it was found.
     """
     keep = to_expression(filters)
+    if schema is not None and not isinstance(schema, pa.Schema):
+        raise OptionError(f"schema must be a pyarrow.Schema, not {schema!r}")
     access = access or Access()
     if manifest is None:
         listing = find_files(path, access)
@@ -92,7 +131,9 @@ def discover(
     survivors = found.prune(statuses, by_path, exact)
     pushed = None if exact else keep
     infos, facts = found.inspect(survivors, pushed)
-    stored = unify((info.path, fact.schema) for info, fact in zip(infos, facts, strict=True))
+    wanted = _wanted(columns, schema, keep)
+    schemas = ((info.path, fact.schema) for info, fact in zip(infos, facts, strict=True))
+    stored = unify(schemas, wanted=wanted, given=schema)
     if not infos:  # nothing can match, but what columns there are must still be known
         stored = found.any_schema(statuses)
     whole = _whole_schema(stored, in_path, schema)
@@ -101,12 +142,13 @@ def discover(
     if keep is not None:
         settled = settle_filter(keep, whole)
         pushed = None if exact else settled
-        needed = [] if pushed is None else columns_of(keep, whole)
+        needed = [] if pushed is None else columns_of(settled, whole)
         infos = found.trusted(infos, facts, [whole.field(name) for name in needed])
     if pushed is not None and _all_settled(infos):
         pushed, needed = None, []
         infos = [_counting_what_is_left(info) for info in infos]
-    read_schema = pa.schema([f for f in whole if f.name in {*output.names, *needed}])
+    read = {field.name: field for field in output} | {name: whole.field(name) for name in needed}
+    read_schema = pa.schema([read[name] for name in whole.names if name in read])
     rows = FormatRows(chosen, in_path)
     reader = TabularReader(listing.store, rows, output, read_schema, pushed)
     logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
@@ -292,11 +334,21 @@ def _counting_what_is_left(file: DataFileInfo) -> DataFileInfo:
     return replace(file, record_count=int(file.row_groups.rows.sum()))
 
 
+def _wanted(
+    columns: Sequence[str] | None, schema: pa.Schema | None, keep: ds.Expression | None
+) -> set[str] | None:
+    """Return the columns of files that matter; None if all do."""
+    if schema is not None:
+        return set(schema.names)
+    filtered = names_in(keep)
+    if columns is None or isinstance(columns, str) or filtered is None:
+        return None
+    return filtered.union(*({str(name), str(name).partition(".")[0]} for name in columns))
+
+
 def _whole_schema(stored: pa.Schema, in_path: PathColumns, given: pa.Schema | None) -> pa.Schema:
     """All columns there are: those of the files, then those of the paths, which win."""
     if given is not None:
-        if not isinstance(given, pa.Schema):
-            raise OptionError(f"schema must be a pyarrow.Schema, not {given!r}")
         known = {*stored.names, *in_path.schema.names}
         for name in given.names:
             if name not in known:

@@ -1,10 +1,18 @@
-"""Filters as users write them, and what can be known of them without reading rows."""
+"""Filters: expressions and tuples, which columns they need, and what they keep, exactly.
+
+pyarrow compares integers with floats by rounding the integers, which is wrong above 2**53 and an
+error above 2**24: such comparisons are rewritten to compare integers.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import difflib
-from collections.abc import Iterable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,17 +21,399 @@ import pyarrow.parquet as pq
 from pyarrow import acero  # or Table.filter imports it, in the middle of the first read
 
 from headrace.errors import OptionError, SchemaError
-from headrace.formats.exact_integers import with_exact_integers
-from headrace.formats.expressions import once_for_like_files
 from headrace.matrices import has_matrices, rows_kept
 
 __all__ = [
+    "MAX_DEPTH",
+    "MIRRORED",
+    "NEGATED",
+    "Call",
+    "Column",
+    "Constant",
+    "Node",
+    "NotTakenApart",
     "columns_of",
+    "names_in",
     "near_names",
+    "nested_path",
+    "once_for_like_files",
+    "put_together",
     "rows_where",
     "settle_filter",
+    "take_apart",
     "to_expression",
+    "with_exact_integers",
 ]
+
+T = TypeVar("T")
+
+MAX_DEPTH = 100
+"""levels of nesting, chains of the same ``&`` or ``|`` not counted"""
+
+MIRRORED = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+"""comparisons with their sides exchanged"""
+NEGATED = {
+    "equal": "not_equal",
+    "not_equal": "equal",
+    "less": "greater_equal",
+    "less_equal": "greater",
+    "greater": "less_equal",
+    "greater_equal": "less",
+}
+"""comparisons that hold of numbers where others do not"""
+
+_CHAINED = {"and", "and_kleene", "or", "or_kleene"}
+_SHOWN_CHARACTERS = 60
+
+
+class NotTakenApart(Exception):
+    """The expression has no serialised form, or one that is not understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    path: tuple[str, ...]
+    """names from the outermost struct inwards; one for a plain column"""
+    depth: int = field(default=1, init=False)
+
+    def __str__(self) -> str:
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    value: pa.Scalar
+    depth: int = field(default=1, init=False)
+
+    def __str__(self) -> str:
+        return _scalar_text(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    function: str
+    arguments: tuple[Node, ...]
+    """more than two for ``and`` and ``or``, whose chains are laid flat"""
+    options: pa.StructScalar | None
+    depth: int
+
+    def __str__(self) -> str:
+        shown = [str(argument) for argument in self.arguments[:10]]
+        if len(self.arguments) > 10:
+            shown.append(f"… {len(self.arguments)} in all")
+        if self.options is not None:
+            shown.append(_options_text(self.options))
+        return f"{self.function}({', '.join(shown)})"
+
+
+Node: TypeAlias = Column | Constant | Call
+
+
+def take_apart(expression: ds.Expression) -> Node:
+    """The tree of the expression; NotTakenApart if it has positions instead of names in it."""
+    try:
+        serialised = expression.__reduce__()[1][0]
+        batch = pa.ipc.open_file(serialised).get_batch(0)
+    except (pa.ArrowException, OSError) as error:
+        raise NotTakenApart(str(error)) from error
+    entries = iter(list(_metadata(batch.schema)))
+    constants = [column[0] for column in batch.columns]
+    root = _node(entries, constants)
+    if next(entries, None) is not None:
+        raise NotTakenApart("its serialised form goes on after its end")
+    if root.depth > MAX_DEPTH:
+        raise NotTakenApart(f"it is nested {root.depth} levels deep")
+    return root
+
+
+def put_together(root: Node) -> ds.Expression:
+    """Return the expression of a tree that has a constant in it."""
+    entries: list[tuple[str, str]] = []
+    constants: list[pa.Scalar] = []
+    _write(root, entries, constants)
+    schema = pa.schema(
+        [pa.field("", constant.type) for constant in constants],
+        metadata=pa.KeyValueMetadata(entries),
+    )
+    columns = [pa.repeat(constant, 1) for constant in constants]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    return ds.Expression._deserialize(sink.getvalue())
+
+
+def _write(node: Node, entries: list[tuple[str, str]], constants: list[pa.Scalar]) -> None:
+    match node:
+        case Constant(value):
+            entries.append(("literal", str(len(constants))))
+            constants.append(value)
+        case Column((name,)):
+            entries.append(("field_ref", name))
+        case Column(path):
+            entries.append(("nested_field_ref", str(len(path))))
+            entries.extend(("field_ref", name) for name in path)
+        case Call(function, arguments, options):
+            # Chains were laid flat; a call of pyarrow's ``and`` has two arguments.
+            links = len(arguments) - 1 if function in _CHAINED else 1
+            entries.extend([("call", function)] * links)
+            for place, argument in enumerate(arguments):
+                _write(argument, entries, constants)
+                if links > 1 and 0 < place < links:
+                    entries.append(("end", function))
+            if options is not None:
+                entries.append(("options", str(len(constants))))
+                constants.append(options)
+            entries.append(("end", function))
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    function: str
+    arguments: list[Node]
+    options: pa.StructScalar | None = None
+
+    def absorbs(self, inner: _OpenCall) -> bool:
+        """Whether the inner call, now at its end, is a link of the same chain."""
+        if inner.function != self.function or self.function not in _CHAINED:
+            return False
+        if self.arguments:
+            self.arguments.extend(inner.arguments)
+        else:
+            self.arguments = inner.arguments
+        return True
+
+    def closed(self) -> Call:
+        depth = 1 + max((argument.depth for argument in self.arguments), default=0)
+        return Call(self.function, tuple(self.arguments), self.options, depth)
+
+
+def _node(entries: Iterator[tuple[str, str]], constants: list[pa.Scalar]) -> Node:
+    """One node with all that is in it. Not recursive: a chain of ``|`` may be 10,000 long."""
+    open_calls: list[_OpenCall] = []
+    for kind, text in entries:
+        done: Node
+        match kind:
+            case "call":
+                open_calls.append(_OpenCall(text, []))
+                continue
+            case "options" if open_calls:
+                open_calls[-1].options = constants[int(text)]
+                continue
+            case "end" if open_calls and open_calls[-1].function == text:
+                call = open_calls.pop()
+                if open_calls and open_calls[-1].absorbs(call):
+                    continue
+                done = call.closed()
+            case "literal":
+                done = Constant(constants[int(text)])
+            case "field_ref":
+                done = Column((text,))
+            case "nested_field_ref":
+                done = _nested(entries, int(text))
+            case _:
+                raise NotTakenApart(f"its serialised form has an entry {kind!r}")
+        if not open_calls:
+            return done
+        open_calls[-1].arguments.append(done)
+    raise NotTakenApart("its serialised form has no end")
+
+
+def _nested(entries: Iterator[tuple[str, str]], count: int) -> Column:
+    parts = [next(entries, ("", "")) for _ in range(count)]
+    if any(kind != "field_ref" for kind, _ in parts):
+        raise NotTakenApart("it refers to a field of a struct by its position")
+    return Column(tuple(name for _, name in parts))
+
+
+class _CSchema(ctypes.Structure):
+    """``struct ArrowSchema`` of the Arrow C data interface."""
+
+    _fields_ = (
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", ctypes.c_void_p),
+        ("flags", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    )
+
+
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
+    """The metadata in order and with equal keys, which the dict of ``schema.metadata`` loses."""
+    capsule = schema.__arrow_c_schema__()
+    exported = _CSchema.from_address(_capsule_pointer(capsule, b"arrow_schema"))
+    address = exported.metadata
+    if not address:
+        return
+    count, address = _int32(address)
+    for _ in range(count):
+        key, address = _text(address)
+        value, address = _text(address)
+        yield key, value
+
+
+def _int32(address: int) -> tuple[int, int]:
+    return ctypes.c_int32.from_address(address).value, address + 4
+
+
+def _text(address: int) -> tuple[str, int]:
+    length, address = _int32(address)
+    return ctypes.string_at(address, length).decode(), address + length
+
+
+def _options_text(options: pa.StructScalar) -> str:
+    shown = []
+    for name, value in options.items():
+        if name == "_type_name" or (name.startswith("allow_") and not value.as_py()):
+            continue
+        if isinstance(value, pa.ListScalar) and value.values is not None:
+            members = ", ".join(_scalar_text(member) for member in value.values[:5])
+            count = len(value.values)
+            text = f"[{members}{f', … {count} in all' if count > 5 else ''}]"
+        else:
+            text = str(value.type) if name == "to_type" else _scalar_text(value)
+        shown.append(f"{name}={text}")
+    return ", ".join(shown)
+
+
+def _scalar_text(value: pa.Scalar) -> str:
+    try:
+        text = str(value)
+    except (ValueError, OverflowError):  # a time that Python has no object for
+        text = f"a {value.type}"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def once_for_like_files(
+    answer: Callable[[ds.Expression, pa.Schema], T],
+) -> Callable[[ds.Expression, pa.Schema], T]:
+    """Keep the last answer: it is the same for files of one data set, one after the other."""
+    last: tuple[ds.Expression, pa.Schema, T] | None = None
+
+    @wraps(answer)
+    def remembered(expression: ds.Expression, schema: pa.Schema) -> T:
+        nonlocal last
+        known = last
+        if known is None or known[0] is not expression or not known[1].equals(schema):
+            known = last = expression, schema, answer(expression, schema)
+        return known[2]
+
+    return remembered
+
+
+@once_for_like_files
+def with_exact_integers(expression: ds.Expression, schema: pa.Schema) -> ds.Expression:
+    """Return the expression with integer columns of ``schema`` compared with integers only."""
+    try:
+        root = take_apart(expression)
+    except NotTakenApart:
+        return expression
+    rewritten = _rewritten(root, schema)
+    return expression if rewritten is root else put_together(rewritten)
+
+
+def _rewritten(node: Node, schema: pa.Schema) -> Node:
+    """Return the node itself if nothing in it changes."""
+    match node:
+        case Call("is_in", (Column() as column,)):
+            return _listed(node, _integer_type(column, schema))
+        case Call(function, (Column() as column, Constant(value))) if function in MIRRORED:
+            return _compared(node, function, column, value, schema)
+        case Call(function, (Constant(value), Column() as column)) if function in MIRRORED:
+            return _compared(node, MIRRORED[function], column, value, schema)
+        case Call(_, arguments):
+            parts = tuple(_rewritten(argument, schema) for argument in arguments)
+            if any(part is not argument for part, argument in zip(parts, arguments, strict=True)):
+                return replace(node, arguments=parts)
+    return node
+
+
+def _compared(
+    node: Call, function: str, column: Column, value: pa.Scalar, schema: pa.Schema
+) -> Call:
+    type_ = _integer_type(column, schema)
+    if type_ is None or not pa.types.is_floating(value.type):
+        return node
+    bound: int | None = None
+    if value.is_valid:
+        function, bound = _integer_comparison(function, float(value.as_py()), *_limits(type_))
+    constant = Constant(pa.scalar(bound, type_))
+    return replace(node, function=function, arguments=(column, constant))
+
+
+def _integer_comparison(function: str, number: float, lowest: int, highest: int) -> tuple[str, int]:
+    """Return the comparison that holds of the same integers between two limits.
+
+    One that holds of all or of none is said by the lowest: nulls stay null.
+    """
+    of_all, of_none = ("greater_equal", lowest), ("less", lowest)
+    if math.isnan(number):
+        return of_all if function == "not_equal" else of_none
+    if function in ("equal", "not_equal"):
+        if lowest <= number <= highest and number.is_integer():
+            return function, int(number)
+        return of_none if function == "equal" else of_all
+    if number > highest:
+        return of_all if function.startswith("less") else of_none
+    if number < lowest:
+        return of_none if function.startswith("less") else of_all
+    rounds_up = function in ("less", "greater_equal")
+    return function, math.ceil(number) if rounds_up else math.floor(number)
+
+
+def _listed(node: Call, type_: pa.DataType | None) -> Call:
+    options = {} if node.options is None else dict(node.options.items())
+    members = options["value_set"].values if "value_set" in options else None
+    if type_ is None or members is None or not pa.types.is_floating(members.type):
+        return node
+    lowest, highest = _limits(type_)
+    numbers = [float(member.as_py()) for member in members if member.is_valid]
+    held: list[int | None] = [
+        int(number) for number in numbers if lowest <= number <= highest and number.is_integer()
+    ]
+    if members.null_count:
+        held.append(None)
+    values = pa.ListArray.from_arrays([0, len(held)], pa.array(held, type_))
+    columns = [
+        values if name == "value_set" else pa.repeat(value, 1) for name, value in options.items()
+    ]
+    return replace(node, options=pa.StructArray.from_arrays(columns, names=list(options))[0])
+
+
+def _limits(type_: pa.DataType) -> tuple[int, int]:
+    if pa.types.is_signed_integer(type_):
+        half = 1 << (type_.bit_width - 1)
+        return -half, half - 1
+    return 0, (1 << type_.bit_width) - 1
+
+
+def _integer_type(column: Column, schema: pa.Schema) -> pa.DataType | None:
+    """Return the type of a column of integers; None if there is no such column, or several."""
+    level: Sequence[pa.Field] = list(schema)
+    found: pa.DataType | None = None
+    for name in column.path:
+        types = [one.type for one in level if one.name == name]
+        if len(types) != 1:
+            return None
+        found = types[0]
+        level = list(found) if pa.types.is_struct(found) else []
+    return found if found is not None and pa.types.is_integer(found) else None
+
 
 _NOT_BOUND = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
 
@@ -122,15 +512,71 @@ def _rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
     return rows_kept(table, pc.fill_null(found["keep"], False).to_numpy())
 
 
+def names_in(expression: ds.Expression | None) -> set[str] | None:
+    """Return the names of columns that a filter may refer to; None if they cannot be told."""
+    if expression is None:
+        return set()
+    try:
+        left = [take_apart(expression)]
+    except NotTakenApart:
+        return None
+    names: set[str] = set()
+    while left:
+        match left.pop():
+            case Column(path):
+                names |= {path[0], path[0].partition(".")[0]}
+            case Call(_, arguments):
+                left.extend(arguments)
+    return names
+
+
+def _with_nested_fields(expression: ds.Expression, schema: pa.Schema) -> ds.Expression:
+    """Return the expression with ``s.a`` as a field of the struct s, if no column is so named."""
+
+    def resolved(node: Node) -> Node:
+        match node:
+            case Column((name,)) if name not in schema.names and nested_path(name, schema):
+                return Column(nested_path(name, schema))
+            case Call(_, arguments):
+                return replace(node, arguments=tuple(map(resolved, arguments)))
+        return node
+
+    try:
+        root = take_apart(expression)
+        return expression if (found := resolved(root)) == root else put_together(found)
+    except NotTakenApart:
+        return expression
+
+
+def nested_path(name: str, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the names from a column to a field within it that a name with dots stands for.
+
+    >>> nested_path("s.a", pa.schema([("s", pa.struct([("a", pa.int64())]))]))
+    ('s', 'a')
+    >>> nested_path("s.b", pa.schema([("s", pa.struct([("a", pa.int64())]))]))
+    ()
+    """
+    fields: Sequence[pa.Field] = list(schema)
+    path = name.split(".")
+    for part in path:
+        found = [field for field in fields if field.name == part]
+        if len(found) != 1:
+            return ()
+        fields = list(found[0].type) if pa.types.is_struct(found[0].type) else []
+    return tuple(path) if len(path) > 1 else ()
+
+
 def settle_filter(expression: ds.Expression, schema: pa.Schema) -> ds.Expression:
     """Check a filter over the columns of the data set, and return the one that is applied to them.
 
-    Integer columns that are compared with floats are compared with integers instead.
+    Integer columns that are compared with floats are compared with integers instead. A name such
+    as ``s.a`` is the field a of the struct s, unless there is a column of that name.
 
     Raises:
         SchemaError: It cannot be evaluated over these columns.
         OptionError: Its values are not booleans.
     """
+    expression = _with_nested_fields(expression, schema)
     try:
         _bind(expression, schema)
         values = ds.Scanner.from_batches([], schema=schema, columns={"keep": expression})

@@ -133,7 +133,9 @@ class TabularReader:
             first_row += table.num_rows
             kept = live if settled else self._filtered(live, chunk)
             if kept.num_rows:
-                yield kept.select(self.schema.names)
+                output = kept.select(self.schema.names)
+                # The filter may need fields of a struct that do not come out.
+                yield output if output.schema.equals(self.schema) else output.cast(self.schema)
 
     def counting(self, *, all_columns: bool = False) -> TabularReader:
         """Return a reader of the same rows without columns.

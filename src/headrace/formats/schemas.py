@@ -2,66 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import OptionError, ReadError, SchemaError
-from headrace.formats.filters import near_names
+from headrace.formats.filters import near_names, nested_path
 
 __all__ = ["align", "project", "unify"]
 
 
-def unify(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """Columns of all files by name, in the order of their first appearance.
+def unify(
+    schemas: Iterable[tuple[str, pa.Schema]],
+    *,
+    wanted: Container[str] | None = None,
+    given: pa.Schema | None = None,
+) -> pa.Schema:
+    """Return the columns of all files by name, in the order of their first appearance.
 
     Types are widened where one holds the values of the other; values that do not survive the
     wider type (an int64 beyond 2**53 in a column that is float64 elsewhere) are an error when
     they are read, never rounded.
+
+    Args:
+        schemas: The schema of each file, with its path.
+        wanted: The columns that matter; None: all. Others are left out if their types have nothing
+            in common.
+        given: Columns with types that the user has chosen, whatever they are in files.
+
+    Raises:
+        SchemaError: A column has types in two files that no type holds the values of.
     """
-    merged = pa.schema([])
+    merged: dict[str, pa.Field] = {}
     first_of: dict[str, str] = {}
+    left_out: set[str] = set()
+    chosen = {} if given is None else {field.name: field for field in given}
     last: pa.Schema | None = None
     for path, schema in schemas:
         if last is not None and schema.equals(last):
             continue
         last = schema
-        _check_names(path, schema)
-        for column in schema:
-            first_of.setdefault(column.name, path)
-        merged = _merge(merged, schema, path, first_of)
-    return merged
+        counts = Counter(_names(path, schema))
+        for stored in schema:
+            name = stored.name
+            if name in left_out:
+                continue
+            field = chosen.get(name, stored)
+            first = first_of.setdefault(name, path)
+            known = merged.setdefault(name, field)
+            try:
+                merged[name] = _common_field(known, field, first, path, counts[name])
+            except SchemaError:
+                if wanted is None or name in wanted:
+                    raise
+                left_out.add(name)
+                del merged[name]
+    return pa.schema(list(merged.values()))
 
 
-def _check_names(path: str, schema: pa.Schema) -> None:
+def _names(path: str, schema: pa.Schema) -> list[str]:
     try:
-        names = schema.names
+        names: list[str] = schema.names
     except UnicodeDecodeError as error:
         raise SchemaError(f"{path} has a column whose name is not UTF-8: {error}") from error
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaError(f"{path} has two columns named {twice!r}; columns are read by name")
+    return names
 
 
-def _merge(
-    merged: pa.Schema, schema: pa.Schema, path: str, first_of: Mapping[str, str]
-) -> pa.Schema:
-    fields = {field.name: field for field in merged}
-    for field in schema:
-        known = fields.get(field.name)
-        if known is None or known.type == field.type:
-            fields.setdefault(field.name, field)
-            continue
-        common = _common_type(known.type, field.type)
-        if common is None:
-            raise SchemaError(
-                f"column {field.name!r} is {known.type} in {first_of[field.name]} and "
-                f"{field.type} in {path}, and neither holds the values of the other; give "
-                "schema= to say which it is, or leave that column out of schema="
-            )
-        fields[field.name] = pa.field(field.name, common)
-    return pa.schema(list(fields.values()))
+def _common_field(known: pa.Field, field: pa.Field, first: str, path: str, times: int) -> pa.Field:
+    """Return a field for the values of two files, the second of which may have it several times."""
+    if times > 1:
+        raise SchemaError(f"{path} has two columns named {field.name!r}; columns are read by name")
+    if known.type == field.type:
+        return known
+    common = _common_type(known.type, field.type)
+    if common is None:
+        raise SchemaError(
+            f"column {field.name!r} is {known.type} in {first} and {field.type} in {path}, and "
+            "neither holds the values of the other; give schema= to say which it is, or leave "
+            "that column out of columns="
+        )
+    return pa.field(field.name, common)
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -109,7 +131,11 @@ def _column(
 
 
 def project(whole: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """The columns that a user names, in that order; None: all."""
+    """Return the columns that a user names, in that order; None: all.
+
+    A name such as ``s.a`` stands for the column s with only the field a of its struct, unless there
+    is a column of that name.
+    """
     if columns is None:
         return whole
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
@@ -118,7 +144,23 @@ def project(whole: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         raise OptionError("columns is empty; leave it out to read all columns")
     if len(set(columns)) < len(columns):
         raise OptionError(f"columns names a column twice: {list(columns)}")
+    paths: dict[str, list[tuple[str, ...]]] = {}
     for name in columns:
-        if name not in whole.names:
+        path = (name,) if name in whole.names else nested_path(name, whole)
+        if not path:
             raise SchemaError(f"there is no column {name!r}; {near_names(name, whole.names)}")
-    return pa.schema([whole.field(name) for name in columns])
+        paths.setdefault(path[0], []).append(path[1:])
+    return pa.schema([_narrowed(whole.field(name), within) for name, within in paths.items()])
+
+
+def _narrowed(field: pa.Field, paths: list[tuple[str, ...]]) -> pa.Field:
+    """Return a field with only some of the fields within it; an empty path means all of it."""
+    if () in paths:
+        if len(paths) > 1:
+            raise OptionError(f"columns names {field.name!r} and a field within it; name only one")
+        return field
+    chosen: dict[str, list[tuple[str, ...]]] = {}
+    for first, *rest in paths:
+        chosen.setdefault(first, []).append(tuple(rest))
+    inside = [_narrowed(one, chosen[one.name]) for one in field.type if one.name in chosen]
+    return field.with_type(pa.struct(inside))

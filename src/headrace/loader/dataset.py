@@ -26,7 +26,7 @@ from headrace.access.streaming import BackendRows
 from headrace.convert import Converter
 from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
-from headrace.formats.discovered import Discovered
+from headrace.formats.discovery import Discovered
 from headrace.formats.reader import FormatRows, TabularReader
 from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 
-from headrace.formats.discovered import Discovered
+from headrace.formats.discovery import Discovered
 from headrace.loader.order import Order
 from headrace.loader.planner import Planner
 from headrace.model import FileList

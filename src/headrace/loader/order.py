@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.convert.decoded import Kind, Kinds
 from headrace.errors import OptionError
-from headrace.formats.discovered import Discovered
+from headrace.formats.discovery import Discovered
 from headrace.loader.pipeline import row_cost
 from headrace.model import FileList, Int64Array, SplitStrategy
 from headrace.options import DatasetOptions, parse_bytes

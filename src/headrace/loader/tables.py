@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.access.lance import LanceBackend
 from headrace.access.streaming import BackendRows, discovered
 from headrace.errors import MissingExtraError, OptionError
-from headrace.formats.discovered import Discovered
+from headrace.formats.discovery import Discovered
 from headrace.formats.filters import to_expression
 from headrace.loader.agreement import Agreement
 from headrace.loader.dataloader import StatefulLoader

@@ -20,7 +20,7 @@ from headrace.convert import Converter
 from headrace.convert.packing import unpack
 from headrace.convert.shared import Bytes, SharedBuffer
 from headrace.errors import OptionError, ReadError
-from headrace.formats.discovered import Discovered
+from headrace.formats.discovery import Discovered
 from headrace.formats.filters import columns_of
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, rows_of, store_access

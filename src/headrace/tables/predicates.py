@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from headrace.formats.expressions import (
+from headrace.formats.filters import (
     MIRRORED,
     NEGATED,
     Call,

@@ -36,7 +36,7 @@ from pyiceberg.types import (
 )
 from writers.catalogs import WritingCatalog
 
-from headrace.formats.exact_integers import with_exact_integers
+from headrace.formats.filters import with_exact_integers
 from headrace.tables.iceberg.planning import plan_files
 from headrace.tables.iceberg.predicates import IcebergWords, prunable_columns
 from headrace.tables.predicates import Translator

@@ -57,7 +57,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from headrace.formats.exact_integers import with_exact_integers
+from headrace.formats.filters import with_exact_integers
 from headrace.tables.iceberg.predicates import IcebergWords, prunable_columns
 from headrace.tables.predicates import Translator
 

@@ -15,8 +15,7 @@ from headrace.access.parquet.groups import RowTaker, groups_of, rows_by_group, r
 from headrace.access.taking import take_rows
 from headrace.errors import OptionError
 from headrace.formats.blocks import rows_only
-from headrace.formats.discovered import Discovered
-from headrace.formats.discovery import discover
+from headrace.formats.discovery import Discovered, discover
 from headrace.formats.reader import FormatRows
 from headrace.matrices import rows_at
 from headrace.model import FileSplit, Int64Array

@@ -17,8 +17,7 @@ from headrace.errors import ReadError
 from headrace.formats.cache import BoundedCache
 from headrace.formats.failures import naming
 from headrace.formats.parquet import ParquetFormat
-from headrace.formats.parquet_excerpt import PageMismatch, pick
-from headrace.formats.parquet_pages import PageReader, Selection
+from headrace.formats.parquet_pages import PageMismatch, PageReader, Selection, pick
 from headrace.formats.reader import FormatRows
 from headrace.formats.schemas import align
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange, computed_once

@@ -11,7 +11,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
 from headrace.errors import OptionError
-from headrace.formats.discovered import Discovered
+from headrace.formats.discovery import Discovered
 from headrace.model import IcebergDataFileInfo
 from headrace.storage import Access
 from headrace.tables.iceberg.catalog import load_table, reading_metadata

@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 from pypaimon.table.file_store_table import FileStoreTable
 
 from headrace.errors import OptionError
-from headrace.formats.discovered import Discovered
+from headrace.formats.discovery import Discovered
 from headrace.storage import Access
 from headrace.tables.paimon.catalog import explained, hiding, load_table
 from headrace.tables.paimon.discovery import Scan, discover_snapshot
