@@ -190,7 +190,12 @@ class ContentOptions(TypedDict, total=False):
     """What to read"""
 
     columns: Annotated[
-        Sequence[str] | None, Option(None, "Names of the columns to read; None reads all of them.")
+        Sequence[str] | None,
+        Option(
+            None,
+            'Names of the columns to read; None reads all of them. In files "s.a" is the field a of '
+            "the struct s.",
+        ),
     ]
     filters: Annotated[
         ds.Expression | Sequence[Any] | None,
