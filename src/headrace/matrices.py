@@ -15,7 +15,26 @@ import pyarrow.types as pt
 
 from headrace.model import Int64Array
 
-__all__ = ["has_matrices", "rows_at", "rows_kept", "values_at"]
+__all__ = ["has_matrices", "rows_at", "rows_kept", "values_at", "width_of"]
+
+
+def width_of(type_: pa.DataType) -> int | None:
+    """Return the number of bytes of a value in memory; None if it depends on the value.
+
+    >>> width_of(pa.list_(pa.float32(), 3)), width_of(pa.string())
+    (12, None)
+    """
+    if isinstance(type_, pa.BaseExtensionType):
+        return width_of(type_.storage_type)
+    if pt.is_fixed_size_list(type_):
+        item = width_of(type_.value_type)
+        return None if item is None else item * int(type_.list_size)
+    if pt.is_struct(type_):
+        parts = [width_of(type_.field(i).type) for i in range(type_.num_fields)]
+        return None if None in parts else sum(part or 0 for part in parts)
+    if pt.is_primitive(type_) or pt.is_decimal(type_) or pt.is_fixed_size_binary(type_):
+        return max(int(type_.bit_width) // 8, 1)
+    return 1 if pt.is_null(type_) else None
 
 
 def rows_at(table: pa.Table, rows: Int64Array) -> pa.Table:

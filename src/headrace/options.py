@@ -193,8 +193,8 @@ class ContentOptions(TypedDict, total=False):
         Sequence[str] | None,
         Option(
             None,
-            'Names of the columns to read; None reads all of them. In files "s.a" is the field a of '
-            "the struct s.",
+            'Names of the columns to read; None reads all of them. In files "s.a" is the field a '
+            "of the struct s.",
         ),
     ]
     filters: Annotated[

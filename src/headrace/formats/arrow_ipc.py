@@ -24,6 +24,7 @@ from headrace.formats.failures import naming
 from headrace.formats.file_version import checked_after
 from headrace.formats.plain_types import plain_batch, plain_schema
 from headrace.formats.protocol import FileFacts
+from headrace.matrices import width_of
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.storage import Store, will_read
 
@@ -185,7 +186,7 @@ def _counted(message: ipc.Message, schema: pa.Schema) -> tuple[int, int]:
 
 def _decoded_sizes(source: pa.NativeFile, index: BatchIndex, *, local: bool) -> Int64Array:
     """Estimate the bytes of each batch in memory; reading corrects what turns out otherwise."""
-    widths = [_width(field.type) for field in index.schema]
+    widths = [width_of(field.type) for field in index.schema]
     if None not in widths:
         return index.rows * sum(width or 0 for width in widths)
     filled = np.flatnonzero(index.rows)
@@ -196,18 +197,6 @@ def _decoded_sizes(source: pa.NativeFile, index: BatchIndex, *, local: bool) -> 
     batch = RecordBatches(source).get(first, int(index.rows[first]))
     expanded: Int64Array = index.sizes * int(batch.nbytes) // max(int(index.sizes[first]), 1)
     return expanded
-
-
-def _width(type_: pa.DataType) -> int | None:
-    """Return the bytes of a value, if all values of the type have as many."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return _width(type_.storage_type)
-    if pt.is_fixed_size_list(type_):
-        inner = _width(type_.value_type)
-        return None if inner is None else inner * int(type_.list_size)
-    if pt.is_primitive(type_) or pt.is_decimal(type_) or pt.is_fixed_size_binary(type_):
-        return max(int(type_.bit_width) // 8, 1)
-    return None
 
 
 # --- record batches

@@ -28,6 +28,7 @@ from headrace.formats.filters import (
     with_exact_integers,
 )
 from headrace.formats.protocol import FileFacts
+from headrace.matrices import width_of
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.storage import Store, will_read
 
@@ -338,10 +339,9 @@ def _leaf_widths(type_: pa.DataType, times: int | None) -> Iterator[int | None]:
         inside = times if pa.types.is_struct(type_) else None
         for i in range(type_.num_fields):
             yield from _leaf_widths(type_.field(i).type, inside)
-    elif pa.types.is_primitive(type_) or pa.types.is_fixed_size_binary(type_):
-        yield None if times is None else times * max(int(type_.bit_width) // 8, 1)
     else:
-        yield None
+        width = width_of(type_)
+        yield None if times is None or width is None else times * width
 
 
 _LIMITS = ("thrift_container_size_limit", "thrift_string_size_limit")
