@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ from small_files import ROWS, all_ids, write_parquet
 from warm_interpreters import ColdProcess, WarmProcess
 
 from headrace import StructuredDataset
+from headrace.loader.start import WorkerContext
 
 SCRIPT = """
 import collections, dataclasses, enum, json, sys
@@ -158,6 +160,22 @@ def test_loaders_start_in_other_threads(data: Path) -> None:
     for thread in threads:
         thread.join()
     assert found == [list(range(ROWS))] * 2
+
+
+def test_processes_that_the_server_started_use_it_for_their_workers(data: Path) -> None:
+    def rank() -> None:
+        loader, _ = StructuredDataset.create_dataloader(
+            data, batch_size=100, num_workers=2, transform=lambda batch: os.getppid()
+        )
+        writing.send([os.getppid(), *set(loader)])
+
+    context = WorkerContext()
+    reading, writing = context.Pipe(duplex=False)
+    process = context.Process(target=rank)
+    process.start()
+    server, *of_workers = reading.recv()
+    process.join()
+    assert (of_workers, process.exitcode) == ([server], 0)
 
 
 IMPORTED = """

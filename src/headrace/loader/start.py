@@ -13,7 +13,15 @@ import os
 import pickle
 from collections import ChainMap
 from collections.abc import Mapping
-from multiprocessing import context, forkserver, popen_forkserver, process, spawn, util
+from multiprocessing import (
+    context,
+    forkserver,
+    popen_forkserver,
+    process,
+    resource_tracker,
+    spawn,
+    util,
+)
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, ClassVar
 
@@ -114,6 +122,7 @@ class _WithEnvironment:
 
 
 def _prepared(environment: Mapping[str, str], prepared: Mapping[str, Any]) -> Mapping[str, Any]:
+    _Server.started_this_process = True
     os.environ.clear()
     os.environ.update(environment)
     return prepared
@@ -133,11 +142,29 @@ class WorkerContext(context.ForkServerContext):
     Process = _WorkerProcess  # type: ignore[assignment]
 
 
-def _new_server() -> forkserver.ForkServer:
-    server = forkserver.ForkServer()
-    server.set_forkserver_preload(_PRELOADED)
-    return server
+class _Server(forkserver.ForkServer):
+    """A server that the processes it started use for their own workers, too.
+
+    A rank of an audit needs no server of its own: that would import torch again, for seconds.
+    """
+
+    started_this_process = False
+    _forkserver_address: str | None
+    _forkserver_alive_fd: int | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_forkserver_preload(_PRELOADED)
+
+    def ensure_running(self) -> None:
+        if not self.started_this_process:
+            super().ensure_running()
+            return
+        above: Any = forkserver._forkserver
+        self._forkserver_address = above._forkserver_address
+        self._forkserver_alive_fd = above._forkserver_alive_fd
+        resource_tracker.ensure_running()
 
 
-_server = PerProcess(_new_server)
+_server = PerProcess(_Server)
 """a forked child starts one of its own"""

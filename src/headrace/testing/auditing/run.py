@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import headrace
 from headrace.errors import OptionError
+from headrace.loader.start import WorkerContext
 from headrace.testing.auditing.judge import (
     Judgement,
     compare,
@@ -30,7 +31,6 @@ __all__ = ["audit"]
 
 Order = Literal["rank", "global"] | None
 _ALONE = Size(1, 0)
-_PRELOADED = ["__main__", "headrace.testing.auditing.rank"]
 
 
 def audit(
@@ -216,14 +216,13 @@ class _Rules:
 
 
 def _context(start_method: str) -> BaseContext:
-    """A fork server imports this library once, for all the processes that come out of it."""
+    """Return what starts ranks; a fork server of this library serves them and their workers."""
     known = multiprocessing.get_all_start_methods()
     if start_method not in known:
         raise OptionError(f"start_method must be one of {known}, not {start_method!r}")
-    context = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
-        context.set_forkserver_preload(_PRELOADED)
-    return context
+        return WorkerContext()
+    return multiprocessing.get_context(start_method)
 
 
 def _checked_sizes(sizes: Iterable[tuple[int, int]]) -> list[Size]:
