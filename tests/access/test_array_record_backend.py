@@ -227,7 +227,7 @@ def test_packed_columns_are_known_by_the_file(tmp_path: Path) -> None:
     ]
     raw = ArrayRecordBackend(path, decode="raw")
     assert raw.schema.names == ["record"]
-    assert raw.get_row(0)["record"].startswith(b"\x93PENROW1")
+    assert pa.ipc.open_stream(raw.get_row(7)["record"]).read_all().equals(table.slice(7, 1))
     assert ArrayRecordBackend(path, decode="columns").schema == table.schema
 
 
@@ -311,7 +311,7 @@ def test_records_that_do_not_fit_the_columns(tmp_path: Path) -> None:
     backend = ArrayRecordBackend(path, decode=decode)
     with pytest.raises(ReadError, match="record 2 does not fit the columns"):
         backend.take([0, 1, 2])
-    with pytest.raises(ReadError, match="decode returned a list, and not a dict"):
+    with pytest.raises(ReadError, match="decode returned a list, and not a dict or"):
         ArrayRecordBackend(path, decode=lambda record: [record])  # type: ignore[arg-type,return-value]
     with pytest.raises(SchemaError, match="nothing in 'v'"):
         ArrayRecordBackend(path, decode=lambda record: {"v": None})
@@ -324,5 +324,5 @@ def test_a_decode_that_is_none(folder: Path, decode: object) -> None:
 
 
 def test_packed_columns_where_there_are_none(folder: Path) -> None:
-    with pytest.raises(SchemaError, match=r"0\.array_record: record 0 is no packed row"):
+    with pytest.raises(SchemaError, match=r"0\.array_record: record 0 is no row of columns"):
         ArrayRecordBackend(folder, decode="columns")

@@ -14,9 +14,9 @@ import pytest
 from array_record_files import records_of, write_records
 
 from headrace.access import ArrayRecordBackend
+from headrace.access.array_record.reader import Readers, open_reader
 from headrace.access.array_record.scattered import ScatteredReads
 from headrace.access.crew import Crew
-from headrace.archives.array_record import Readers, open_reader
 from headrace.errors import ReadError
 
 RECORDS = records_of(300, size=3000)

@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.archives.array_record import native
-from headrace.archives.record_codecs import WritingCodec, writing_codec
+from headrace.access.array_record.codecs import WritingCodec, writing_codec
+from headrace.access.array_record.reader import native
 from headrace.errors import OptionError, WriteError
 from headrace.storage import Options
 from headrace.storage.file_locks import close_locked

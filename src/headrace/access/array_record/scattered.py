@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from headrace.access.array_record.reader import read_records
 from headrace.access.crew import Crew
-from headrace.archives.array_record import read_records
 
 __all__ = ["ScatteredReads"]
 

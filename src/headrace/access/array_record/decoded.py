@@ -1,23 +1,38 @@
-"""Columns of the values that a user's function returns, without loss.
+"""Records that a user's function decodes, and their columns, without loss.
 
+Columns and types are those of the first record, or of the schema that comes with the function.
 Arrow converts Python values to a given type more freely than a data set may: 0.5 becomes the
 integer 0, True becomes 1.0, a datetime loses its fraction of a second, a dict its unknown keys.
 What is checked here is what Arrow lets through; it refuses everything else itself.
+
+Arrays, tensors and images may have another shape in every record. Arrow has no type for that, so
+such a column holds .npy files; batches hold the arrays, stacked where they are of one shape.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-__all__ = ["Misfit", "check_keys", "column_of"]
+from headrace.convert.decoded import STORED_TYPES, Kind, Kinds, npy_header, python_values
+from headrace.errors import ReadError, SchemaError
 
+__all__ = ["DecodedRecords", "Decoder", "Misfit", "RecordName", "column_of"]
+
+Decoder = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
+"""a function of the user: takes a record, returns its values by name, or as a tuple"""
+RecordName = Callable[[int], str]
+"""what the record at a place of a list is called in messages"""
+
+_PLAIN = {type(None), bool, int, float, str, bytes, list, dict}
 _SHOWN = 80
 """characters of a value in a message"""
 _INTEGERS = (int, np.integer)
@@ -25,6 +40,150 @@ _FLOATS = (float, np.floating)
 _TIMES = (dt.date, dt.time, dt.timedelta)
 _TIMES_OF_NUMPY = (np.datetime64, np.timedelta64)
 _BYTES = (bytes, bytearray, memoryview)
+
+
+class DecodedRecords:
+    """Decodes records by a user's function, and puts what it returns into columns.
+
+    A record has to have the columns of the schema, no fewer and no more, and values that their
+    types hold exactly. A key may be missing only if the user gave the schema and the field is
+    nullable there. The items of a tuple are columns called by its field names, else by the schema,
+    else ``0``, ``1`` and so on.
+
+    Args:
+        decode: The function.
+        schema: The columns.
+        kinds: Columns of arrays of any shape.
+        inferred: The columns are those of a first record, and not given by the user.
+    """
+
+    def __init__(
+        self, decode: Decoder, schema: pa.Schema, kinds: Kinds | None = None, inferred: bool = False
+    ) -> None:
+        self.schema = schema
+        self.kinds: Kinds = kinds or {}
+        self._decode = decode
+        self._inferred = inferred
+
+    @classmethod
+    def of_record(cls, decode: Decoder, record: bytes, name: str) -> DecodedRecords:
+        """Return what decodes records with the columns of a first one."""
+        row = cls(decode, pa.schema([]))._decoded(record, name)
+        kinds = {key: Kind.NPY for key, value in row.items() if _is_numbers(value)}
+        fields = []
+        for key, value in row.items():
+            try:
+                type_ = STORED_TYPES[kinds[key]] if key in kinds else _type_of(value)
+                fields.append(pa.field(key, type_))
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise SchemaError(f"{name}: {key!r} is no column: {error}") from error
+            if pt.is_null(type_):
+                raise SchemaError(
+                    f"{name} has nothing in {key!r}, so that its type is not known: give "
+                    "decode=(function, schema)"
+                )
+        return cls(decode, pa.schema(fields), kinds, inferred=True)
+
+    def table(self, records: Sequence[bytes], schema: pa.Schema, name: RecordName) -> pa.Table:
+        """Return some columns of records."""
+        rows = [self._decoded(record, name(place)) for place, record in enumerate(records)]
+        try:
+            return self._table(rows, schema)
+        except Misfit as misfit:
+            raise ReadError(self._refusal(rows, schema, name, misfit)) from misfit
+
+    def row(self, record: bytes, schema: pa.Schema, name: RecordName) -> dict[str, Any]:
+        """Return some columns of one record, as Python values and arrays."""
+        table, kinds = self.table([record], schema, name), self.kinds
+        return {
+            key: (python_values(column, kinds[key]) if key in kinds else column.to_pylist())[0]
+            for key, column in zip(table.column_names, table.columns, strict=True)
+        }
+
+    def _table(self, rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+        check_keys(rows, self.schema, "", self._inferred)
+        columns = []
+        for field in schema:
+            values = [row.get(field.name) for row in rows]
+            if field.name in self.kinds:
+                columns.append(_npy_column(values, field))
+            else:
+                columns.append(column_of(values, field, inferred=self._inferred))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _decoded(self, record: bytes, name: str) -> dict[str, Any]:
+        try:
+            row = self._decode(record)
+            if isinstance(row, tuple):
+                row = dict(zip(self._names(row), row, strict=True))
+            if isinstance(row, Mapping):
+                return {key: _plain_value(value) for key, value in row.items()}
+        except Exception as error:  # a user's function may raise anything
+            said = f"{type(error).__name__}: {error}"
+            raise ReadError(f"{name} cannot be decoded: {said}") from error
+        raise ReadError(f"{name}: decode returned a {type(row).__name__}, and not a dict or tuple")
+
+    def _names(self, row: tuple[Any, ...]) -> Iterable[str]:
+        named = getattr(row, "_fields", self.schema.names)
+        return named if len(named) == len(row) else map(str, range(len(row)))
+
+    def _refusal(
+        self, rows: list[dict[str, Any]], schema: pa.Schema, name: RecordName, misfit: Misfit
+    ) -> str:
+        """Return the message for the first record that does not fit: each is tried alone."""
+        if self._inferred:
+            cure = (
+                "the columns are those of the first record: give decode=(function, schema) with "
+                "columns and types that hold all records, or change what decode returns"
+            )
+        else:
+            cure = "change what decode returns, or give another schema"
+        for place, row in enumerate(rows):
+            try:
+                self._table([row], schema)
+            except Misfit as first:
+                return f"{name(place)} does not fit the columns: {first}; {cure}"
+        return f"{name(0)} and those after it do not fit the columns: {misfit}; {cure}"
+
+
+def _plain_value(value: Any) -> Any:
+    """Return tensors, images and other arrays as arrays of numpy, and any other value unchanged."""
+    if type(value) in _PLAIN or isinstance(value, np.generic):
+        return value
+    if hasattr(value, "detach"):  # a tensor, which may need a gradient or lie on a device
+        value = value.detach().cpu()
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        array = np.asarray(value)
+        if hasattr(value, "getbands"):  # an image of Pillow, as [channels, height, width]
+            array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+        return array if array.ndim else array[()]
+    return value
+
+
+def _type_of(value: Any) -> pa.DataType:
+    return pa.array([_as_lists(value)]).type
+
+
+def _is_numbers(value: Any) -> TypeGuard[npt.NDArray[Any]]:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+
+
+def _npy_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    cells: list[bytes | None] = []
+    for value in values:
+        if value is None:
+            cells.append(None)
+        elif _is_numbers(value):
+            cells.append(_npy_header(value.shape, value.dtype) + value.tobytes())
+        else:
+            shown = _shown(value)
+            raise Misfit(f"column {field.name!r} should be an array of numbers, but is {shown}")
+    return pa.array(cells, field.type)
+
+
+@lru_cache(maxsize=256)
+def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    return npy_header(shape, dtype)
 
 
 class Misfit(Exception):
@@ -48,12 +207,18 @@ def column_of(values: Sequence[Any], field: pa.Field, *, inferred: bool) -> Any:
         Misfit: A value does not fit.
     """
     try:
+        values = [_as_lists(value) for value in values]
         _check(values, field, field.name, inferred)
         return pa.array(values, field.type)
     except MemoryError:
         raise
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise Misfit(f"{_expected(field.name, field.type, values[0])}: {error}") from error
+
+
+def _as_lists(value: Any) -> Any:
+    """Return arrays of several dimensions as lists of lists, which Arrow needs."""
+    return value.tolist() if isinstance(value, np.ndarray) and value.ndim > 1 else value
 
 
 def check_keys(rows: Iterable[Mapping[Any, Any]], fields: Any, path: str, inferred: bool) -> None:
@@ -225,7 +390,11 @@ def _refuse(path: str, type_: pa.DataType, value: Any) -> NoReturn:
 
 
 def _expected(path: str, type_: pa.DataType, value: Any) -> str:
+    return f"column {path!r} should be {type_}, but is {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
     shown = repr(value)
     if len(shown) > _SHOWN:
         shown = f"{shown[:_SHOWN]}..."
-    return f"column {path!r} should be {type_}, but is {shown} ({type(value).__name__})"
+    return f"{shown} ({type(value).__name__})"
