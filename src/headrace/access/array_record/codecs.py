@@ -30,7 +30,17 @@ from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.formats.plain_types import plain_table, plain_type
 from headrace.model import computed_once
 
-__all__ = ["CODECS", "ArrowRows", "Decode", "RecordCodec", "codec_for", "writing_codec"]
+__all__ = [
+    "CODECS",
+    "ArrowRows",
+    "Decode",
+    "LabelPayload",
+    "RawRecords",
+    "RecordCodec",
+    "WritingCodec",
+    "codec_for",
+    "writing_codec",
+]
 
 CODECS = ("columns", "label-payload", "raw")
 Decode = str | Decoder | tuple[Decoder, pa.Schema]

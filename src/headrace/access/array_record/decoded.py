@@ -25,7 +25,15 @@ import pyarrow.types as pt
 from headrace.convert.decoded import STORED_TYPES, Kind, Kinds, npy_header, python_values
 from headrace.errors import ReadError, SchemaError
 
-__all__ = ["DecodedRecords", "Decoder", "Misfit", "RecordName", "column_of"]
+__all__ = [
+    "DecodedRecords",
+    "Decoder",
+    "Misfit",
+    "RecordName",
+    "plain_value",
+    "table_of",
+    "type_of",
+]
 
 Decoder = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
 """a function of the user: takes a record, returns its values by name, or as a tuple"""
@@ -73,7 +81,7 @@ class DecodedRecords:
         fields = []
         for key, value in row.items():
             try:
-                type_ = STORED_TYPES[kinds[key]] if key in kinds else _type_of(value)
+                type_ = STORED_TYPES[kinds[key]] if key in kinds else type_of([value])
                 fields.append(pa.field(key, type_))
             except (pa.ArrowException, TypeError, ValueError) as error:
                 raise SchemaError(f"{name}: {key!r} is no column: {error}") from error
@@ -88,9 +96,16 @@ class DecodedRecords:
         """Return some columns of records."""
         rows = [self._decoded(record, name(place)) for place, record in enumerate(records)]
         try:
-            return self._table(rows, schema)
+            return table_of(rows, self.schema, schema, self.kinds, inferred=self._inferred)
         except Misfit as misfit:
-            raise ReadError(self._refusal(rows, schema, name, misfit)) from misfit
+            cure = "change what decode returns, or give another schema"
+            if self._inferred:
+                cure = (
+                    "the columns are those of the first record: give decode=(function, schema) "
+                    "with columns and types that hold all records, or change what decode returns"
+                )
+            which = name(misfit.place)
+            raise ReadError(f"{which} does not fit the columns: {misfit}; {cure}") from misfit
 
     def row(self, record: bytes, schema: pa.Schema, name: RecordName) -> dict[str, Any]:
         """Return some columns of one record, as Python values and arrays."""
@@ -100,24 +115,13 @@ class DecodedRecords:
             for key, column in zip(table.column_names, table.columns, strict=True)
         }
 
-    def _table(self, rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-        check_keys(rows, self.schema, "", self._inferred)
-        columns = []
-        for field in schema:
-            values = [row.get(field.name) for row in rows]
-            if field.name in self.kinds:
-                columns.append(_npy_column(values, field))
-            else:
-                columns.append(column_of(values, field, inferred=self._inferred))
-        return pa.Table.from_arrays(columns, schema=schema)
-
     def _decoded(self, record: bytes, name: str) -> dict[str, Any]:
         try:
             row = self._decode(record)
             if isinstance(row, tuple):
                 row = dict(zip(self._names(row), row, strict=True))
             if isinstance(row, Mapping):
-                return {key: _plain_value(value) for key, value in row.items()}
+                return {key: plain_value(value) for key, value in row.items()}
         except Exception as error:  # a user's function may raise anything
             said = f"{type(error).__name__}: {error}"
             raise ReadError(f"{name} cannot be decoded: {said}") from error
@@ -127,26 +131,8 @@ class DecodedRecords:
         named = getattr(row, "_fields", self.schema.names)
         return named if len(named) == len(row) else map(str, range(len(row)))
 
-    def _refusal(
-        self, rows: list[dict[str, Any]], schema: pa.Schema, name: RecordName, misfit: Misfit
-    ) -> str:
-        """Return the message for the first record that does not fit: each is tried alone."""
-        if self._inferred:
-            cure = (
-                "the columns are those of the first record: give decode=(function, schema) with "
-                "columns and types that hold all records, or change what decode returns"
-            )
-        else:
-            cure = "change what decode returns, or give another schema"
-        for place, row in enumerate(rows):
-            try:
-                self._table([row], schema)
-            except Misfit as first:
-                return f"{name(place)} does not fit the columns: {first}; {cure}"
-        return f"{name(0)} and those after it do not fit the columns: {misfit}; {cure}"
 
-
-def _plain_value(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return tensors, images and other arrays as arrays of numpy, and any other value unchanged."""
     if type(value) in _PLAIN or isinstance(value, np.generic):
         return value
@@ -158,10 +144,6 @@ def _plain_value(value: Any) -> Any:
             array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
         return array if array.ndim else array[()]
     return value
-
-
-def _type_of(value: Any) -> pa.DataType:
-    return pa.array([_as_lists(value)]).type
 
 
 def _is_numbers(value: Any) -> TypeGuard[npt.NDArray[Any]]:
@@ -187,10 +169,60 @@ def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 class Misfit(Exception):
-    """A value has no exact place in its column; the text names the column and the value."""
+    """A value has no exact place in its column; the text names the column and the value.
+
+    Attributes:
+        place: Which of the rows has the value.
+    """
+
+    place = 0
 
 
-def column_of(values: Sequence[Any], field: pa.Field, *, inferred: bool) -> Any:
+def table_of(
+    rows: Sequence[Mapping[str, Any]],
+    columns: pa.Schema,
+    schema: pa.Schema,
+    kinds: Kinds,
+    *,
+    inferred: bool,
+) -> pa.Table:
+    """Return rows as a table, without loss.
+
+    Args:
+        rows: Values by the names of columns, as ``plain_value`` returns them.
+        columns: All columns that the rows have.
+        schema: The columns of the table.
+        kinds: Columns of arrays of any shape.
+        inferred: The columns were inferred from other rows, and not given by the user.
+
+    Raises:
+        Misfit: A row has other columns, or a value that does not fit.
+    """
+
+    def convert(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        _check_keys(rows, columns, "", inferred)
+        made = []
+        for field in schema:
+            values = [row.get(field.name) for row in rows]
+            if field.name in kinds:
+                made.append(_npy_column(values, field))
+            else:
+                made.append(_column(values, field, inferred))
+        return pa.Table.from_arrays(made, schema=schema)
+
+    try:
+        return convert(rows)
+    except Misfit:
+        for place, row in enumerate(rows):
+            try:
+                convert([row])
+            except Misfit as first:
+                first.place = place
+                raise
+        raise
+
+
+def _column(values: Sequence[Any], field: pa.Field, inferred: bool) -> Any:
     """Return values as an array of the type of ``field``.
 
     Integers become floats if those are exact, floats become integers if they are whole, and
@@ -216,12 +248,17 @@ def column_of(values: Sequence[Any], field: pa.Field, *, inferred: bool) -> Any:
         raise Misfit(f"{_expected(field.name, field.type, values[0])}: {error}") from error
 
 
+def type_of(values: Sequence[Any]) -> pa.DataType:
+    """Return the Arrow type that holds some values, each of which ``plain_value`` returned."""
+    return pa.array([_as_lists(value) for value in values]).type
+
+
 def _as_lists(value: Any) -> Any:
     """Return arrays of several dimensions as lists of lists, which Arrow needs."""
     return value.tolist() if isinstance(value, np.ndarray) and value.ndim > 1 else value
 
 
-def check_keys(rows: Iterable[Mapping[Any, Any]], fields: Any, path: str, inferred: bool) -> None:
+def _check_keys(rows: Iterable[Mapping[Any, Any]], fields: Any, path: str, inferred: bool) -> None:
     """Refuse rows that lack a column which is not nullable, or have one that is unknown.
 
     Args:
@@ -259,7 +296,7 @@ def _check(values: Sequence[Any], field: pa.Field, path: str, inferred: bool) ->
         _check_times(values, kinds, type_, path, inferred)
     elif pt.is_struct(type_):
         _refuse_others(values, kinds, (dict,), type_, path)
-        check_keys(values, type_, path, inferred)
+        _check_keys(values, type_, path, inferred)
         for inner in type_:
             found = [value.get(inner.name) for value in values]
             _check(found, inner, f"{path}.{inner.name}", inferred)
