@@ -22,7 +22,6 @@ from headrace.access.array_record.reader import (
     read_records,
     read_run,
 )
-from headrace.access.array_record.scattered import ScatteredReads
 from headrace.access.array_record.shards import Paths, Shard, find_shards, wanted_parts
 from headrace.access.arrow.rows import Taken
 from headrace.access.backend import Backend
@@ -55,9 +54,8 @@ _FIRST_BYTES = 1 << 14
 class ArrayRecordBackend(Backend):
     """Records of ArrayRecord files, which are rows of columns.
 
-    Records are read one by one in the thread that asks, and where that is faster in one more. The
-    array-record package does not survive a fork: workers of your own need
-    ``multiprocessing_context="forkserver"``.
+    Records are read one by one in the thread that asks. The array-record package does not survive a
+    fork: workers of your own need ``multiprocessing_context="forkserver"``.
 
     Args:
         paths: Files, directories, globs or URLs; ``path[start:stop]`` is a part of a file, and so
@@ -100,7 +98,6 @@ class ArrayRecordBackend(Backend):
         self._named = [one for one in named if not protocol_of(one)]
         self._high_memory = high_memory
         self._warned: set[str] = set()
-        self._scattered = ScatteredReads()
         self._skips_broken = on_error == "skip"
         readers = Readers(reader_options)
         self._files, self._shards, self.broken = find_shards(parts, access, readers, self._may_skip)
@@ -196,10 +193,8 @@ class ArrayRecordBackend(Backend):
         if len(numbers) == 1:
             return [self._files.record(shard.file, numbers[0])]
         distinct = sorted(set(numbers))
-        # One after the other, records of a group are read from what is decoded once.
-        read = self._scattered.read if shard.group_size == 1 else read_records
         reader = self._files.borrow(shard.file)
-        found = read(reader, distinct, shard.file.path)
+        found = read_records(reader, distinct, shard.file.path)
         self._files.readers.give_back(shard.file.path, reader)
         by_number = dict(zip(distinct, found, strict=True))
         return [by_number[number] for number in numbers]
