@@ -21,7 +21,7 @@ from hashlib import sha256
 from itertools import count
 from typing import IO, Any
 
-from headrace.errors import OptionError
+from headrace.errors import HeadraceError, OptionError
 from headrace.storage.file_locks import locked
 from headrace.storage.meter import Meter
 from headrace.storage.segments import Segment, segments_in
@@ -98,7 +98,7 @@ class DiskCache:
         copy. Making it waits for room that others need for copies which they are making.
 
         Raises:
-            OptionError: The cache may not hold as much.
+            OptionError: The cache may not hold as much, or the disk cannot.
         """
         if size > self.limit_bytes:
             raise OptionError(
@@ -110,28 +110,35 @@ class DiskCache:
         for needed in (folder, os.path.join(self.folder, "new")):
             os.makedirs(needed, mode=0o700, exist_ok=True)
         with open(os.path.join(folder, "lock"), "ab") as lock, locked(lock):
-            for name in os.listdir(folder):
+            for found in filter(_SEGMENT.fullmatch, os.listdir(folder)):
+                path = os.path.join(folder, found)
                 with suppress(FileNotFoundError):
-                    if _SEGMENT.fullmatch(name):
-                        path = os.path.join(folder, name)
-                        os.utime(path)
-                        return open(path, "rb")
-            return self._copied(folder, size, pieces)
+                    os.utime(path)
+                    return open(path, "rb")
+            try:
+                return self._copied(folder, size, pieces)
+            except HeadraceError:
+                raise
+            except OSError as error:
+                raise OptionError(f"cache_dir cannot hold a copy of {name}: {error}") from error
 
     def _copied(self, folder: str, size: int, pieces: Iterator[bytes]) -> IO[bytes]:
         aside = os.path.join(self.folder, "new", f"{os.getpid()}-{next(_numbers)}")
-        while not self._reserve(aside, size):
-            time.sleep(_SECONDS_BETWEEN)
-        copy = open(aside, "r+b")  # noqa: SIM115 (the caller closes it)
         try:
-            checksum = 0
-            for piece in pieces:
-                copy.write(piece)
-                checksum = zlib.crc32(piece, checksum)
-            copy.flush()
-            os.replace(aside, os.path.join(folder, Segment(0, size, checksum).name))
+            while not self._reserve(aside, size):
+                time.sleep(_SECONDS_BETWEEN)
+            copy = open(aside, "r+b")  # noqa: SIM115 (the caller closes it)
+            try:
+                checksum = 0
+                for piece in pieces:
+                    copy.write(piece)
+                    checksum = zlib.crc32(piece, checksum)
+                copy.flush()
+                os.replace(aside, os.path.join(folder, Segment(0, size, checksum).name))
+            except BaseException:
+                copy.close()
+                raise
         except BaseException:
-            copy.close()
             _remove(aside)
             raise
         return copy
