@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow import ipc
 
-from headrace.access.array_record.decoded import DecodedRecords, Decoder, RecordName
+from headrace.access.array_record.decoded import DecodedRecords, RecordFunction, RecordName
 from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.formats.plain_types import plain_table, plain_type
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 CODECS = ("columns", "label-payload", "raw")
-Decode = str | Decoder | tuple[Decoder, pa.Schema]
+Decode = str | RecordFunction | tuple[RecordFunction, pa.Schema]
 """how records are read: the name of a codec; a function of bytes; a function and a schema"""
 FirstRecord = Callable[[], tuple[bytes, str] | None]
 """reads the first record, and says what it is called; None if there is none"""
@@ -156,7 +156,8 @@ class ArrowRows:
             batch = _read_stream(record)
         except _FAULTS:
             return None
-        if not batch.num_columns or any(_holds_dictionaries(type_) for type_ in batch.schema.types):
+        types = batch.schema.types
+        if not types or any(_packed_type(one) != one or _holds_dictionaries(one) for one in types):
             return None
         return cls(batch.schema.remove_metadata())
 

@@ -27,15 +27,15 @@ from headrace.errors import ReadError, SchemaError
 
 __all__ = [
     "DecodedRecords",
-    "Decoder",
     "Misfit",
+    "RecordFunction",
     "RecordName",
     "plain_value",
     "table_of",
     "type_of",
 ]
 
-Decoder = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
+RecordFunction = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
 """a function of the user: takes a record, returns its values by name, or as a tuple"""
 RecordName = Callable[[int], str]
 """what the record at a place of a list is called in messages"""
@@ -66,7 +66,11 @@ class DecodedRecords:
     """
 
     def __init__(
-        self, decode: Decoder, schema: pa.Schema, kinds: Kinds | None = None, inferred: bool = False
+        self,
+        decode: RecordFunction,
+        schema: pa.Schema,
+        kinds: Kinds | None = None,
+        inferred: bool = False,
     ) -> None:
         self.schema = schema
         self.kinds: Kinds = kinds or {}
@@ -74,7 +78,7 @@ class DecodedRecords:
         self._inferred = inferred
 
     @classmethod
-    def of_record(cls, decode: Decoder, record: bytes, name: str) -> DecodedRecords:
+    def of_record(cls, decode: RecordFunction, record: bytes, name: str) -> DecodedRecords:
         """Return what decodes records with the columns of a first one."""
         row = cls(decode, pa.schema([]))._decoded(record, name)
         kinds = {key: Kind.NPY for key, value in row.items() if _is_numbers(value)}
