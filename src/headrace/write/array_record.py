@@ -190,15 +190,15 @@ class _Writer:
     options: str
 
     def write(self, tables: Iterable[pa.Table], path: Path) -> int:
-        """A file of all rows, of which the number is returned."""
+        """Write a file of all rows, and return their number."""
         writer = self._opened(path)
         rows = 0
         for table in tables:
             for record in self.codec.records(table):
-                with _told(path):
+                with _as_write_error(path):
                     writer.write(record)
             rows += table.num_rows
-        with _told(path):
+        with _as_write_error(path):
             writer.close()
             with open(path, "rb+") as file:
                 os.fsync(file.fileno())
@@ -214,7 +214,7 @@ class _Writer:
     def write_shards(
         self, tables: Iterable[pa.Table], folder: Path, shard_records: int
     ) -> tuple[int, list[str]]:
-        """Files of so many rows each, in a new folder; at least one."""
+        """Write files of so many rows each into a new folder; at least one."""
         folder.mkdir()
         rows, names = 0, []
         for shard, parts in groupby(_numbered(tables, shard_records), key=itemgetter(0)):
@@ -228,7 +228,7 @@ class _Writer:
 
 
 def _numbered(tables: Iterable[pa.Table], shard_records: int) -> Iterator[tuple[int, pa.Table]]:
-    """The tables, cut where shards end, each with the number of its shard."""
+    """Return tables cut where shards end, each with the number of its shard."""
     written = 0
     for table in tables:
         start = 0
@@ -264,19 +264,19 @@ def _is_part(path: Path) -> bool:
 
 @contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """A place for a file or folder; what is there after the block takes the target's place.
+    """Give a place for a file or folder; what is there after the block replaces the target.
 
     It is in a hidden folder of this run's own. An error leaves nothing; what a killed run left is
     cleared by the next one.
     """
-    with _told(target):
+    with _as_write_error(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         _clear_leftovers(target)
         work, lock = _own_folder(target)
     try:
         aside = work / _NEW
         yield aside
-        with _told(target):
+        with _as_write_error(target):
             _put(aside, target, work / _OLD)
             flush_directory(target.parent)
     finally:
@@ -285,7 +285,7 @@ def _appearing(target: Path) -> Iterator[Path]:
 
 
 def _own_folder(target: Path) -> tuple[Path, int]:
-    """A new folder beside the target, and its lock, which tells others that it is in use."""
+    """Return a new folder beside the target, and its lock, which others see while it is used."""
     while True:
         work = Path(tempfile.mkdtemp(_WORK, f".{target.name}.", target.parent))
         lock = os.open(work, os.O_RDONLY)
@@ -326,8 +326,8 @@ def _clear_leftovers(target: Path) -> None:
 
 
 @contextmanager
-def _told(place: Path) -> Iterator[None]:
-    """Raise what the system or the package say as a WriteError of ``place``."""
+def _as_write_error(place: Path) -> Iterator[None]:
+    """Raise errors of the system or of the package as a WriteError of ``place``."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -340,7 +340,7 @@ def _options(
     shard_records: int | None,
     more: Mapping[str, Any] | str | None,
 ) -> str:
-    """What the package's writer takes, as the text that it takes."""
+    """Return the options of the package's writer, as text."""
     for name, value in (("group_size", group_size), ("shard_records", shard_records)):
         if name == "shard_records" and value is None:
             continue

@@ -134,13 +134,13 @@ class ArrayRecordBackend(Backend):
         return [shard.file.etag for shard in self._shards]
 
     def unit_rows(self, shard: int) -> int | None:
-        """Rows of which chunks are made: whole groups, for one is decoded as a whole."""
+        """Return the rows of which chunks are made: whole groups, which are decoded as a whole."""
         group = self._shards[shard].group_size
         size = max(1, (self._shards[shard].size_bytes or 0) // max(1, self._shards[shard].rows))
         return group * max(1, _UNIT_BYTES // (size * group))
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
-        """One row as Python values, read and decoded without a table."""
+        """Return one row as Python values."""
         schema = self.projected(columns)
         row, count = operator.index(idx), self._starts[-1]
         if not -count <= row < count:
@@ -162,9 +162,12 @@ class ArrayRecordBackend(Backend):
     def take_columns(
         self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
     ) -> list[Taken]:
-        """What ``take`` gives, for one who checked rows and schema; of some columns as cells.
+        """Return what ``take`` returns, by columns, for a caller that has checked its arguments.
 
-        Rows are at least one, and so are columns.
+        Args:
+            rows: At least one row.
+            schema: At least one column.
+            as_cells: Columns that may come as arrays of Python objects.
         """
         records = self._records(rows)
         if isinstance(self._codec, RawRecords) and 0 in as_cells:
@@ -185,7 +188,7 @@ class ArrayRecordBackend(Backend):
         return records
 
     def _records_of(self, place: int, rows: Int64Array) -> list[bytes]:
-        """Records of a shard, read in the order in which they lie, each once."""
+        """Return records of a shard, each of which is read once, in the order of the file."""
         shard = self._shards[place]
         if shard.group_size > 1 and len(rows) < shard.rows:
             self._warn_of_groups(shard)
@@ -210,7 +213,7 @@ class ArrayRecordBackend(Backend):
         return self._codec.table(records, schema, lambda place: self._name(start + place))
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
-        """Runs that end where groups do, as far as they are not too long."""
+        """Return runs that end where groups do, as far as they are not too long."""
         found = self._shards[shard]
         first, group = int(self.shard_starts[shard]) - found.start, found.group_size
         step = max(1, _BATCH_ROWS // group) * group if group <= _BATCH_ROWS else _BATCH_ROWS
@@ -220,7 +223,7 @@ class ArrayRecordBackend(Backend):
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        """Rows that follow each other, by one reader that decodes each group once."""
+        """Return consecutive rows, read by one reader that decodes each group once."""
         if not len(schema):
             yield rows_only(length)
             return
@@ -293,7 +296,7 @@ class ArrayRecordBackend(Backend):
         return self._skips_broken and may_be_skipped(error)
 
     def _runs(self, start: int, length: int) -> Iterator[tuple[Shard, int, int]]:
-        """The parts of shards that rows lie in: of which, from which of its records, how many."""
+        """Return the shards that rows lie in: each with its first record and the number of them."""
         stop = start + length
         place = bisect_right(self._starts, start) - 1
         while start < stop:

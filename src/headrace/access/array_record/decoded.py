@@ -363,7 +363,7 @@ def _refuse_others(
 
 
 def _pairs(value: Any, type_: pa.DataType, path: str) -> Iterable[Any]:
-    """The keys and items of a map."""
+    """Return the keys and items of a map."""
     if isinstance(value, dict):
         return value.items()
     if isinstance(value, list | tuple) and all(
@@ -374,7 +374,7 @@ def _pairs(value: Any, type_: pa.DataType, path: str) -> Iterable[Any]:
 
 
 def _items(value: Any, type_: pa.DataType, path: str) -> Collection[Any]:
-    """The items of a list that have to be checked one by one."""
+    """Return the items of a list that have to be checked one by one."""
     inner = _plain(type_.value_type)
     if isinstance(value, np.ndarray):
         if _holds(inner, value.dtype):
@@ -406,7 +406,7 @@ def _holds(type_: pa.DataType, dtype: np.dtype[Any]) -> bool:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """The type of the values that a column of a type takes."""
+    """Return the type of the values that a column of a type takes."""
     if isinstance(type_, pa.BaseExtensionType):
         return _plain(type_.storage_type)
     return _plain(type_.value_type) if pt.is_dictionary(type_) else type_
