@@ -196,20 +196,29 @@ class ArrowRows:
             return table
 
     def _table(self, records: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-        table = pa.Table.from_batches([self._batch(record) for record in records], self.schema)
+        table = pa.Table.from_batches(self._batches(records), self.schema)
         if schema.names != self.schema.names:
             table = table.select(schema.names)
         table.validate(full=True)
         return table
 
-    def _batch(self, record: bytes) -> pa.RecordBatch:
-        header = self._header
-        if record.startswith(header):
-            batch = ipc.read_record_batch(pa.py_buffer(record)[len(header) :], self.schema)
-            if batch.num_rows != 1:
-                raise ValueError(f"it has {batch.num_rows} rows")
-            return batch
-        batch = _read_stream(record)  # of a writer that spells the same schema in other bytes
+    def _batches(self, records: Sequence[bytes]) -> list[pa.RecordBatch]:
+        """Return the row of each record. Schemas of the same bytes are not parsed again."""
+        header, schema = self._header, self.schema
+        start, read = len(header), ipc.read_record_batch
+        batches = [
+            read(pa.py_buffer(record)[start:], schema)
+            if record.startswith(header)
+            else self._of_another_writer(record)
+            for record in records
+        ]
+        if any(batch.num_rows != 1 for batch in batches):
+            raise ValueError("a record has not one row")
+        return batches
+
+    def _of_another_writer(self, record: bytes) -> pa.RecordBatch:
+        """Return the row of a record that spells the same schema in other bytes."""
+        batch = _read_stream(record)
         if (batch.schema.names, batch.schema.types) != (self.schema.names, self.schema.types):
             raise ValueError("it has other columns")
         return pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
@@ -237,8 +246,13 @@ class ArrowRows:
 
     def row(self, record: bytes, schema: pa.Schema, name: RecordName) -> dict[str, Any]:
         """Return some columns of one record, as Python values."""
-        row: dict[str, Any] = self.table([record], schema, name).to_pylist()[0]
-        return row
+        try:
+            [batch] = self._batches([record])
+            batch.validate(full=True)
+            return {column: batch.column(column)[0].as_py() for column in schema.names}
+        except _FAULTS:
+            row: dict[str, Any] = self.table([record], schema, name).to_pylist()[0]
+            return row
 
 
 def _read_stream(record: bytes) -> pa.RecordBatch:
