@@ -76,7 +76,7 @@ StorageOptions = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Options of a store, or a function that returns them fresh."""
 PartitionFilter = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """Values of the wanted partitions by column; a list of such mappings for several."""
-RecordDecoder = str | Callable[[bytes], Mapping[str, Any]] | tuple[Callable[..., Any], pa.Schema]
+RecordDecoder = str | Callable[[bytes], Any] | tuple[Callable[..., Any], pa.Schema]
 """The name of a codec, a function from bytes to a dict, or such a function with its schema."""
 MemberDecoder = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]
 """All fields (True), some fields by name, or the decoder of each field by name."""
@@ -557,8 +557,8 @@ class ArrayRecordOptions(DatasetOptions, total=False):
         RecordDecoder | None,
         Option(
             None,
-            "How records become rows: the name of a codec, a function from bytes to a dict, or "
-            "such a function with its schema.",
+            "How records become rows: the name of a codec, a function from bytes to a dict or a "
+            "tuple, or such a function with its schema.",
         ),
     ]
     reader_options: Annotated[

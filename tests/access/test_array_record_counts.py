@@ -14,8 +14,8 @@ import pytest
 from array_record_files import records_of, write_records
 
 from headrace.access import ArrayRecordBackend
-from headrace.archives.array_record import Readers
-from headrace.archives.record_files import RecordFiles
+from headrace.access.array_record.reader import Readers
+from headrace.access.array_record.shards import RecordFiles
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo
 from headrace.storage import LocalStore
@@ -51,7 +51,7 @@ def test_no_file_waits_for_another(tmp_path: Path) -> None:
     files = RecordFiles(LocalStore(), None, Readers())
     infos = [DataFileInfo(str(pipe)) for pipe in pipes]
     with ThreadPoolExecutor(1) as threads:
-        counting = threads.submit(files.counted, infos)
+        counting = threads.submit(files.counts, infos)
         with ExitStack() as ends:
             for pipe in reversed(pipes):
                 ends.enter_context(written_to(pipe))

@@ -6,19 +6,22 @@ import datetime as dt
 import json
 import math
 import pickle
+import struct
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from array_record_files import write_records
+from PIL import Image
 
 from headrace import ArrayRecordDataset
-from headrace.access import ArrayRecordBackend
+from headrace.access import ArrayRecordBackend, RowDataset
 from headrace.errors import ReadError
 
 NOON = dt.datetime(2026, 1, 2, 12)
@@ -212,3 +215,114 @@ def test_records_that_do_not_fit_can_be_skipped(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"record 3 .*0\.5 \(float\).*1 more"):
         found = streamed(path, decode=unpickled, on_error="skip")
     assert [row["v"] for row in found] == [number for number in range(1, 12) if number % 4]
+
+
+# --- arrays, tensors, images
+
+
+def decode_record(data: bytes) -> tuple[int, np.ndarray]:  # type: ignore[type-arg]
+    """A label and an image of any size, as users write such functions."""
+    label, height, width = struct.unpack("<III", data[:12])
+    return label, np.frombuffer(data, np.uint8, offset=12).reshape(height, width, 3)
+
+
+def images(path: Path, shapes: list[tuple[int, int]]) -> Path:
+    records = [
+        struct.pack("<III", label, *shape) + bytes([label]) * (3 * shape[0] * shape[1])
+        for label, shape in enumerate(shapes)
+    ]
+    return write_records(path / "a.array_record", records)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_that_returns_a_tuple_with_an_image(tmp_path: Path, workers: int) -> None:
+    shapes = [(4, 6)] * 10 + [(2, 3), (5, 5)]
+    path = images(tmp_path, shapes)
+    loader, dataset = ArrayRecordDataset.create_dataloader(
+        path, decode=decode_record, batch_size=10, num_workers=workers
+    )
+    assert dataset.backend.schema.names == ["0", "1"]
+    first, last = sorted(loader, key=lambda batch: int(batch["0"][0]))
+    assert first["1"].shape == (10, 4, 6, 3)
+    assert first["1"].dtype == torch.uint8
+    assert first["1"][:, 0, 0, 0].tolist() == first["0"].tolist()
+    assert [tuple(one.shape) for one in last["1"]] == [(2, 3, 3), (5, 5, 3)]
+    row = dataset.backend.get_row(11)
+    assert row["0"] == 11
+    assert row["1"].shape == (5, 5, 3)
+    rows = RowDataset(dataset.backend)
+    assert rows.batch([0, 1])["1"].shape == (2, 4, 6, 3)
+    assert rows[10]["1"].shape == (2, 3, 3)
+
+
+class Named(NamedTuple):
+    label: int
+    image: Any
+
+
+def test_names_of_tuples(tmp_path: Path) -> None:
+    path = images(tmp_path, [(1, 1)])
+    assert (
+        ArrayRecordBackend(path, decode=lambda data: Named(*decode_record(data))).get_row(0)[
+            "label"
+        ]
+        == 0
+    )
+    schema = pa.schema([("label", pa.int32()), ("image", pa.list_(pa.list_(pa.list_(pa.uint8()))))])
+    backend = ArrayRecordBackend(path, decode=(decode_record, schema))
+    assert backend.get_row(0) == {"label": 0, "image": [[[0, 0, 0]]]}
+    short = ArrayRecordBackend(path, decode=(lambda data: decode_record(data)[:1], schema))
+    with pytest.raises(ReadError, match=r"record 0 .*'0' is no column"):
+        short.get_row(0)
+
+
+ARRAYS: dict[str, tuple[Any, Any]] = {
+    "array": (np.arange(3, dtype=np.int16), np.arange(3, dtype=np.int16)),
+    "no dimension": (np.array(2.5), 2.5),
+    "tensor": (torch.ones(2, 3), np.ones((2, 3), np.float32)),
+    "with a gradient": (torch.ones(2, requires_grad=True), np.ones(2, np.float32)),
+    "of no items": (np.empty((0, 4)), np.empty((0, 4))),
+    "fortran": (np.arange(6).reshape(2, 3).T, np.arange(6).reshape(2, 3).T),
+    "complex": (np.array([1 + 2j]), np.array([1 + 2j])),
+    "bool": (np.array([[True]]), np.array([[True]])),
+    "color image": (Image.new("RGB", (4, 2), (1, 2, 3)), np.full((3, 2, 4), [[[1]], [[2]], [[3]]])),
+    "grey image": (Image.new("L", (4, 2), 7), np.full((1, 2, 4), 7)),
+    "deep image": (Image.new("I;16", (4, 2), 700), np.full((1, 2, 4), 700)),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_come_as_they_are(tmp_path: Path, kind: str) -> None:
+    value, expected = ARRAYS[kind]
+    path = write_records(tmp_path / "a.array_record", [b"0", b"1"])
+    backend = ArrayRecordBackend(path, decode=lambda _: {"v": value})
+    found = backend.get_row(1)["v"]
+    assert np.array_equal(found, expected)
+    assert np.shape(found) == np.shape(expected)
+    if isinstance(expected, np.ndarray) and not hasattr(value, "getbands"):
+        assert found.dtype == expected.dtype
+    batch = RowDataset(backend, output_format="numpy").batch([0, 1])["v"]
+    assert np.array_equal(batch, np.stack([expected, expected]))
+
+
+def test_arrays_may_differ_in_type_and_be_missing(tmp_path: Path) -> None:
+    """Integers first do not cut off the fractions that follow."""
+    path = written(tmp_path, {"v": np.array([1, 2])}, {"v": np.array([0.5])}, {"v": None})
+    backend = ArrayRecordBackend(path, decode=unpickled)
+    found = [backend.get_row(row)["v"] for row in range(3)]
+    assert found[0].tolist() == [1, 2]
+    assert found[1].tolist() == [0.5]
+    assert found[2] is None
+
+
+@pytest.mark.parametrize("other", [[1, 2], 5, "x", np.array([None]), np.array(["x"])], ids=repr)
+def test_what_is_no_array_where_the_first_is_one(tmp_path: Path, other: Any) -> None:
+    path = written(tmp_path, {"v": np.array([1, 2])}, {"v": other})
+    with pytest.raises(ReadError, match=r"record 1 .*'v' should be an array of numbers"):
+        ArrayRecordBackend(path, decode=unpickled).take([0, 1])
+
+
+def test_a_tensor_that_numpy_cannot_hold(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "a.array_record", [b"0"])
+    with pytest.raises(ReadError, match="record 0 cannot be decoded: TypeError"):
+        ArrayRecordBackend(path, decode=lambda _: {"v": torch.ones(2, dtype=torch.bfloat16)})

@@ -11,7 +11,6 @@ import pytest
 from array_record_files import records_of, write_records
 
 from headrace import ArrayRecordDataset
-from headrace.archives.packed_rows import PackedRows
 from headrace.errors import SkippedDataWarning
 from headrace.write.array_record import write_array_record
 
@@ -95,14 +94,3 @@ def test_broken_records_are_left_out(tmp_path: Path, workers: int) -> None:
         found = read(path, decode="label-payload", on_error="skip", num_workers=workers)
     assert sorted(found["label"]) == [i for i in range(700) if i != 123]
     assert found["payload"] == [RECORDS[i] for i in found["label"]]
-
-
-def test_a_cell_of_bytes_may_be_a_message(tmp_path: Path) -> None:
-    codec = PackedRows(pa.schema([pa.field("data", pa.binary())]))
-    plain, other = codec.records(pa.table({"data": [b"plain", b"other"]}))
-    message = pa.record_batch([pa.array([b"message"], pa.binary())], ["v"]).serialize().to_pybytes()
-    header = len(codec.header)
-    packed = plain[:header] + b"\x02" + struct.pack("<I", len(message)) + message
-    path = write_records(tmp_path / "a.array_record", [plain, packed, other])
-    for options in ({}, {"output_format": "arrow"}):
-        assert read(path, **options) == {"data": [b"plain", b"message", b"other"]}

@@ -39,7 +39,7 @@ def open_all(s3_server: S3Server, bucket: str, cache: Path, **options: Any) -> A
 
 
 def copies(cache: Path) -> list[Path]:
-    return sorted(p for p in (cache / "files").iterdir() if len(p.name) == 64)
+    return sorted(path for path in cache.glob("??/*/0-*") if path.is_file())
 
 
 def test_rows_of_a_bucket(s3_server: S3Server, bucket: str, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_records_are_counted_by_the_ends_of_files(
     backend = open_all(s3_server, bucket, tmp_path, decode="label-payload")
     assert backend.num_rows == 1200
     assert copies(tmp_path) == []
-    assert os.listdir(tmp_path / "files") == []
+    assert os.listdir(tmp_path) == ["new"]
 
 
 def test_copies_are_shared_and_those_used_last_stay(
@@ -69,7 +69,7 @@ def test_copies_are_shared_and_those_used_last_stay(
 ) -> None:
     whole = open_all(s3_server, bucket, tmp_path / "whole")
     size = max(s or 0 for s in whole.shard_bytes)
-    backend = open_all(s3_server, bucket, tmp_path, cache_bytes=2 * size + 1000)
+    backend = open_all(s3_server, bucket, tmp_path, cache_bytes=5 * size // 2)
     assert backend.table["record"].to_pylist() == FLAT
     assert len(copies(tmp_path)) == 2
     kept = copies(tmp_path)
@@ -149,7 +149,7 @@ def test_a_damaged_file_is_named_by_its_url(s3_server: S3Server, tmp_path: Path)
             storage_options=s3_server.storage_options,
             cache_dir=tmp_path / "cache",
         )
-    assert os.listdir(tmp_path / "cache" / "files") == []
+    assert os.listdir(tmp_path / "cache") == ["new"]
 
 
 def test_a_stream_of_workers(s3_server: S3Server, bucket: str, tmp_path: Path) -> None:

@@ -12,10 +12,7 @@ from array_record_files import records_of, write_records
 
 from headrace import ArrayRecordDataset
 from headrace.access.array_record.backend import ArrayRecordBackend
-from headrace.archives.file_copies import FileCopies
 from headrace.errors import FileChangedError, ReadError
-from headrace.model import DataFileInfo
-from headrace.storage import LocalStore
 from headrace.write.array_record import write_array_record
 
 
@@ -103,27 +100,6 @@ def test_a_first_record_that_is_broken_is_passed_over(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="record 0 cannot be read"):
         ArrayRecordBackend(path)
     assert ArrayRecordBackend(path, on_error="skip").schema == table.schema
-
-
-# --- the cache of copies
-
-
-def test_the_end_of_a_file_is_not_cleared_away_while_it_is_read(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(os.urandom(100_000))
-    folder = tmp_path / "files"
-    folder.mkdir()
-    file = DataFileInfo(str(source), file_size=100_000, etag=None)
-    copies = FileCopies(str(folder), 150_000)
-    with copies.end_of(LocalStore(), file, 50_000) as path:
-        assert copies._held_after_cleaning(150_000) >= 50_000
-        with open(path, "rb") as end:
-            assert end.read()[-50_000:] == source.read_bytes()[-50_000:]
-    assert os.listdir(folder) == []
-    left = folder / "tmpleft.partial"
-    left.write_bytes(b"of a process that was killed")
-    assert copies._held_after_cleaning(150_000) == 0
-    assert os.listdir(folder) == []
 
 
 # --- names and messages

@@ -14,7 +14,7 @@ from array_record_files import records_of, write_records
 from torch.utils.data import DataLoader
 
 from headrace.access import ArrayRecordBackend, RowDataset
-from headrace.archives.record_codecs import LabelPayload
+from headrace.access.array_record.codecs import LabelPayload
 from headrace.errors import ReadError, SkippedDataWarning
 
 RECORDS = records_of(120, size=900)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from array_record.python.array_record_module import ArrayRecordReader
 from warm_interpreters import run_warm
 
@@ -64,6 +66,84 @@ def test_sources(tmp_path: Path, kind: str) -> None:
     assert (report.rows, report.files) == (1000, (str(target),))
     assert read(target).equals(TABLE)
     assert names(target.parent) == ["x.array_record"]
+
+
+class Rows:
+    """Something that is only an iterable."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(TABLE.to_pylist())
+
+
+DICTS: dict[str, Callable[[], Any]] = {
+    "a list": TABLE.to_pylist,
+    "a generator": lambda: (row for row in TABLE.to_pylist()),
+    "an iterable": Rows,
+}
+
+
+@pytest.mark.parametrize("kind", DICTS)
+def test_dicts(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "x.array_record"
+    assert write_array_record(DICTS[kind](), target).rows == 1000
+    assert read(target).equals(TABLE)
+    write_array_record(DICTS[kind](), target, columns=["text"], codec="raw", overwrite=True)
+    assert read(target)["record"].to_pylist()[7] == b"row 7"
+
+
+def test_bytes_and_labels(tmp_path: Path) -> None:
+    target = tmp_path / "x.array_record"
+    payloads = [b"%d" % number * (number % 5) for number in range(3000)]
+    write_array_record(iter(payloads), target)
+    assert read(target)["record"].to_pylist() == payloads
+    write_array_record(enumerate(payloads), target, overwrite=True)
+    assert read(target)["record"].to_pylist()[4] == b"\4\0\0\0\4\0\0\0" + b"4444"
+    found = read(target, decode="label-payload")
+    assert found["label"].to_pylist() == list(range(3000))
+    assert found["payload"].to_pylist() == payloads
+    write_array_record(enumerate(payloads), target, codec="columns", overwrite=True)
+    assert read(target).column_names == ["label", "payload"]
+
+
+def test_dicts_of_arrays(tmp_path: Path) -> None:
+    rows = [{"v": np.arange(6.0).reshape(2, 3), "t": torch.ones(2), "n": np.int16(5)}] * 3
+    write_array_record(rows, tmp_path / "x.array_record")
+    found = read(tmp_path / "x.array_record")
+    assert found.to_pylist() == [{"v": [[0, 1, 2], [3, 4, 5]], "t": [1, 1], "n": 5}] * 3
+    assert found.schema.types == [
+        pa.list_(pa.list_(pa.float64())),
+        pa.list_(pa.float32()),
+        pa.int16(),
+    ]
+
+
+def test_types_of_dicts_hold_the_first_thousand(tmp_path: Path) -> None:
+    write_array_record([{"v": 1}, {"v": 0.5}, {"v": None}], tmp_path / "x.array_record")
+    assert read(tmp_path / "x.array_record")["v"].to_pylist() == [1.0, 0.5, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"v": 1}] * 1500 + [{"v": 0.5}], "row 1500 does not fit .*: column 'v' should be int64"),
+        ([{"v": 1}] * 1500 + [{}], r"row 1500 .*column 'v' \(int64\) is missing"),
+        ([{"v": 1}] * 1500 + [{"v": 1, "w": 2}], "row 1500 .*'w' is no column"),
+        ([{"v": 1}, {"v": 1, "w": 2}], "row 1 .*'w' is no column"),
+        ([{"v": 1}, b"x"], "row 1 is b'x', and not a dict"),
+        ([{"v": 1}, {"v": "x"}], "'v' is no column"),
+        ([{"v": object()}], "'v' is no column"),
+        ([b"x", 5], "row 1 .*'record' should be binary"),
+        ([b"x", None], "has nulls"),
+        ([(1, b"x"), (1, b"x", 2)], r"a label and bytes, but is \(1, b'x', 2\)"),
+        ([(1, b"x"), (0.5, b"x")], "row 1 .*'label' should be uint32"),
+        ([(1, b"x"), (-1, b"x")], "row 1 .*'label' should be uint32"),
+        ([{}], "without columns"),
+    ],
+)
+def test_rows_that_do_not_fit(tmp_path: Path, rows: list[Any], said: str) -> None:
+    with pytest.raises(SchemaError, match=said):
+        write_array_record(rows, tmp_path / "x.array_record")
+    assert names(tmp_path) == []
 
 
 def test_columns(tmp_path: Path) -> None:

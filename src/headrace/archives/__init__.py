@@ -1,4 +1,4 @@
-"""Archives of records: indexed tars, ArrayRecord files, and how rows are packed into records."""
+"""Archives of records: indexed tars."""
 
 from headrace.archives.tar.caption_writing import write_captions
 from headrace.archives.tar.indexing import IndexReport, index_tars

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from headrace.access import Backend
-from headrace.archives.record_codecs import CODECS
+from headrace.access.array_record.codecs import CODECS
 from headrace.cli import convert_tar, convert_video
 from headrace.cli.command import Command
 from headrace.cli.shuffle_into import Bar

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.access import Backend
 from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.access.array_record.shards import Paths as ArrayRecordPaths
 from headrace.access.arrow.backend import ArrowBackend
 from headrace.access.streaming import discovered
 from headrace.access.video.backend import VideoFramesBackend
@@ -183,10 +184,13 @@ class ArrayRecordDataset(BackendDataset):
     options_class = ArrayRecordOptions
 
     @documented(ArrayRecordOptions)
-    def __init__(
-        self, paths: PathLike | Sequence[PathLike], **options: Unpack[ArrayRecordOptions]
-    ) -> None:
-        """Open files, directories or globs."""
+    def __init__(self, paths: ArrayRecordPaths, **options: Unpack[ArrayRecordOptions]) -> None:
+        """Open files.
+
+        Args:
+            paths: Files, directories or globs; ``path[start:stop]`` and ``FileInstruction`` objects
+                of TFDS are parts of a file.
+        """
         chosen = self._resolve(options)
         backend = ArrayRecordBackend(
             paths,
@@ -208,7 +212,7 @@ class ArrayRecordDataset(BackendDataset):
     @classmethod
     @documented(ArrayRecordOptions, LoaderOptions)
     def create_dataloader(
-        cls, paths: PathLike | Sequence[PathLike], **options: Unpack[ArrayRecordLoaderOptions]
+        cls, paths: ArrayRecordPaths, **options: Unpack[ArrayRecordLoaderOptions]
     ) -> tuple[StatefulLoader, Self]:
         """Return a DataLoader over the records, and the dataset behind it."""
         return cls._create(paths, **options)

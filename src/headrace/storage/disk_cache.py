@@ -15,13 +15,13 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
-from typing import Any
+from typing import IO, Any
 
-from headrace.errors import OptionError
+from headrace.errors import HeadraceError, OptionError
 from headrace.storage.file_locks import locked
 from headrace.storage.meter import Meter
 from headrace.storage.segments import Segment, segments_in
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _LEFT_AFTER_CLEANING = 0.9
 _ABANDONED_S = 3600.0
+_SECONDS_BETWEEN = 0.05
 _OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
 _SEGMENT = re.compile(r"\d+-\d+-[0-9a-f]{8}")
 _BEING_WRITTEN = re.compile(r"\d+-\d+")
@@ -86,6 +87,61 @@ class DiskCache:
             pieces.append(piece)
             start += len(piece)
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def open_copy(
+        self, name: str, key: tuple[Any, ...], size: int, pieces: Iterator[bytes]
+    ) -> IO[bytes]:
+        """Open a copy of a whole object on the disk, made of ``pieces`` if there is none.
+
+        It is for readers that need a file, which can open ``/dev/fd/N``: the bytes stay readable
+        while the copy is open, whatever the cache removes. All processes of a machine share one
+        copy. Making it waits for room that others need for copies which they are making.
+
+        Raises:
+            OptionError: The cache may not hold as much, or the disk cannot.
+        """
+        if size > self.limit_bytes:
+            raise OptionError(
+                f"{name} has {size} bytes and has to be copied to a disk to be read, but the cache "
+                f"in {self.folder} may hold {self.limit_bytes}; give cache_dir, and more "
+                "cache_bytes"
+            )
+        folder = self._folder(("copy", *key))
+        for needed in (folder, os.path.join(self.folder, "new")):
+            os.makedirs(needed, mode=0o700, exist_ok=True)
+        with open(os.path.join(folder, "lock"), "ab") as lock, locked(lock):
+            for found in filter(_SEGMENT.fullmatch, os.listdir(folder)):
+                path = os.path.join(folder, found)
+                with suppress(FileNotFoundError):
+                    os.utime(path)
+                    return open(path, "rb")
+            try:
+                return self._copied(folder, size, pieces)
+            except HeadraceError:
+                raise
+            except OSError as error:
+                raise OptionError(f"cache_dir cannot hold a copy of {name}: {error}") from error
+
+    def _copied(self, folder: str, size: int, pieces: Iterator[bytes]) -> IO[bytes]:
+        aside = os.path.join(self.folder, "new", f"{os.getpid()}-{next(_numbers)}")
+        try:
+            while not self._reserve(aside, size):
+                time.sleep(_SECONDS_BETWEEN)
+            copy = open(aside, "r+b")  # noqa: SIM115 (the caller closes it)
+            try:
+                checksum = 0
+                for piece in pieces:
+                    copy.write(piece)
+                    checksum = zlib.crc32(piece, checksum)
+                copy.flush()
+                os.replace(aside, os.path.join(folder, Segment(0, size, checksum).name))
+            except BaseException:
+                copy.close()
+                raise
+        except BaseException:
+            _remove(aside)
+            raise
+        return copy
 
     def _folder(self, key: tuple[Any, ...]) -> str:
         name = sha256("\0".join(map(str, key)).encode()).hexdigest()

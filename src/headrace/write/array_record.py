@@ -11,25 +11,40 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.archives.array_record import native
-from headrace.archives.record_codecs import WritingCodec, writing_codec
-from headrace.errors import OptionError, WriteError
+from headrace.access import Backend
+from headrace.access.array_record.codecs import (
+    LabelPayload,
+    RawRecords,
+    WritingCodec,
+    writing_codec,
+)
+from headrace.access.array_record.decoded import Misfit, plain_value, table_of, type_of
+from headrace.access.array_record.reader import native
+from headrace.errors import OptionError, SchemaError, WriteError
 from headrace.storage import Options
 from headrace.storage.file_locks import close_locked
 from headrace.write.durable import flush_directory
 from headrace.write.incoming import Incoming
+from headrace.write.source import SourceRows
 from headrace.write.work import Progress
 
 __all__ = ["ArrayRecordReport", "write_array_record"]
 
 _PART = re.compile(r"part-\d+\.array_record")
+_KNOWN = (
+    *(str, bytes, os.PathLike, Mapping, Backend, SourceRows),
+    *(pa.Table, pa.RecordBatch, pa.RecordBatchReader),
+)
+"""sources that are not rows one after the other"""
+_ROWS_AT_ONCE = 1024
+"""that become a table; the first of them say which columns and types there are"""
 _WORK, _NEW, _OLD = ".partial", "new", "old"
 
 
@@ -46,7 +61,7 @@ def write_array_record(
     source: Any,
     path: str | os.PathLike[str],
     *,
-    codec: str = "columns",
+    codec: str | None = None,
     group_size: int = 1,
     compression: str = "zstd:3",
     shard_records: int | None = None,
@@ -59,23 +74,49 @@ def write_array_record(
 ) -> ArrayRecordReport:
     """Write rows as ArrayRecord files, in order.
 
-    ``source`` is a table, tables or record batches one after the other, a backend or a dataset of
-    this library, or paths of files (``format`` and ``storage_options`` are for these). ``path`` is
-    the file; with ``shard_records`` a directory, of files of so many records. ``group_size``
-    records are compressed together: 1 if they are to be read at random, hundreds to stream them.
-    ``compression`` is zstd, brotli (both with a level: ``zstd:3``), snappy or none;
-    ``writer_options`` go to ``ArrayRecordWriter`` beside it.
+    Args:
+        source: A table; tables or record batches one after the other; a backend or a dataset of
+            this library; paths of files; or rows one after the other: dicts, bytes, or tuples of a
+            label and bytes.
+        path: The file to write; with ``shard_records`` a directory.
+        codec: ``"columns"``, ``"label-payload"`` or ``"raw"``; None: what fits the source, which is
+            ``"raw"`` for bytes, ``"label-payload"`` for tuples, and else ``"columns"``.
+        group_size: How many records are compressed together: 1 if they are to be read at random,
+            hundreds to stream them.
+        compression: ``zstd`` or ``brotli`` (both with a level: ``zstd:3``), ``snappy`` or ``none``.
+        shard_records: How many records a file has.
+        writer_options: Other options of ``ArrayRecordWriter``.
+        format: The format of the files that ``source`` names.
+        columns: The columns to write.
+        storage_options: Credentials for the files that ``source`` names.
+        overwrite: Replace what is at ``path``.
+        progress: Called with a stage and the share of it that is done.
+
+    Returns:
+        The number of rows, and the files.
+
+    Raises:
+        OptionError: The target exists, or an option does not fit.
+        SchemaError: Rows do not fit the codec, or the columns of the rows before.
+        WriteError: The target cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> path = f"{tempfile.mkdtemp()}/train.array_record"
+        >>> write_array_record(({"x": i, "y": i / 2} for i in range(100)), path).rows
+        100
     """
     options = _options(group_size, compression, shard_records, writer_options)
     target = _local(path)
     if target.exists() and not overwrite:
         raise OptionError(f"{target} exists; give overwrite=True to replace it")
     _check_replaceable(target, shard_records)
+    source, fitting = _tables_of(source)
     rows = Incoming.of(
         source, format=format, columns=columns, storage_options=storage_options, progress=progress
     )
     rows.refuse_within(str(target))
-    writer = _Writer(writing_codec(codec, rows.schema), options)
+    writer = _Writer(writing_codec(codec or fitting, rows.schema), options)
     with _appearing(target) as aside:
         if shard_records is None:
             count, names = writer.write(rows.tables, aside), None
@@ -88,6 +129,59 @@ def write_array_record(
     return ArrayRecordReport(str(target), count, tuple(map(str, files)))
 
 
+def _tables_of(source: Any) -> tuple[Any, str]:
+    """Return rows one after the other as tables, any other source as it is; and what codec fits."""
+    known = isinstance(source, _KNOWN) or hasattr(source, "pipeline")
+    if known or not isinstance(source, Iterable):
+        return source, "columns"
+    rows = iter(source)
+    first = next(rows, None)
+    rows = chain([first], rows)
+    if isinstance(first, Mapping):
+        return _tables(rows, None), "columns"
+    if isinstance(first, bytes):
+        return _tables(({"record": one} for one in rows), RawRecords.schema), "raw"
+    if isinstance(first, tuple):
+        return _tables(map(_labelled, rows), LabelPayload.schema), "label-payload"
+    return (rows if isinstance(source, Iterator) else source), "columns"
+
+
+def _labelled(row: Any) -> dict[str, Any]:
+    if not isinstance(row, tuple) or len(row) != 2:
+        raise SchemaError(f"a row should be a label and bytes, but is {row!r:.80}")
+    return {"label": row[0], "payload": row[1]}
+
+
+def _tables(rows: Iterable[Any], schema: pa.Schema | None) -> Iterator[pa.Table]:
+    """Return tables of rows; the columns are given, or those of the first rows."""
+    number = 0
+    while block := list(islice(rows, _ROWS_AT_ONCE)):
+        for place, row in enumerate(block):
+            if not isinstance(row, Mapping):
+                raise SchemaError(f"row {number + place} is {row!r:.80}, and not a dict")
+        plain = [{key: plain_value(value) for key, value in row.items()} for row in block]
+        schema = _schema_of(plain) if schema is None else schema
+        try:
+            yield table_of(plain, schema, schema, {}, inferred=True)
+        except Misfit as misfit:
+            raise SchemaError(
+                f"row {number + misfit.place} does not fit the columns of the first rows: {misfit};"
+                " change the row, or write tables, which say what their types are"
+            ) from misfit
+        number += len(block)
+
+
+def _schema_of(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
+    """Return the columns of a first row, in types that hold some rows."""
+    fields = []
+    for name in rows[0]:
+        try:
+            fields.append(pa.field(name, type_of([row.get(name) for row in rows])))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise SchemaError(f"{name!r} is no column: {error}") from error
+    return pa.schema(fields)
+
+
 @dataclass(frozen=True, slots=True)
 class _Writer:
     """Writes files of records."""
@@ -96,15 +190,15 @@ class _Writer:
     options: str
 
     def write(self, tables: Iterable[pa.Table], path: Path) -> int:
-        """A file of all rows, of which the number is returned."""
+        """Write a file of all rows, and return their number."""
         writer = self._opened(path)
         rows = 0
         for table in tables:
             for record in self.codec.records(table):
-                with _told(path):
+                with _as_write_error(path):
                     writer.write(record)
             rows += table.num_rows
-        with _told(path):
+        with _as_write_error(path):
             writer.close()
             with open(path, "rb+") as file:
                 os.fsync(file.fileno())
@@ -120,7 +214,7 @@ class _Writer:
     def write_shards(
         self, tables: Iterable[pa.Table], folder: Path, shard_records: int
     ) -> tuple[int, list[str]]:
-        """Files of so many rows each, in a new folder; at least one."""
+        """Write files of so many rows each into a new folder; at least one."""
         folder.mkdir()
         rows, names = 0, []
         for shard, parts in groupby(_numbered(tables, shard_records), key=itemgetter(0)):
@@ -134,7 +228,7 @@ class _Writer:
 
 
 def _numbered(tables: Iterable[pa.Table], shard_records: int) -> Iterator[tuple[int, pa.Table]]:
-    """The tables, cut where shards end, each with the number of its shard."""
+    """Return tables cut where shards end, each with the number of its shard."""
     written = 0
     for table in tables:
         start = 0
@@ -170,19 +264,19 @@ def _is_part(path: Path) -> bool:
 
 @contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """A place for a file or folder; what is there after the block takes the target's place.
+    """Give a place for a file or folder; what is there after the block replaces the target.
 
     It is in a hidden folder of this run's own. An error leaves nothing; what a killed run left is
     cleared by the next one.
     """
-    with _told(target):
+    with _as_write_error(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         _clear_leftovers(target)
         work, lock = _own_folder(target)
     try:
         aside = work / _NEW
         yield aside
-        with _told(target):
+        with _as_write_error(target):
             _put(aside, target, work / _OLD)
             flush_directory(target.parent)
     finally:
@@ -191,7 +285,7 @@ def _appearing(target: Path) -> Iterator[Path]:
 
 
 def _own_folder(target: Path) -> tuple[Path, int]:
-    """A new folder beside the target, and its lock, which tells others that it is in use."""
+    """Return a new folder beside the target, and its lock, which others see while it is used."""
     while True:
         work = Path(tempfile.mkdtemp(_WORK, f".{target.name}.", target.parent))
         lock = os.open(work, os.O_RDONLY)
@@ -232,8 +326,8 @@ def _clear_leftovers(target: Path) -> None:
 
 
 @contextmanager
-def _told(place: Path) -> Iterator[None]:
-    """Raise what the system or the package say as a WriteError of ``place``."""
+def _as_write_error(place: Path) -> Iterator[None]:
+    """Raise errors of the system or of the package as a WriteError of ``place``."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -246,7 +340,7 @@ def _options(
     shard_records: int | None,
     more: Mapping[str, Any] | str | None,
 ) -> str:
-    """What the package's writer takes, as the text that it takes."""
+    """Return the options of the package's writer, as text."""
     for name, value in (("group_size", group_size), ("shard_records", shard_records)):
         if name == "shard_records" and value is None:
             continue

@@ -1,8 +1,8 @@
-"""ArrayRecord files as they are read here: by number, one record after the other, on one thread.
+"""The readers of the array-record package: opened, shared by threads, asked for records.
 
-The package's own ways to read many records use a pool of threads, and cost more: ``read([i])``
-looks at every group of the file. ``seek`` and ``read`` with no parallelism cost the same wherever
-the record is.
+Records are read one after the other, on the thread that asks. The package's own ways to read many
+records use a pool of threads, and cost more: ``read([i])`` looks at every group of the file.
+``seek`` and ``read`` without parallelism cost the same wherever the record is.
 
 With any options the package has a thread of its own as soon as it has decompressed something, and
 that thread waits on a mutex with a condition on its stack. A forked child has other threads where
@@ -27,18 +27,18 @@ from headrace.storage.native import NativeLibrary
 __all__ = [
     "ReaderOptions",
     "Readers",
-    "look",
     "native",
     "open_reader",
     "read_at_once",
     "read_records",
     "read_run",
+    "record_counts",
 ]
 
 ReaderOptions = str | Mapping[str, Any]
 
 _LIBRARY = NativeLibrary("array-record")
-_OURS = {"readahead_buffer_size": "0", "max_parallelism": "0"}
+_DEFAULTS = {"readahead_buffer_size": "0", "max_parallelism": "0"}
 _BUFFER_BYTES = 16 << 10
 _MOST_IDLE = 64
 
@@ -61,10 +61,19 @@ def native() -> ModuleType:
     return module
 
 
-def open_reader(path: str, shown: str, options: str) -> Any:
-    """A reader of a file on this machine, which is called ``shown`` where it is not its own name.
+def open_reader(path: str, name: str, options: str) -> Any:
+    """Open a file on this machine.
 
-    A file that is missing or damaged opens like any other: the reader has to be asked.
+    The package opens missing and damaged files without an error: the reader has to be asked.
+
+    Args:
+        path: The file.
+        name: What the file is called in errors: its URL, where ``path`` is a copy.
+        options: Options of the package's reader.
+
+    Raises:
+        OptionError: The package does not know an option.
+        ReadError: The file is missing, cut off or damaged.
     """
     try:
         reader = native().ArrayRecordReader(path, options, file_reader_buffer_size=_BUFFER_BYTES)
@@ -72,47 +81,31 @@ def open_reader(path: str, shown: str, options: str) -> Any:
         raise OptionError(f"reader_options: {error}") from error
     if reader.ok():
         return reader
+    reason = ""
     try:
         reader.close()
     except RuntimeError as error:
-        raise unreadable(path, shown, str(error)) from None
-    raise unreadable(path, shown, "")
-
-
-def unreadable(path: str, shown: str, reason: str) -> ReadError:
-    """What to say of a file that no record can be read of."""
+        reason = f" ({str(error).replace(path, name)})" if str(error) else ""
     if not os.path.exists(path):
-        return ReadError(f"{shown} does not exist")
-    why = f" ({reason.replace(path, shown)})" if reason else ""
-    return ReadError(
-        f"{shown} is no whole ArrayRecord file{why}; if it was one, it is cut off or damaged: "
+        raise ReadError(f"{name} does not exist")
+    raise ReadError(
+        f"{name} is no whole ArrayRecord file{reason}; if it was one, it is cut off or damaged: "
         "write or copy it again"
     )
 
 
-def look(path: str, shown: str, options: str) -> tuple[int, int] | ReadError:
-    """Return the number of records of a file and the size of its groups.
-
-    For a file that cannot be read, return the error to raise.
-    """
-    try:
-        reader = open_reader(path, shown, options)
-    except ReadError as error:
-        return error
-    found = reader.num_records(), group_size(reader.writer_options_string())
+def record_counts(path: str, name: str, options: str) -> tuple[int, int]:
+    """Return the number of records of a file, and how many of them are compressed together."""
+    reader = open_reader(path, name, options)
+    group = re.search(r"\bgroup_size:(\d+)", reader.writer_options_string() or "")
+    counts = reader.num_records(), int(group[1]) if group else 1
     reader.close()
-    return found
-
-
-def group_size(writer_options: str | None) -> int:
-    """How many records are compressed, and so decoded, together; 1 where the file does not say."""
-    found = re.search(r"\bgroup_size:(\d+)", writer_options or "")
-    return int(found[1]) if found else 1
+    return counts
 
 
 @dataclass(slots=True)
 class _Idle:
-    """Readers that nobody reads from, by path; those used last are at the end."""
+    """Readers that no thread uses, by path; those used last are at the end."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     by_path: dict[str, list[Any]] = field(default_factory=dict)
@@ -126,8 +119,8 @@ class Readers:
         self.options = _option_string(options)
         self._idle = PerProcess(_Idle)
 
-    def taken(self, path: str) -> Any | None:
-        """A reader of a file, if there is one that nobody has."""
+    def borrow(self, path: str) -> Any | None:
+        """Return a reader of a file that no other thread uses; None if there is none."""
         idle = self._idle.get()
         with idle.lock:
             held = idle.by_path.get(path)
@@ -137,28 +130,21 @@ class Readers:
             return held.pop()
 
     def give_back(self, path: str, reader: Any) -> None:
-        """Let others have a reader. One that failed is not given back: it fails ever after."""
+        """Keep a reader for the next use. Drop one that failed instead: all its reads fail."""
         idle = self._idle.get()
-        unused = None
         with idle.lock:
             held = idle.by_path.pop(path, [])
             held.append(reader)
             idle.by_path[path] = held
             idle.count += 1
-            if idle.count > _MOST_IDLE:
-                unused = _longest_unused(idle)
-        if unused is not None:
-            unused.close()
-
-
-def _longest_unused(idle: _Idle) -> Any:
-    path = next(path for path, held in idle.by_path.items() if held)
-    held = idle.by_path[path]
-    reader = held.pop(0)
-    if not held:
-        del idle.by_path[path]
-    idle.count -= 1
-    return reader
+            if idle.count <= _MOST_IDLE:
+                return
+            oldest = next(path for path, readers in idle.by_path.items() if readers)
+            unused = idle.by_path[oldest].pop(0)
+            if not idle.by_path[oldest]:
+                del idle.by_path[oldest]
+            idle.count -= 1
+        unused.close()
 
 
 def _option_string(given: ReaderOptions | None) -> str:
@@ -172,12 +158,12 @@ def _option_string(given: ReaderOptions | None) -> str:
             'reader_options must be a mapping such as {"max_parallelism": 0}, or a str such as '
             f'"max_parallelism:0", not {given!r}'
         )
-    chosen = {**_OURS, **{str(name): str(value) for name, value in given.items()}}
+    chosen = {**_DEFAULTS, **{str(name): str(value) for name, value in given.items()}}
     return ",".join(f"{name}:{value}" for name, value in chosen.items())
 
 
-def read_records(reader: Any, numbers: Sequence[int], shown: str) -> list[bytes]:
-    """The records of these numbers, in order; numbers that rise cost least."""
+def read_records(reader: Any, numbers: Sequence[int], name: str) -> list[bytes]:
+    """Return the records of these numbers, in order; rising numbers cost least."""
     records: list[bytes] = []
     seek, read, keep = reader.seek, reader.read, records.append
     try:
@@ -185,12 +171,12 @@ def read_records(reader: Any, numbers: Sequence[int], shown: str) -> list[bytes]
             seek(number)
             keep(read())
     except (RuntimeError, IndexError) as error:
-        raise _broken(shown, numbers[len(records)], error) from error
+        raise _unreadable(name, numbers[len(records)], error) from error
     return records
 
 
-def read_run(reader: Any, start: int, length: int, shown: str) -> list[bytes]:
-    """Records that follow each other."""
+def read_run(reader: Any, start: int, length: int, name: str) -> list[bytes]:
+    """Return consecutive records."""
     records: list[bytes] = []
     read, keep = reader.read, records.append
     try:
@@ -198,19 +184,20 @@ def read_run(reader: Any, start: int, length: int, shown: str) -> list[bytes]:
         for _ in range(length):
             keep(read())
     except (RuntimeError, IndexError) as error:
-        raise _broken(shown, start + len(records), error) from error
+        raise _unreadable(name, start + len(records), error) from error
     return records
 
 
-def read_at_once(reader: Any, start: int, length: int, shown: str) -> list[bytes]:
-    """The same, read by one call: where there are threads for it, groups are decoded in them."""
+def read_at_once(reader: Any, start: int, length: int, name: str) -> list[bytes]:
+    """Return consecutive records by one call, which decodes groups in the package's threads."""
     try:
         records: list[bytes] = reader.read(start, start + length)
     except (RuntimeError, IndexError) as error:
-        where = f"{shown}: records {start} to {start + length}"
-        raise ReadError(f"{where} cannot be read: {error}") from error
+        raise ReadError(
+            f"{name}: records {start} to {start + length} cannot be read: {error}"
+        ) from error
     return records
 
 
-def _broken(shown: str, number: int, reason: object) -> ReadError:
-    return ReadError(f"{shown}: record {number} cannot be read: {reason}")
+def _unreadable(name: str, number: int, reason: object) -> ReadError:
+    return ReadError(f"{name}: record {number} cannot be read: {reason}")

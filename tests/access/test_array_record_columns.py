@@ -1,4 +1,4 @@
-"""Rows packed into records and back: all types, nulls, slices, and records that are wrong."""
+"""Rows as Arrow streams in records: all types, nulls, slices, and records that are wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.archives.packed_rows import MARK, PackedRows
+from headrace.access.array_record.codecs import ArrowRows
 from headrace.errors import ReadError, SchemaError
 
 
@@ -22,9 +22,8 @@ def where(place: int) -> str:
 
 
 def back(table: pa.Table, columns: list[str] | None = None) -> pa.Table:
-    packed = PackedRows(table.schema)
-    records = list(packed.records(table))
-    read = PackedRows.of_record(records[0])
+    records = list(ArrowRows.of_columns(table.schema).records(table))
+    read = ArrowRows.of_record(records[0])
     assert read is not None
     schema = read.schema
     if columns is not None:
@@ -81,7 +80,7 @@ def test_a_type_comes_back(name: str) -> None:
 def test_single_rows_are_those_of_the_table(name: str) -> None:
     type_, values = TYPES[name]
     table = pa.table({"n": [1, 2, 3], "x": pa.array(values, type_), "t": ["a", None, "c"]})
-    packed = PackedRows(table.schema)
+    packed = ArrowRows.of_columns(table.schema)
     records = list(packed.records(table))
     assert [packed.row(one, packed.schema, where) for one in records] == table.to_pylist()
     some = pa.schema([packed.schema.field("t"), packed.schema.field("n")])
@@ -112,7 +111,12 @@ def test_types_of_which_only_the_values_are_kept() -> None:
         }
     )
     read = back(table)
-    kept = {"d": pa.string(), "v": pa.string(), "w": pa.binary(), "u": pa.binary(16)}
+    kept = {
+        "d": pa.string(),
+        "v": pa.large_string(),
+        "w": pa.large_binary(),
+        "u": pa.binary(16),
+    }
     assert read.schema == pa.schema(list(kept.items()))
     assert read.select(["d", "v", "w"]).to_pylist() == table.select(["d", "v", "w"]).to_pylist()
     assert read["u"].to_pylist() == [b"0" * 16] * 4
@@ -140,82 +144,127 @@ def test_any_rows_come_back(rows: list[tuple[Any, ...]]) -> None:
     assert read.to_pylist() == table.to_pylist()
 
 
-def test_the_layout_is_the_one_that_is_documented() -> None:
-    table = pa.table({"label": pa.array([7], pa.int64()), "image": pa.array([b"JPEG"])})
-    text = b'[["label","int64"],["image","binary"]]'
-    expected = b"\x93PENROW1" + len(text).to_bytes(4, "little") + text
-    expected += b"\0\0" + (7).to_bytes(8, "little") + (4).to_bytes(4, "little") + b"JPEG"
-    assert list(PackedRows(table.schema).records(table)) == [expected]
+def test_a_record_is_an_arrow_stream_that_anybody_reads() -> None:
+    table = pa.table({"label": [7, 8], "image": [b"JPEG", None]}).replace_schema_metadata(
+        {"a": "b"}
+    )
+    records = list(ArrowRows.of_columns(table.schema).records(table))
+    streams = [pa.ipc.open_stream(record).read_all() for record in records]
+    assert pa.concat_tables(streams).equals(table.replace_schema_metadata())
+    assert not streams[0].schema.metadata
+
+
+def stream_of(table: pa.Table, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def test_streams_of_other_writers_are_read() -> None:
+    """They may have metadata, compressed buffers and an end mark."""
+    table = pa.table({"a": [1], "s": ["x" * 500]})
+    packed = ArrowRows.of_columns(table.schema)
+    told = table.replace_schema_metadata({"who": "another"})
+    records = [
+        *packed.records(table),
+        stream_of(told),
+        stream_of(table, compression="zstd"),
+        stream_of(told.schema.empty_table())[:-8] + stream_of(told)[len(told.schema.serialize()) :],
+    ]
+    assert packed.table(records, packed.schema, where).to_pylist() == table.to_pylist() * 4
+    for record in records:
+        read = ArrowRows.of_record(record)
+        assert read is not None
+        assert read.schema == table.schema
 
 
 def test_records_of_other_columns_are_refused_by_their_place() -> None:
     good = pa.table({"a": [1, 2], "s": ["x", "y"]})
-    packed = PackedRows(good.schema)
+    packed = ArrowRows.of_columns(good.schema)
     records = list(packed.records(good))
-    other = list(PackedRows(pa.schema([("b", pa.int8())])).records(pa.table({"b": [1]})))
     for wrong, said in [
-        (b"anything", "is no packed row"),
-        (other[0], r"has the columns \['b'\] and not \['a', 's'\]"),
-        (records[0][:-1], "bytes, and not"),
-        (records[0] + b"x", "bytes, and not"),
-        (records[0][: len(packed.header) + 3], "ends before its values do"),
+        (b"anything", "is no row of columns: it is no Arrow message"),
+        (b"", "is no row of columns"),
+        (stream_of(pa.table({"b": [1]})), r"has the columns \['b'\] and not \['a', 's'\]"),
+        (stream_of(pa.table({"a": [1], "t": ["x"]})), r"has the columns \['a', 't'\]"),
+        (stream_of(pa.table({"a": ["x"], "s": ["x"]})), "a is string and not int64"),
+        (stream_of(good), "it has 2 rows"),
+        (stream_of(good.slice(0, 0)), "it has 0 rows"),
+        (records[0][: len(records[0]) // 2], "is no row of columns"),
+        (records[0][:-8], "is no row of columns"),
+        (packed._header, "is no row of columns: it has 0 rows"),
     ]:
-        with pytest.raises(ReadError, match=f"file: record 1.*{said}"):
+        with pytest.raises(ReadError, match=f"file: record 1 .*{said}"):
             packed.table([records[0], wrong], packed.schema, where)
         with pytest.raises(ReadError, match=said):
             packed.row(wrong, packed.schema, where)
 
 
-def test_a_message_that_is_none() -> None:
-    table = pa.table({"s": pa.array([["a"], ["b"]], pa.list_(pa.string()))})
-    packed = PackedRows(table.schema)
-    records = list(packed.records(table))
-    begin = len(packed.header) + 5
-    records[1] = records[1][:begin] + b"\xff" * (len(records[1]) - begin)
-    with pytest.raises(ReadError, match=r"record 1 has no list"):
-        packed.table(records, packed.schema, where)
+NESTED = pa.table(
+    {
+        "s": ["some text", "more"],
+        "l": [[["a", "b"], []], [["c"]]],
+        "m": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int32())),
+        "v": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+    }
+)
 
 
-def test_a_list_whose_bytes_are_no_whole_items() -> None:
-    packed = PackedRows(pa.schema([("x", pa.list_(pa.int32()))]))
-    good = next(iter(packed.records(pa.table({"x": pa.array([[1]], pa.list_(pa.int32()))}))))
-    bad = good[: len(packed.header) + 1] + (3).to_bytes(4, "little") + b"abc"
-    with pytest.raises(ReadError, match="record 1 has 3 bytes for a list"):
+@settings(deadline=None, max_examples=300)
+@given(place=st.integers(0, 2000), damage=st.binary(min_size=1, max_size=9))
+def test_damaged_bytes_are_an_error_or_other_values(place: int, damage: bytes) -> None:
+    """And never the end of the process, whatever is made of the table afterwards."""
+    packed = ArrowRows.of_columns(NESTED.schema)
+    records = list(packed.records(NESTED))
+    place %= len(records[1])
+    records[1] = (records[1][:place] + damage + records[1][place + len(damage) :])[
+        : len(records[1])
+    ]
+    for columns in (NESTED.column_names, ["m", "s"]):
+        schema = pa.schema([packed.schema.field(name) for name in columns])
+        try:
+            read = packed.table(records, schema, where)
+        except ReadError as error:
+            said = str(error)
+        else:
+            said = f"record 1 has {len(read.take([1, 0, 1]).to_pylist())} rows"
+        assert "record 1 " in said
+
+
+def test_an_offset_that_points_elsewhere() -> None:
+    table = pa.table({"s": ["text of a row"]})
+    packed = ArrowRows.of_columns(table.schema)
+    good = next(packed.records(table))
+    end = good.rindex((13).to_bytes(4, "little"), 0, good.index(b"text of a row"))
+    bad = good[:end] + (1 << 30).to_bytes(4, "little") + good[end + 4 :]
+    with pytest.raises(ReadError, match="record 1 is damaged"):
         packed.table([good, bad], packed.schema, where)
 
 
-def test_other_bytes_are_not_taken_for_packed_rows() -> None:
-    assert PackedRows.of_record(b"") is None
-    assert PackedRows.of_record(MARK) is None
-    assert PackedRows.of_record(MARK + b"\xff\xff\xff\xff{}") is None
-    assert PackedRows.of_record(MARK + b'\x0e\0\0\0[["a","nope"]]') is None
+def test_other_bytes_are_not_taken_for_rows() -> None:
+    assert ArrowRows.of_record(b"") is None
+    assert ArrowRows.of_record(b"\xff\xff\xff\xff") is None
+    assert ArrowRows.of_record(b"\xff\xff\xff\xff\x10\0\0\0" + bytes(40)) is None
+    assert ArrowRows.of_record(stream_of(pa.table({"a": [1, 2]}))) is None
+    text = pa.array(["x"])
+    for array in (text.dictionary_encode(), text.cast(pa.string_view())):
+        assert ArrowRows.of_record(stream_of(pa.table({"a": array}))) is None
 
 
 def test_columns_that_cannot_be_packed() -> None:
     with pytest.raises(SchemaError, match="without columns"):
-        PackedRows(pa.schema([]))
+        ArrowRows.of_columns(pa.schema([]))
     with pytest.raises(SchemaError, match="different names"):
-        PackedRows(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
+        ArrowRows.of_columns(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
     inside = pa.list_(pa.dictionary(pa.int8(), pa.string()))
     with pytest.raises(SchemaError, match="'a' has dictionaries inside"):
-        PackedRows(pa.schema([("a", inside)]))
-
-
-def test_cells_of_more_than_an_array_holds_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.archives.pieces._ROOM_BYTES", 1000)
-    table = pa.table({"n": range(50), "b": [bytes([i]) * 100 for i in range(50)]})
-    packed = PackedRows(table.schema)
-    records = list(packed.records(table))
-    read = packed.table(records, packed.schema, where)
-    assert read["b"].num_chunks > 5
-    assert read.to_pylist() == table.to_pylist()
-    with pytest.raises(ReadError, match="record 49"):
-        packed.table([*records[:49], b"no"], packed.schema, where)
+        ArrowRows.of_columns(pa.schema([("a", inside)]))
 
 
 def test_it_pickles_small() -> None:
-    packed = PackedRows(pa.schema([("a", pa.int64())]))
-    assert packed.header
+    packed = ArrowRows.of_columns(pa.schema([("a", pa.int64())]))
+    list(packed.records(pa.table({"a": [1]})))
     copy = pickle.loads(pickle.dumps(packed))
     assert copy.schema == packed.schema
     assert len(pickle.dumps(packed)) < 1000
@@ -226,3 +275,9 @@ def test_values_of_numpy_rows() -> None:
     column = pa.FixedSizeListArray.from_arrays(vectors.ravel(), 4)
     read = back(pa.table({"v": column}))
     assert np.array_equal(read["v"].combine_chunks().flatten().to_numpy().reshape(3, 4), vectors)
+
+
+def test_six_hundred_columns() -> None:
+    table = pa.table({f"c{number}": [number, None] for number in range(600)})
+    assert back(table).equals(table)
+    assert back(table, ["c7"]).to_pylist() == [{"c7": 7}, {"c7": None}]
