@@ -224,7 +224,8 @@ class PaimonDataset(TableDataset):
     ``tag`` say which) and kept until ``refresh``.
 
     Files are cut into chunks of ``chunk_size`` rows that are not deleted, known from the table's
-    manifests alone. Files that have to be merged because they may hold the same keys are not cut.
+    manifests alone. Files of a primary-key table that may hold the same keys are merged while they
+    are read: such files are one chunk together, whatever their number of rows.
     """
 
     options_class = PaimonOptions
@@ -242,7 +243,6 @@ class PaimonDataset(TableDataset):
         chosen = self._resolve(options)
         if chosen["chunk_size"] is not None:
             chosen["split_rows"] = chosen["chunk_size"]
-        self._given: PaimonOptions = chosen
         try:
             from headrace.tables.paimon.table import PaimonTable
         except ModuleNotFoundError as error:
@@ -268,29 +268,6 @@ class PaimonDataset(TableDataset):
     ) -> tuple[StatefulLoader, Self]:
         """Return a DataLoader over the rows of a table, and the dataset behind it."""
         return cls._create(table, catalog_options, **options)
-
-    def _read_from(self, found: Discovered) -> None:
-        self._options = self._fitting(found)
-        super()._read_from(found)
-
-    def _check_state_of(self, found: Discovered, state: Mapping[str, Any]) -> None:
-        before, self._options = self._options, self._fitting(found)
-        try:
-            super()._check_state_of(found, state)
-        finally:
-            self._options = before
-
-    def _fitting(self, found: Discovered) -> DatasetOptions:
-        """Return options without ``split_rows`` where rows are not counted."""
-        if self._given["split_rows"] is None or (found.files.counts >= 0).all():
-            return self._given
-        logger.info(
-            "rows with the same keys have to be merged: each range of keys in a bucket is one "
-            "chunk, whatever its number of rows"
-        )
-        options = self._given.copy()
-        options["split_rows"] = None
-        return options
 
     def _provide_for_small_chunks(self) -> None:
         """Keep what was decoded, in half of the memory, if chunks are parts of files."""
