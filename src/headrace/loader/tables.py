@@ -49,11 +49,6 @@ _DECODED = 3
 class OpenTable(Protocol):
     """A table that is bound to its process, as its catalog is."""
 
-    @property
-    def lent(self) -> object:
-        """Credentials for its files that the catalog gave, which may be others another time."""
-        ...
-
     def newest(self, *, reload: bool = False) -> tuple[int, int]:
         """Return the ids of the wanted snapshot, and of the schema that goes with it."""
         ...
@@ -87,12 +82,10 @@ class TableDataset(TabularDataset):
         """Go on with the table as it is now, from the next iteration on; return its snapshot.
 
         What is being iterated goes on as it began. In a distributed job every rank calls it, and
-        all take the snapshot that the first one sees. Credentials that the catalog lends are
-        renewed.
+        all take the snapshot that the first one sees.
         """
-        lent = self._opened.lent
         version = self._agreed(self._opened.newest(reload=True), self.ranks)
-        if version != self._version or self._opened.lent != lent:
+        if version != self._version:
             self._move(self._opened.discover(version))
         return self.snapshot_id
 
@@ -340,8 +333,6 @@ class LanceDataset(TableDataset):
 
 class _LanceVersions:
     """The versions of a Lance dataset, each of them opened when it is asked for."""
-
-    lent = None
 
     def __init__(self, uri: str | os.PathLike[str], options: LanceOptions) -> None:
         self._options = options

@@ -39,6 +39,7 @@ from writers.catalogs import WritingCatalog
 from headrace.formats.exact_integers import with_exact_integers
 from headrace.tables.iceberg.planning import plan_files
 from headrace.tables.iceberg.predicates import IcebergWords, prunable_columns
+from headrace.tables.iceberg.snapshots import Pinned
 from headrace.tables.predicates import Translator
 
 TABLE_SCHEMA = Schema(
@@ -175,7 +176,7 @@ ODD_FILTERS = [
 
 def plan(table: Table, predicate: BooleanExpression) -> set[str]:
     snapshot = table.current_snapshot()
-    planned = plan_files(table.metadata, table.schema(), table.io, snapshot, predicate)
+    planned = plan_files(Pinned("t", table, table.schema(), snapshot), predicate)
     return {file.path for file in planned.files}
 
 

@@ -24,7 +24,7 @@ from headrace.errors import (
 from headrace.storage import Redaction
 from headrace.tables.iceberg.rows import LISTED
 
-__all__ = ["load_table", "reading_metadata"]
+__all__ = ["explained", "hiding", "load_table", "reading_metadata"]
 
 T = TypeVar("T")
 
@@ -52,19 +52,19 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
     if isinstance(config, Catalog):
         own = [tuple(parts[1:])] if parts[0] == config.name and len(parts) > 2 else []
         candidates = [*own, tuple(parts)]
-        hidden = _hiding(config.properties)
-        return _explained(f"table {name!r}", hidden, lambda: _first(name, config, candidates))
+        hidden = hiding(config.properties)
+        return explained(f"table {name!r}", hidden, lambda: _first(name, config, candidates))
     properties = _properties(config)
-    hidden = _hiding(properties)
+    hidden = hiding(properties)
     named = properties.pop("name", None)
     whole = len(parts) == 2 or named is not None
-    catalog = _explained(
+    catalog = explained(
         f"the catalog of table {name!r}",
         hidden,
         lambda: load_catalog(named if whole else parts[0], **properties),
     )
     candidates = [tuple(parts)] if whole else [tuple(parts[1:]), tuple(parts)]
-    return _explained(f"table {name!r}", hidden, lambda: _first(name, catalog, candidates))
+    return explained(f"table {name!r}", hidden, lambda: _first(name, catalog, candidates))
 
 
 def reading_metadata(name: str, table: Table, action: Callable[[], T]) -> T:
@@ -79,12 +79,12 @@ def reading_metadata(name: str, table: Table, action: Callable[[], T]) -> T:
         kind = AccessDeniedError if isinstance(error, PermissionError) else ReadError
         ours = kind(
             f"table {name!r}: its lists of files under {table.metadata.location} cannot be read: "
-            f"{_told(error, _hiding(table.io.properties))}"
+            f"{_told(error, hiding(table.io.properties))}"
         )
     raise ours
 
 
-def _hiding(properties: Mapping[str, Any]) -> Redaction:
+def hiding(properties: Mapping[str, Any]) -> Redaction:
     """Hides what properties say that is nobody else's business; not the address of the catalog."""
     return Redaction({k: v for k, v in properties.items() if _TELLING.search(str(k))})
 
@@ -118,7 +118,7 @@ def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
     return properties
 
 
-def _explained(what: str, hidden: Redaction, action: Callable[[], T]) -> T:
+def explained(what: str, hidden: Redaction, action: Callable[[], T]) -> T:
     """What an action gives; errors of pyiceberg and its clients as ours.
 
     Theirs may hold secrets: ours are raised where none of them is at hand to be kept with it.

@@ -1,13 +1,23 @@
-"""What a catalog says of the table's storage, in the words of ``storage_options``."""
+"""What a catalog says of the table's storage, in the words of ``storage_options``.
+
+Credentials that a REST catalog lends expire while an epoch runs. Readers get a function in their
+place (``LentCredentials``), which asks the catalog again, in the process that reads.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import OptionError
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.table import Table
 
-__all__ = ["storage_options"]
+from headrace.errors import OptionError, ReadError
+from headrace.tables.iceberg.catalog import explained, hiding
+
+__all__ = ["LentCredentials", "storage_options", "table_options"]
 
 _S3 = {
     "key": ("s3.access-key-id", "client.access-key-id"),
@@ -34,6 +44,8 @@ _AZURE = {
     "token": ("adls.token",),
     "anon": ("adls.anon",),
 }
+_EXPIRIES = ("s3.session-token-expires-at-ms", "gcs.oauth2.token-expires-at")
+_AZURE_EXPIRY = "adls.sas-token-expires-at-ms."
 _HUB = {"token": ("hf.token",), "endpoint": ("hf.endpoint",)}
 _STORES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "s3": _S3,
@@ -48,6 +60,63 @@ _UNSUPPORTED = {
     "s3.role-arn": "a role to be assumed",
     "client.role-arn": "a role to be assumed",
 }
+
+
+def table_options(table: Table, protocol: str) -> dict[str, Any]:
+    """Return options for the store of a table's files, which renew themselves if they are lent."""
+    found = storage_options(table.io.properties, protocol)
+    catalog = table.catalog
+    if isinstance(catalog, RestCatalog) and found != storage_options(catalog.properties, protocol):
+        return {"credentials": LentCredentials(table, protocol)}
+    return found
+
+
+class LentCredentials:
+    """Storage options that a REST catalog gave with a table, and gives anew with every load of it.
+
+    The first call returns those of the table that was loaded already; later calls, and a first one
+    after these have expired, load the table again. Copies in other processes do the same.
+    """
+
+    def __init__(self, table: Table, protocol: str) -> None:
+        self._catalog_class: type[Catalog] = type(table.catalog)
+        self._catalog_name = table.catalog.name
+        self._properties = dict(table.catalog.properties)
+        self._name = ".".join(table.name())
+        self._identifier = table.name()
+        self._protocol = protocol
+        self._known = storage_options(table.io.properties, protocol)
+        self._is_new = True
+
+    def __repr__(self) -> str:
+        return f"<credentials that are lent for table {self._name}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_is_new": True}
+
+    def __call__(self) -> dict[str, Any]:
+        expires_at = self._known.get("expires_at")
+        is_good = expires_at is None or time.time() < expires_at
+        if not self._is_new or not is_good:
+            try:
+                self._known = self._ask()
+            except ReadError:
+                if expires_at is None or not is_good:
+                    raise
+                # Asked early, while a catalog is down for a moment: what is known still holds.
+        self._is_new = False
+        return dict(self._known)
+
+    def _ask(self) -> dict[str, Any]:
+        table = explained(
+            f"table {self._name!r}",
+            hiding(self._properties),
+            lambda: self._catalog().load_table(self._identifier),
+        )
+        return storage_options(table.io.properties, self._protocol)
+
+    def _catalog(self) -> Catalog:
+        return self._catalog_class(self._catalog_name, **self._properties)
 
 
 def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, Any]:
@@ -68,7 +137,17 @@ def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, A
         found["addressing_style"] = "virtual"
     if _STORES.get(protocol) is _AZURE and "sas_token" not in found:
         found.update(_token_of_account(properties))
+    expires_at = _expires_at(properties)
+    if found and expires_at is not None:
+        found["expires_at"] = expires_at
     return found
+
+
+def _expires_at(properties: Mapping[str, Any]) -> float | None:
+    """Return when credentials expire, in seconds since 1970."""
+    names = [*_EXPIRIES, *(name for name in properties if name.startswith(_AZURE_EXPIRY))]
+    moments = [float(properties[name]) / 1000 for name in names if properties.get(name)]
+    return min(moments, default=None)
 
 
 def _token_of_account(properties: Mapping[str, Any]) -> dict[str, Any]:

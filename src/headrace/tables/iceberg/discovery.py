@@ -19,7 +19,7 @@ from headrace.formats.schemas import project
 from headrace.model import FileList, IcebergDataFileInfo
 from headrace.storage import Access
 from headrace.tables.columns import Column, NameMapping
-from headrace.tables.iceberg.credentials import storage_options
+from headrace.tables.iceberg.credentials import table_options
 from headrace.tables.iceberg.deletes import DeletesOf, store_path
 from headrace.tables.iceberg.locations import protocol_of, store_of
 from headrace.tables.iceberg.partitions import settled_by_partition
@@ -60,7 +60,7 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
         scan = replace(scan, filter=settle_filter(asked, whole))
     planned = _plan(pinned, scan)
     protocol = protocol_of(pinned, planned)
-    access = scan.access(lambda: storage_options(pinned.io.properties, protocol))
+    access = scan.access(lambda: table_options(pinned.table, protocol))
     store = store_of(pinned, planned, access)
     keep, planned = settled_by_partition(scan.filter, columns, planned)
     needed = [] if keep is None else columns_of(keep, whole)
@@ -104,7 +104,7 @@ def discover_snapshot(pinned: Pinned, scan: Scan) -> Discovered:
     return Discovered(
         TabularReader(store, source, output, read_schema, keep),
         FileList(files),
-        roots=[store_path(pinned.metadata.location)],
+        roots=[store_path(pinned.table.metadata.location)],
         filter=asked,
         counts=access.meter.drain(),
         version=pinned.version,
@@ -124,17 +124,17 @@ def _plan(pinned: Pinned, scan: Scan) -> Sequence[PlannedFile]:
         for part in translator.dropped:
             logger.info("applied to rows only: %s", part)
     try:
-        plan = plan_files(pinned.metadata, pinned.schema, pinned.io, pinned.snapshot, row_filter)
+        plan = plan_files(pinned, row_filter)
     except ValueError as error:
         if isinstance(error, HeadraceError):
             raise
         raise ReadError(
-            f"table {pinned.table!r}: the lists of files of snapshot {pinned.snapshot_id} are "
+            f"table {pinned.name!r}: the lists of files of snapshot {pinned.snapshot_id} are "
             f"damaged, or of a kind that pyiceberg does not know: {type(error).__name__}: {error}"
         ) from error
     logger.info(
         "table %s, snapshot %s: %d of %d data files to read",
-        pinned.table,
+        pinned.name,
         pinned.snapshot_id,
         len(plan.files),
         plan.files_before,
@@ -147,7 +147,7 @@ def _checked(scan_filter: BooleanExpression, pinned: Pinned) -> BooleanExpressio
         bind(pinned.schema, scan_filter, case_sensitive=True)
     except (ValueError, TypeError) as error:
         raise OptionError(
-            f"scan_filter {scan_filter} does not fit table {pinned.table!r}: {error}"
+            f"scan_filter {scan_filter} does not fit table {pinned.name!r}: {error}"
         ) from error
     return scan_filter
 
@@ -164,11 +164,11 @@ def _rows(
             numbers[key] = len(kinds)
             kinds.append(FileKind(file.format, file.deletes, file.constants))
         kind_of[store_path(file.path)] = numbers[key]
-    names = name_mapping(pinned.metadata)
+    names = name_mapping(pinned.table.metadata)
     ids = {column for kind in kinds for column in kind.deletes.field_ids}
     hidden = {EQUALITY_COLUMN.format(column): _by_id(pinned, column) for column in ids}
     return IcebergRows(
-        f"{pinned.metadata.table_uuid} {pinned.schema.schema_id} {hash(_sorted(names))}",
+        f"{pinned.table.metadata.table_uuid} {pinned.schema.schema_id} {hash(_sorted(names))}",
         {**columns, **hidden},
         kinds,
         kind_of,
@@ -183,12 +183,12 @@ def _sorted(names: NameMapping | None) -> tuple[object, ...]:
 
 def _by_id(pinned: Pinned, column: int) -> Column:
     """A column by whose values rows are deleted, which the table may have dropped since."""
-    schemas = [pinned.schema, *reversed(pinned.metadata.schemas)]
+    schemas = [pinned.schema, *reversed(pinned.table.metadata.schemas)]
     for schema in schemas:
         if column in schema.field_ids:
             return column_of(schema.find_field(column))
     raise ReadError(
-        f"table {pinned.table!r} has rows deleted by the field id {column}, and no schema with "
+        f"table {pinned.name!r} has rows deleted by the field id {column}, and no schema with "
         "such a field: the table is damaged"
     )
 

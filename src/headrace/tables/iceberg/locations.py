@@ -27,7 +27,7 @@ def store_of(pinned: Pinned, planned: Sequence[PlannedFile], access: Access) -> 
     given = access.filesystem
     if given is not None and not isinstance(given, AbstractFileSystem) and set(one_each) != {""}:
         raise OptionError(
-            f"the files of table {pinned.table!r} have URLs ({next(iter(one_each.values()))}), "
+            f"the files of table {pinned.name!r} have URLs ({next(iter(one_each.values()))}), "
             f"which a {type(given).__name__} does not take: give a filesystem of fsspec, or "
             "storage_options="
         )
@@ -36,7 +36,7 @@ def store_of(pinned: Pinned, planned: Sequence[PlannedFile], access: Access) -> 
 
 
 def _paths(pinned: Pinned, planned: Sequence[PlannedFile]) -> Iterator[str]:
-    paths = [file.path for file in planned] or [pinned.metadata.location]
+    paths = [file.path for file in planned] or [pinned.table.metadata.location]
     return map(store_path, paths)
 
 

@@ -11,10 +11,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 
@@ -23,6 +20,7 @@ from headrace.tables.iceberg.delete_index import DeleteIndex, read_delete_entrie
 from headrace.tables.iceberg.deletes import NO_DELETES, DeletesOf
 from headrace.tables.iceberg.rows import FORMATS
 from headrace.tables.iceberg.schema import arrow_value
+from headrace.tables.iceberg.snapshots import Pinned
 
 __all__ = ["Plan", "PlannedFile", "plan_files"]
 
@@ -52,23 +50,20 @@ class Plan:
     """data files of the snapshot"""
 
 
-def plan_files(
-    metadata: TableMetadata,
-    schema: Schema,
-    io: FileIO,
-    snapshot: Snapshot | None,
-    row_filter: BooleanExpression,
-) -> Plan:
+def plan_files(pinned: Pinned, row_filter: BooleanExpression) -> Plan:
     """Data files that may hold rows for the filter, and every delete that applies to them.
 
     Deletes are never pruned by the filter: the statistics of a delete file may be those of other
     versions of a row than the one that it deletes.
     """
-    if snapshot is None:
+    if pinned.snapshot is None:
         return Plan([], 0)
+    io = pinned.table.io
     # The planner binds filters to the current schema, and a snapshot may have another one.
-    metadata = metadata.model_copy(update={"current_schema_id": schema.schema_id})
-    manifests = snapshot.manifests(io)
+    metadata = pinned.table.metadata.model_copy(
+        update={"current_schema_id": pinned.schema.schema_id}
+    )
+    manifests = pinned.snapshot.manifests(io)
     data = [one for one in manifests if one.content == ManifestContent.DATA]
     planner = ManifestGroupPlanner(metadata, io, row_filter)
     entries = list(chain.from_iterable(planner.plan_manifest_entries(data)))

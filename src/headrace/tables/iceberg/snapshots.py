@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -37,9 +36,8 @@ class Wanted:
 class Pinned:
     """A snapshot of a table, and the schema in which it is read."""
 
-    table: str
-    metadata: TableMetadata
-    io: FileIO
+    name: str
+    table: Table
     schema: Schema
     snapshot: Snapshot | None
     """None: nothing was ever written"""
@@ -71,11 +69,11 @@ def pin(name: str, table: Table, wanted: Wanted) -> Pinned:
     elif wanted.snapshot_id is not None:
         snapshot = _by_id(name, metadata, wanted.snapshot_id)
     else:
-        return Pinned(name, metadata, table.io, table.schema(), metadata.current_snapshot())
+        return Pinned(name, table, table.schema(), metadata.current_snapshot())
     schema = table.schema()
     if wanted.branch is None and snapshot.schema_id is not None:
         schema = _schema(metadata, snapshot.schema_id) or schema
-    return Pinned(name, metadata, table.io, schema, snapshot)
+    return Pinned(name, table, schema, snapshot)
 
 
 def is_known(table: Table, version: tuple[int, int]) -> bool:
@@ -95,7 +93,7 @@ def pin_again(name: str, table: Table, version: tuple[int, int]) -> Pinned:
         raise NothingFoundError(
             f"table {name!r} no longer has the schema {schema_id}, in which it was read"
         )
-    return Pinned(name, metadata, table.io, schema, snapshot)
+    return Pinned(name, table, schema, snapshot)
 
 
 def _schema(metadata: TableMetadata, schema_id: int) -> Schema | None:

@@ -72,11 +72,6 @@ class IcebergTable:
             self._table = load_table(self._name, self._config)
         return pin(self._name, self._table, self._wanted).version
 
-    @property
-    def lent(self) -> Mapping[str, Any]:
-        """What the catalog said of the table's storage when it was loaded, credentials too."""
-        return dict(self._table.io.properties)
-
     def discover(self, version: tuple[int, int]) -> Discovered:
         """What there is to read in a snapshot, which may be younger than what was loaded."""
         if not is_known(self._table, version):

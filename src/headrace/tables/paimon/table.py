@@ -50,9 +50,6 @@ class PaimonTable:
         scan = Scan(columns, filter, partition_filter, described, catalog_options, access)
         return cls(name, Wanted(**wanted), scan)
 
-    lent = None
-    """readers ask for lent credentials themselves"""
-
     def newest(self, *, reload: bool = False) -> tuple[int, int]:
         """Ids of the snapshot that is wanted, and of the schema that goes with it."""
         if reload:
