@@ -237,21 +237,20 @@ class PaimonDataset(TableDataset):
         if chosen["chunk_size"] is not None:
             chosen["split_rows"] = chosen["chunk_size"]
         try:
-            from headrace.tables.paimon.table import PaimonTable
+            from headrace.tables.paimon.table import PaimonTable, Scan, Wanted
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] != "pypaimon":
                 raise
             raise MissingExtraError.for_extra("paimon", "pypaimon") from error
-        opened = PaimonTable.load(
-            table,
+        scan = Scan(
+            chosen["columns"],
+            to_expression(chosen["filters"]),
+            chosen["partition_filter"],
+            chosen["blobs"],
             catalog_options,
-            wanted={"snapshot_id": chosen["snapshot_id"], "tag": chosen["tag"]},
-            columns=chosen["columns"],
-            filter=to_expression(chosen["filters"]),
-            partition_filter=chosen["partition_filter"],
-            blobs=chosen["blobs"],
-            access=lambda found: store_access(chosen, lambda: found),
+            partial(store_access, chosen),
         )
+        opened = PaimonTable(table, Wanted(chosen["snapshot_id"], chosen["tag"]), scan)
         super().__init__(opened, chosen, is_fixed=chosen["snapshot_id"] is not None)
 
     @classmethod
