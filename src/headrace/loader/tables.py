@@ -171,27 +171,21 @@ class IcebergDataset(TableDataset):
         """
         chosen = self._resolve(options)
         try:
-            from headrace.tables.iceberg.table import IcebergTable
+            from headrace.tables.iceberg.table import IcebergTable, Scan, Wanted
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] != "pyiceberg":
                 raise
             raise MissingExtraError.for_extra("iceberg", "pyiceberg") from error
-        opened = IcebergTable.load(
-            table,
-            catalog_config,
-            wanted={
-                "snapshot_id": chosen["snapshot_id"],
-                "tag": chosen["tag"],
-                "branch": chosen["branch"],
-                "as_of": chosen["as_of"],
-            },
-            columns=chosen["columns"],
-            filter=to_expression(chosen["filters"]),
-            scan_filter=chosen["scan_filter"],
-            access=partial(store_access, chosen),
-            split_rows=chosen["split_rows"],
-            split_bytes=chunk_bytes(chosen),
+        wanted = Wanted(chosen["snapshot_id"], chosen["tag"], chosen["branch"], chosen["as_of"])
+        scan = Scan(
+            chosen["columns"],
+            to_expression(chosen["filters"]),
+            chosen["scan_filter"],
+            chosen["split_rows"],
+            chunk_bytes(chosen),
+            partial(store_access, chosen),
         )
+        opened = IcebergTable(table, catalog_config, wanted, scan)
         super().__init__(opened, chosen, is_fixed=chosen["snapshot_id"] is not None)
 
     @classmethod

@@ -58,18 +58,27 @@ def hiding(options: Mapping[str, Any]) -> Redaction:
     return Redaction({k: v for k, v in options.items() if _SECRET.search(str(k))})
 
 
-def explained(what: str, hidden: Redaction, action: Callable[[], T], failures: Failures) -> T:
+def explained(
+    what: str, hidden: Redaction, action: Callable[[], T], failures: Callable[[], Failures]
+) -> T:
     """Return what an action returns, with errors of a library as ours.
 
     Errors of libraries may hold secrets. Ours are raised outside of the handler, so that they
     have no context.
+
+    Args:
+        what: What is asked for, for messages.
+        hidden: Hides secrets.
+        action: What is done.
+        failures: Returns what errors mean. It is called after an error, when all libraries that
+            can raise one have been imported.
     """
     try:
         return action()
     except HeadraceError:
         raise
     except Exception as error:
-        found = next((one for one in failures if isinstance(error, one[0])), None)
+        found = next((one for one in failures() if isinstance(error, one[0])), None)
         if found is None:
             raise
         # Some errors have no text of their own, and say it in the one that they came from.

@@ -28,9 +28,9 @@ __all__ = [
     "decode_vector",
     "deleted_positions",
     "deleted_rows",
+    "live_count",
     "live_groups",
     "live_rows",
-    "read_vector",
     "stored_range",
 ]
 
@@ -77,6 +77,18 @@ def deleted_rows(store: Store, vector: DeletionVector, file: str, rows: int | No
         ),
         limit_bytes=_KEPT_BYTES,
     )
+
+
+def live_count(store: Store, vector: DeletionVector, file: str, rows: int) -> int:
+    """Return how many of the ``rows`` of a file are left; the vector is read only if need be."""
+    gone = vector.cardinality
+    if gone is None:
+        gone = len(read_vector(store, vector))
+    if gone > rows:
+        raise ReadError(
+            f"{vector.path} deletes {gone} rows of {file}, which has {rows}: the table is damaged"
+        )
+    return rows - gone
 
 
 def read_vector(store: Store, vector: DeletionVector) -> VectorBitmap:

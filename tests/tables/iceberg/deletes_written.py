@@ -11,13 +11,13 @@ from pyarrow import orc
 
 from headrace.model import DataFileInfo
 from headrace.storage.local import LocalStore
+from headrace.tables.iceberg.delete_files import LiveRows
 from headrace.tables.iceberg.deletes import (
     DeletesOf,
-    DeletionVector,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from headrace.tables.iceberg.live_rows import LiveRows
+from headrace.tables.vectors import DeletionVector
 
 STORE = LocalStore()
 LIVE = pickle.loads(pickle.dumps(LiveRows()))
@@ -50,7 +50,7 @@ def vector_file(path: Path, rows: list[int]) -> DeletionVector:
     body = bytes.fromhex("d1d33964") + pyroaring.BitMap64(rows).serialize()
     blob = len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
     path.write_bytes(b"PFA1" + blob + b"PFA1")
-    return DeletionVector(str(path), path.stat().st_size, 4, len(blob), len(set(rows)))
+    return DeletionVector(str(path), 4, len(blob), len(set(rows)), path.stat().st_size)
 
 
 def rows_of(first: int, count: int) -> pa.Table:

@@ -33,7 +33,7 @@ from writers.delete_files import append_equality_deletes, append_position_delete
 
 from headrace import IcebergDataset, StatefulLoader
 from headrace.errors import AccessDeniedError, OptionError
-from headrace.tables.iceberg.credentials import storage_options
+from headrace.tables.iceberg.catalog import storage_options
 
 EXPIRY = "s3.session-token-expires-at-ms"
 

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo
+from headrace.tables.iceberg.delete_files import LiveRows
 from headrace.tables.iceberg.deletes import (
     NO_DELETES,
     DeletesOf,
-    DeletionVector,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from headrace.tables.iceberg.live_rows import LiveRows
+from headrace.tables.vectors import DeletionVector
 
 
 def test_a_table_of_which_nothing_is_deleted_is_itself(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_nothing_is_read_without_the_deletes(tmp_path: Path) -> None:
     equality = EqualityDeleteFile(where, 4, "parquet", (1,))
     for deletes in (
         DeletesOf((PositionDeleteFile(where, 4, "parquet"),)),
-        DeletesOf(vector=DeletionVector(where, 4, 0, 4, 1)),
+        DeletesOf(vector=DeletionVector(where, 0, 4, 1, 4)),
         DeletesOf(equalities=(equality,)),
     ):
         with pytest.raises(ReadError, match=r"s3://b/data\.parquet.*torn"):

@@ -17,9 +17,9 @@ from deletes_written import FILE, LIVE, STORE, equality_file, position_file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.tables.iceberg import equality_keys, row_hashes
+from headrace.tables.iceberg import equality_keys
 from headrace.tables.iceberg.deletes import DeletesOf
-from headrace.tables.iceberg.row_hashes import hashes_of_rows
+from headrace.tables.iceberg.equality_keys import hashes_of_rows
 
 NAN = struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]
 """another one than that of Python"""
@@ -156,7 +156,7 @@ def test_hashes_are_of_values_wherever_they_lie(kind: str, monkeypatch: Any) -> 
     array = array_of(values, VALUES[kind][0])
     whole = hashes_of_rows([pa.chunked_array([array])])
     assert len(set(whole.tolist())) == len(set(values))
-    monkeypatch.setattr(row_hashes, "_BYTES_AT_ONCE", 7)
+    monkeypatch.setattr(equality_keys, "_BYTES_AT_ONCE", 7)
     pieces = pa.chunked_array([array[:1], array[1:1], array[1:90], array[90:]])
     assert hashes_of_rows([pieces]).tolist() == whole.tolist()
 

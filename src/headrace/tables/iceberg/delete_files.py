@@ -1,4 +1,4 @@
-"""What delete files say: positions of rows, or values that rows have which are deleted.
+"""The rows of a data file that no delete names, by what delete files say.
 
 A file is read once in a process and kept, within a number of bytes, for all data files that it
 applies to. A large one that is sorted, as it should be, is read by the parts that name a data file.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
@@ -21,18 +22,21 @@ from headrace.formats import Format
 from headrace.formats.cache import BoundedCache
 from headrace.formats.orc import OrcFormat
 from headrace.formats.parquet import ParquetFormat
+from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.storage import Store
 from headrace.tables.iceberg.deletes import (
     WAY_OUT,
+    DeletesOf,
     EqualityDeleteFile,
     PositionDeleteFile,
     plain_path,
-    store_path,
 )
-from headrace.tables.iceberg.equality_keys import without_extension
+from headrace.tables.iceberg.equality_keys import EqualityKeys, stored_type, without_extension
+from headrace.tables.table import store_path
+from headrace.tables.vectors import deleted_rows
 
-__all__ = ["belonging_to", "equality_values", "positions"]
+__all__ = ["LiveRows", "equality_values", "positions"]
 
 CACHE_BYTES = 256 << 20
 _BLOCK_BYTES = 32 << 20
@@ -58,7 +62,7 @@ def positions(
     ``data_path`` is the one in the manifest. It is compared as it is written, except that a local
     file is the same with and without ``file:``. A row that is not there is an error.
     """
-    with belonging_to(data_path):
+    with _belonging_to(data_path):
         found = _PositionFile(store, delete, cache_bytes).naming(plain_path(data_path))
     if len(found) and record_count is not None and found[-1] >= record_count:
         raise ReadError(
@@ -88,7 +92,7 @@ def equality_values(
 
 
 @contextmanager
-def belonging_to(data_path: str) -> Iterator[None]:
+def _belonging_to(data_path: str) -> Iterator[None]:
     """Name the data file whose rows cannot be told without what is read inside."""
     try:
         yield
@@ -247,3 +251,124 @@ def _values(
                 f"cannot be compared with {type_}: {error}"
             ) from error
     return pa.Table.from_arrays(columns, names=[str(i) for i in delete.field_ids])
+
+
+# --- rows that are left
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """Leaves out deleted rows. What delete files say is kept for all readers of a process."""
+
+    cache_bytes: int = CACHE_BYTES
+    """each for positions, for values, and for what was made of them"""
+
+    def live(
+        self,
+        store: Store,
+        deletes: DeletesOf,
+        file: DataFileInfo,
+        first_row: int,
+        table: pa.Table,
+        equality_columns: Mapping[int, str] | None = None,
+        *,
+        data_path: str | None = None,
+    ) -> pa.Table:
+        """The rows of a table that are left, in order; the table itself if that is all of them.
+
+        The table begins at row ``first_row`` of the file and has no gaps. ``equality_columns``
+        names its columns by the ids in ``deletes.field_ids``. ``data_path`` is the file's path as
+        it stands in the manifest, where the store has another one.
+        """
+        if not deletes or not table.num_rows:
+            return table
+        path = file.path if data_path is None else data_path
+        gone = self.deleted(store, deletes, file.record_count, path)
+        first, last = np.searchsorted(gone, [first_row, first_row + table.num_rows])
+        keep = np.ones(table.num_rows, bool)
+        keep[gone[first:last] - first_row] = False
+        if deletes.equalities and keep.any():
+            with _belonging_to(path):
+                keep &= self._unequal(store, deletes, table, equality_columns or {})
+        left = int(np.count_nonzero(keep))
+        if left == table.num_rows:
+            return table
+        return rows_kept(table, keep) if left else table.slice(0, 0)
+
+    def deleted(
+        self, store: Store, deletes: DeletesOf, record_count: int | None, path: str
+    ) -> Int64Array:
+        """Return all positions of a data file that are deleted by position, ascending."""
+        if deletes.vector is not None:
+            with _belonging_to(path):
+                return deleted_rows(store, deletes.vector, path, record_count)
+        if not deletes.positions:
+            return np.empty(0, np.int64)
+        return _positions.get_or_make(
+            (store.identity, path, record_count, deletes.positions),
+            lambda: self._read_positions(store, deletes, record_count, path),
+            limit_bytes=self.cache_bytes,
+        )
+
+    def _read_positions(
+        self, store: Store, deletes: DeletesOf, record_count: int | None, path: str
+    ) -> Int64Array:
+        parts = [
+            positions(store, delete, path, record_count=record_count, cache_bytes=self.cache_bytes)
+            for delete in deletes.positions
+        ]
+        return parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+
+    def _unequal(
+        self,
+        store: Store,
+        deletes: DeletesOf,
+        table: pa.Table,
+        names: Mapping[int, str],
+    ) -> npt.NDArray[np.bool_]:
+        """Which rows have values that no equality delete has."""
+        keep = np.ones(table.num_rows, bool)
+        missing = sorted(deletes.field_ids - {i for i in names if names[i] in table.column_names})
+        if missing:
+            raise ReadError(
+                f"rows are deleted by the values of the columns with the field ids {missing}, "
+                "which were not read"
+            )
+        for field_ids in sorted({file.field_ids for file in deletes.equalities}):
+            columns = [table.column(names[field_id]) for field_id in field_ids]
+            types = tuple(stored_type(column.type) for column in columns)
+            keep &= ~self._keys(store, deletes, field_ids, types).matches(columns)
+        return keep
+
+    def _keys(
+        self,
+        store: Store,
+        deletes: DeletesOf,
+        field_ids: tuple[int, ...],
+        types: tuple[pa.DataType, ...],
+    ) -> EqualityKeys:
+        return _keys.get_or_make(
+            (store.identity, deletes.equalities, field_ids, types),
+            lambda: EqualityKeys.of(
+                pa.concat_tables(
+                    self._values(store, file, types)
+                    for file in deletes.equalities
+                    if file.field_ids == field_ids
+                ).columns
+            ),
+            limit_bytes=self.cache_bytes,
+        )
+
+    def _values(
+        self, store: Store, file: EqualityDeleteFile, types: tuple[pa.DataType, ...]
+    ) -> pa.Table:
+        return _kept_values.get_or_make(
+            (store.identity, file, types),
+            lambda: equality_values(store, file, types),
+            limit_bytes=self.cache_bytes,
+        )
+
+
+_positions: BoundedCache[Int64Array] = BoundedCache(lambda found: 200 + found.nbytes)
+_kept_values: BoundedCache[pa.Table] = BoundedCache(lambda table: 1000 + int(table.nbytes))
+_keys: BoundedCache[EqualityKeys] = BoundedCache(lambda keys: 1000 + keys.nbytes)

@@ -18,16 +18,16 @@ from headrace.tables.paimon.native import at_snapshot, in_schema, lends_options,
 from headrace.tables.table import Failures, explained, hiding, shown
 
 __all__ = [
-    "FAILURES",
     "Pinned",
     "Wanted",
+    "failures",
     "load_table",
     "pin",
     "pin_again",
     "storage_options",
 ]
 
-FAILURES: Failures = (
+_FAILURES: Failures = (
     (
         (
             catalog_exception.TableNotExistException,
@@ -104,9 +104,9 @@ def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
         f"the catalog of table {name!r}",
         hidden,
         lambda: CatalogFactory.create(dict(options)),
-        FAILURES,
+        failures,
     )
-    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name), FAILURES)
+    table = explained(f"table {name!r}", hidden, lambda: catalog.get_table(name), failures)
     if not isinstance(table, FileStoreTable):
         raise OptionError(
             f"table {name!r} is a {type(table).__name__}, and only tables with data files of "
@@ -117,6 +117,11 @@ def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
         if value is not None and str(value).lower() != "false":
             raise OptionError(f"table {name!r} has the option {option}={value}: {what}")
     return table
+
+
+def failures() -> Failures:
+    """Return what errors of pypaimon mean."""
+    return _FAILURES
 
 
 # --- snapshots

@@ -20,9 +20,9 @@ from headrace.model import DataFileInfo, FileList, FileSplit, Int64Array, RowGro
 from headrace.storage import Access, Store
 from headrace.tables.columns import Column
 from headrace.tables.paimon.catalog import (
-    FAILURES,
     Pinned,
     Wanted,
+    failures,
     load_table,
     pin,
     pin_again,
@@ -47,7 +47,7 @@ from headrace.tables.table import (
     store_path,
     table_schema,
 )
-from headrace.tables.vectors import DeletionVector, deleted_rows, read_vector
+from headrace.tables.vectors import DeletionVector, deleted_rows, live_count
 
 __all__ = ["PaimonTable", "Scan", "Wanted"]
 
@@ -103,7 +103,7 @@ class PaimonTable:
         )
 
     def _explained(self, action: Callable[[], T]) -> T:
-        return explained(f"table {self._name!r}", self._hidden, action, FAILURES)
+        return explained(f"table {self._name!r}", self._hidden, action, failures)
 
 
 def _discover(pinned: Pinned, scan: Scan) -> Discovered:
@@ -172,8 +172,7 @@ def _comparable(pinned: Pinned, columns: Mapping[str, Column]) -> dict[str, pa.D
 def _file(unit: Unit, store: Store) -> DataFileInfo:
     live = unit.rows
     if unit.vector is not None and live is not None:
-        gone = unit.vector.cardinality
-        live -= len(read_vector(store, unit.vector)) if gone is None else gone
+        live = live_count(store, unit.vector, unit.path, live)
     return DataFileInfo(unit.path, unit.size, live, splittable=live is not None)
 
 
