@@ -54,7 +54,7 @@ class _Stored:
     column: Column
     children: tuple[_Stored | _Constant, ...] = ()
     as_it_is: bool = True
-    """whether it need not be touched"""
+    """true if it need not be touched"""
     within: tuple[int, ...] = ()
     """of a field inside of structs that is wanted as a column: the places that lead to it"""
 
@@ -69,7 +69,7 @@ class FileColumns:
     _sources: tuple[_Stored | _Constant, ...] = field(repr=False)
 
     def aligned(self, table: pa.Table, where: str) -> pa.Table:
-        """What was read of the file, in the columns that are wanted."""
+        """Return what was read of the file, in the columns that are wanted."""
         rows = table.num_rows
         by_name = [table.column(name) for name in self.stored.names]
         try:
@@ -113,7 +113,7 @@ def match_columns(
 def _places(
     fields: Sequence[pa.Field], path: tuple[str, ...], ids: _Ids, above: tuple[int, ...] = ()
 ) -> Iterator[tuple[int | None, tuple[tuple[int, ...], tuple[str, ...], pa.Field]]]:
-    """Where each id is, in columns and in structs: places, names, and the field."""
+    """Yield where each id is, in columns and in structs: places, names, and the field."""
     for at, one in enumerate(fields):
         names, places = (*path, one.name), (*above, at)
         yield ids.of(names, one), (places, names, one)
@@ -147,13 +147,13 @@ class _Ids:
         return field_id(column)
 
     def missing(self, column: Column) -> _Constant:
-        """What rows have in a column that the file lacks."""
+        """Return what rows have in a column that the file lacks."""
         value = self._constants.get(column.id, column.default)
         return _Constant(pa.scalar(value, column.type))
 
 
 def field_id(column: pa.Field) -> int | None:
-    """The id that a file gives to a field, if it does."""
+    """Return the id that a file gives to a field, if it does."""
     for key in _ID_KEYS:
         if column.metadata and key in column.metadata:
             return int(column.metadata[key])
@@ -167,7 +167,7 @@ def _all_fields(fields: Sequence[pa.Field] | pa.Schema) -> Iterator[pa.Field]:
 
 
 def nested_fields(type_: pa.DataType) -> list[pa.Field]:
-    """The fields of a nested type, in the order of ``Column.children``."""
+    """Return the fields of a nested type, in the order of ``Column.children``."""
     if pa.types.is_map(type_):
         return [type_.key_field, type_.item_field]
     if _is_list(type_):
@@ -183,7 +183,7 @@ def _is_list(type_: pa.DataType) -> bool:
 def _match(
     column: Column, stored: pa.Field, place: int, path: tuple[str, ...], ids: _Ids
 ) -> _Stored:
-    """How a column comes from the field of a file that has its id."""
+    """Return how a column comes from the field of a file that has its id."""
     inside = nested_fields(stored.type)
     if not column.children:
         return _Stored(place, column, as_it_is=stored.type == column.type)
@@ -232,7 +232,7 @@ def _part(source: _Stored | _Constant, of: Sequence[pa.Array], rows: int) -> pa.
 
 
 def _shaped(source: _Stored, array: pa.Array) -> pa.Array:
-    """One array in the type of the table."""
+    """Return an array in the type of the table."""
     if source.as_it_is:
         return array
     type_ = source.column.type
@@ -255,7 +255,7 @@ def _shaped(source: _Stored, array: pa.Array) -> pa.Array:
 
 
 def _offsets(array: pa.Array, width: type[np.signedinteger[Any]]) -> pa.Array:
-    """Where the values of lists begin; null for those that are null."""
+    """Return where the values of lists begin; null for those that are null."""
     offsets = array.offsets.to_numpy(zero_copy_only=False).astype(width)
     missing = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
     return pa.array(offsets, mask=missing if missing.any() else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -100,6 +100,10 @@ class StoredRows:
     def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
         return self._facts(store, file).row_groups
 
+    def deleted(self, store: Store, file: DataFileInfo) -> Int64Array:
+        """Return the places of the rows of a file that are deleted by position, ascending."""
+        raise NotImplementedError
+
     def kind(self, file: DataFileInfo) -> FileKind:
         """Return the kind of a file."""
         return self.kinds[self.kind_of[file.path]]
@@ -146,28 +150,11 @@ class StoredRows:
         )
 
 
-class _Stored(Protocol):
-    """Rows by their places in files, and which of them are deleted."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def identity(self) -> str: ...
-    def read(
-        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
-    ) -> Iterator[pa.Table]: ...
-    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None: ...
-    def as_stored(self, file: DataFileInfo) -> DataFileInfo: ...
-    def deleted(self, store: Store, file: DataFileInfo) -> Int64Array:
-        """Return the places of the deleted rows of a file, ascending."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CountedRows:
     """Rows of files whose deletes are counted. A row range counts the rows that are left."""
 
-    stored: _Stored
+    stored: StoredRows
 
     delete_columns = ()
 

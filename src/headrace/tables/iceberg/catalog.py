@@ -242,7 +242,7 @@ class Pinned:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Snapshot and schema, by their ids; -1: no snapshot."""
+        """The ids of snapshot and schema; -1: no snapshot."""
         return self.snapshot_id or -1, self.schema.schema_id
 
     @property
@@ -252,7 +252,7 @@ class Pinned:
 
 
 def pin(name: str, table: Table, wanted: Wanted) -> Pinned:
-    """The snapshot that is wanted.
+    """Return the snapshot that is wanted.
 
     The newest one, and that of a branch, is read in the table's current schema; one of the past
     in the schema that it was written in.
@@ -275,14 +275,14 @@ def pin(name: str, table: Table, wanted: Wanted) -> Pinned:
 
 
 def is_known(table: Table, version: tuple[int, int]) -> bool:
-    """Whether what was loaded of a table has the snapshot and the schema of a ``version``."""
+    """Return True if a table, as it was loaded, has snapshot and schema of a ``version``."""
     snapshot_id, schema_id = version
     there = snapshot_id == -1 or table.metadata.snapshot_by_id(snapshot_id) is not None
     return there and _schema(table.metadata, schema_id) is not None
 
 
 def pin_again(name: str, table: Table, version: tuple[int, int]) -> Pinned:
-    """The snapshot and schema of a ``version`` that was pinned before."""
+    """Return the snapshot and schema of a ``version`` that was pinned before."""
     snapshot_id, schema_id = version
     metadata = table.metadata
     snapshot = None if snapshot_id == -1 else _by_id(name, metadata, snapshot_id)
@@ -407,7 +407,7 @@ class LentCredentials:
 
 
 def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, Any]:
-    """Options for the store of a table's files, from the properties of the table's own client."""
+    """Return options for the store of a table's files, from the properties of its client."""
     if protocol == "s3":
         for name, what in _UNSUPPORTED.items():
             if properties.get(name) and not properties.get("s3.access-key-id"):
@@ -438,7 +438,7 @@ def _expires_at(properties: Mapping[str, Any]) -> float | None:
 
 
 def _token_of_account(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Catalogs that lend tokens name the account in the property: ``adls.sas-token.ACCOUNT``."""
+    """Return the token that a catalog lends under ``adls.sas-token.ACCOUNT``."""
     prefix = "adls.sas-token."
     for name, value in properties.items():
         if name.startswith(prefix):

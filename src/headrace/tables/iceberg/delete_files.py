@@ -57,7 +57,7 @@ def positions(
     record_count: int | None = None,
     cache_bytes: int = CACHE_BYTES,
 ) -> Int64Array:
-    """The rows of a data file that a delete file names: ascending, each once.
+    """Return the rows of a data file that a delete file names: ascending, each once.
 
     ``data_path`` is the one in the manifest. It is compared as it is written, except that a local
     file is the same with and without ``file:``. A row that is not there is an error.
@@ -75,7 +75,7 @@ def positions(
 def equality_values(
     store: Store, delete: EqualityDeleteFile, types: Sequence[pa.DataType]
 ) -> pa.Table:
-    """The values of the columns by which a file deletes, in the types that the table has by now.
+    """Return the values of the columns by which a file deletes, in the types of the table.
 
     Columns are found by their ids, also inside of structs, and are named by their ids.
     """
@@ -112,7 +112,7 @@ class _PositionFile:
         self._key = store.identity, self._file.path, self._file.file_size
 
     def naming(self, path: str) -> Positions:
-        """The positions for one data file."""
+        """Return the positions for one data file."""
         kept = _by_path.get(self._key)
         if kept is None:
             kept = _by_path.get((*self._key, path))
@@ -139,13 +139,13 @@ class _PositionFile:
         )
 
     def _part(self, path: str, column: str) -> RowGroups | None:
-        """The row groups that may name a data file."""
+        """Return the row groups that may name a data file."""
         spelled = [path, f"file:{path}", f"file://{path}"] if path.startswith("/") else [path]
         keep = reduce(or_, [pc.field(column) == spelling for spelling in spelled])
         return self._format.inspect(self._store, self._file, keep).row_groups
 
     def _column(self, schema: pa.Schema, field_id: int, name: str) -> str:
-        """By its id; in a file without ids only the name can tell."""
+        """Return the name of a column, found by its id; in a file without ids, by its name."""
         way = _find(list(schema), field_id)
         if way is not None:
             return str(schema.field(way[0]).name)
@@ -156,7 +156,7 @@ class _PositionFile:
         return name
 
     def _split(self, ranges: Iterable[RowRange], names: list[str]) -> dict[str, Positions]:
-        """The positions in some rows, by the data file that they are of."""
+        """Return the positions in some rows, by the data file that they are of."""
         parts: dict[str, list[Int64Array]] = {}
         wanted = pa.schema([(names[0], pa.string()), (names[1], pa.int64())])
         for rows in ranges:
@@ -187,7 +187,7 @@ class _PositionFile:
 
 
 def _compact(found: Int64Array) -> Positions:
-    """Ascending, each once, in half of the bytes where they fit."""
+    """Return positions ascending, each once, in half of the bytes where they fit."""
     if not (np.diff(found) > 0).all():
         found = np.unique(found)
     return found.astype(np.uint32) if found[-1] < 1 << 32 else found.copy()
@@ -209,7 +209,7 @@ def _file(delete: PositionDeleteFile | EqualityDeleteFile) -> DataFileInfo:
 
 
 def _way_to(schema: pa.Schema, field_id: int, where: str) -> tuple[int, ...]:
-    """The places that lead to a field: of a column, and of fields in structs."""
+    """Return the places that lead to a field: of a column, and of fields in structs."""
     way = _find(list(schema), field_id)
     if way is None:
         raise ReadError(
@@ -274,7 +274,7 @@ class LiveRows:
         *,
         data_path: str | None = None,
     ) -> pa.Table:
-        """The rows of a table that are left, in order; the table itself if that is all of them.
+        """Return the rows of a table that are left, in order; the table itself if all of them are.
 
         The table begins at row ``first_row`` of the file and has no gaps. ``equality_columns``
         names its columns by the ids in ``deletes.field_ids``. ``data_path`` is the file's path as
@@ -326,7 +326,7 @@ class LiveRows:
         table: pa.Table,
         names: Mapping[int, str],
     ) -> npt.NDArray[np.bool_]:
-        """Which rows have values that no equality delete has."""
+        """Return which rows have values that no equality delete has."""
         keep = np.ones(table.num_rows, bool)
         missing = sorted(deletes.field_ids - {i for i in names if names[i] in table.column_names})
         if missing:

@@ -120,7 +120,7 @@ class SharedFiles(Sequence[T], Generic[T]):
         return tuple(self)[index]
 
     def __hash__(self) -> int:
-        """Of little: the lists may be long, and this is part of the keys of caches."""
+        """Hash little of it: the lists may be long, and caches have this in their keys."""
         return hash(tuple((p.files[p.start], len(p.files), p.bits) for p in self.parts))
 
 
@@ -142,7 +142,7 @@ class DeletesOf:
 
     @property
     def field_ids(self) -> frozenset[int]:
-        """The columns whose values decide: they have to be read, also where they were dropped."""
+        """The columns whose values decide, which are read also where they were dropped."""
         return frozenset(chain.from_iterable({file.field_ids for file in self.equalities}))
 
 
@@ -150,7 +150,7 @@ NO_DELETES = DeletesOf()
 
 
 def plain_path(path: str) -> str:
-    """A path by which a file of this machine is compared; others as they are.
+    """Return the path by which a local file is compared; other paths as they are.
 
     ``file:///x``, ``file:/x`` and ``/x`` are one file, and engines write all three. Nothing else
     is taken for the same: the specification wants paths to be equal as they are written.
@@ -166,7 +166,7 @@ def plain_path(path: str) -> str:
 
 
 def plain_bounds(lower: bytes | None, upper: bytes | None) -> Bounds:
-    """Between which paths those are that a delete file names, as ``plain_path`` has them.
+    """Return bounds of the paths that a delete file names, as ``plain_path`` has them.
 
     Bounds may be cut short: a lower one is then a prefix, an upper one a prefix whose end is
     raised, so that comparing them as they are is right. Of paths of this machine that are written
@@ -185,7 +185,7 @@ def plain_bounds(lower: bytes | None, upper: bytes | None) -> Bounds:
 
 
 def _hold(low: bytes, high: bytes, prefix: bytes) -> bool:
-    """Whether a path that begins like this may lie between two."""
+    """Return True if a path that begins like this may lie between two."""
     return low < prefix[:-1] + bytes([prefix[-1] + 1]) and high >= prefix
 
 
@@ -201,11 +201,11 @@ class DeleteGroup(Generic[T]):
         self._selected: dict[tuple[int, bytes], Selection[T]] = {}
 
     def add(self, age: int, file: T, bounds: Bounds = ALL_PATHS) -> None:
-        """Bounds are those of the paths that the file names; all are added before any is asked."""
+        """Add a file with the bounds of the paths that it names, before ``from_age`` is called."""
         self._added.append((age, file, bounds))
 
     def from_age(self, age: int, path: str = "") -> Selection[T] | None:
-        """Those of this age or younger, less those that cannot name the path; None: there is none.
+        """Return those of this age or younger that may name the path; None if there are none.
 
         The same object for the same ones.
         """
@@ -224,7 +224,7 @@ class DeleteGroup(Generic[T]):
         return self._selected.get(key)
 
     def _select(self, start: int, bits: bytes) -> Selection[T]:
-        """Bits where they are less than a list of those that are meant."""
+        """Select files by bits, or by a list where that is less."""
         selection = Selection(self._files, start, bits)
         if self._avro:
             _refuse_avro(selection)
@@ -251,7 +251,7 @@ class _Intervals:
         self._high = np.fromiter((place[high] for _, high in bounds), np.int32)
 
     def holding(self, path: bytes, start: int) -> npt.NDArray[np.bool_]:
-        """Which of them, from a place on, hold the path."""
+        """Return which of them, from a place on, hold the path."""
         above = self._low[start:] < bisect_right(self._sorted, path)
         return above & (self._high[start:] >= bisect_left(self._sorted, path))
 
@@ -266,7 +266,7 @@ def _refuse_avro(files: Iterable[PositionDeleteFile | EqualityDeleteFile]) -> No
 
 
 def read_delete_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """The live entries of a manifest, with all that version 3 says of delete files.
+    """Return the live entries of a manifest, with all that version 3 says of delete files.
 
     pyiceberg itself reads all manifests as of version 2, and leaves out where vectors are.
     """
@@ -325,7 +325,7 @@ class DeleteIndex:
         spec_id: int,
         partition: Record | Iterable[Any],
     ) -> DeletesOf:
-        """The deletes of a data file, by what its manifest says of it.
+        """Return the deletes of a data file, by what its manifest says of it.
 
         Data files with the same deletes get the same object.
         """
@@ -429,18 +429,18 @@ class DeleteIndex:
 
 
 def _of_path(bounds: Mapping[int, bytes] | None) -> bytes | None:
-    """A bound of the paths that a position delete file names."""
+    """Return a bound of the paths that a position delete file names."""
     known = bounds or {}
     return next((known[column] for column in _PATH_FIELD_IDS if column in known), None)
 
 
 def _optional(file: DataFile, place: int) -> Any:
-    """What entries of version 3 have, and others may lack."""
+    """Return a field that entries of version 3 have, and others may lack."""
     return file[place] if place < len(file) else None
 
 
 def _partition(spec_id: int, values: Record | Iterable[Any]) -> Partition:
-    """What two partitions have in common if and only if they are the same.
+    """Return a key that two partitions share if and only if they are the same.
 
     As in other implementations all NaN are one value, and the two zeros are two.
     """

@@ -42,7 +42,7 @@ class EqualityKeys:
 
     @classmethod
     def of(cls, columns: Sequence[pa.ChunkedArray]) -> EqualityKeys:
-        """From columns of the types that ``stored_type`` gives."""
+        """Make keys of columns of the types that ``stored_type`` returns."""
         compared = [_comparable(column) for column in columns]
         hashes = hashes_of_rows(compared)
         order = np.argsort(hashes, kind="stable")
@@ -53,12 +53,12 @@ class EqualityKeys:
 
     @property
     def nbytes(self) -> int:
-        """What they take in memory."""
+        """Their size in memory."""
         values = sum(int(column.nbytes) for column in self.columns)
         return values + self.hashes.nbytes + self.slots.nbytes
 
     def matches(self, columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
-        """Which rows have the values of one of the keys. Columns are in the order of the keys'."""
+        """Return which rows have the values of a key. Columns are in the order of the keys'."""
         compared = [_comparable(column) for column in columns]
         hashes = hashes_of_rows(compared)
         rows = np.flatnonzero(self.slots[_slots_of(hashes, self.slots)])
@@ -74,21 +74,21 @@ class EqualityKeys:
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
-    """The type in which keys are compared with a column of a table."""
+    """Return the type in which keys are compared with a column of a table."""
     if isinstance(type_, pa.BaseExtensionType):
         return stored_type(type_.storage_type)
     return stored_type(type_.value_type) if pa.types.is_dictionary(type_) else type_
 
 
 def without_extension(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column as it is stored: a UUID is sixteen bytes."""
+    """Return a column as it is stored: a UUID is sixteen bytes."""
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
     return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column whose values are equal where their bytes are; of floating-point numbers the bits."""
+    """Return a column whose values are equal where their bytes are: of floats, their bits."""
     column = without_extension(column).cast(stored_type(column.type))
     if not pa.types.is_floating(column.type):
         return column
@@ -102,7 +102,7 @@ def _slots_of(hashes: Hashes, slots: npt.NDArray[np.bool_]) -> npt.NDArray[np.ui
 
 
 def _ranges(first: Int64Array, last: Int64Array) -> Int64Array:
-    """All numbers that lie in some ranges, of which the same one may come often."""
+    """Return all numbers that lie in some ranges, of which the same one may come often."""
     starts, once = np.unique(first[first < last], return_index=True)
     lengths = (last - first)[first < last][once]
     before: Int64Array = np.cumsum(lengths) - lengths
@@ -111,7 +111,7 @@ def _ranges(first: Int64Array, last: Int64Array) -> Int64Array:
 
 
 def _equal(rows: list[pa.ChunkedArray], keys: list[pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
-    """Which rows are equal to a key: column by column, by the places of values among the keys'.
+    """Return which rows are equal to a key, by the places of their values among the keys'.
 
     Places in two columns make a number, and numbers have places among those that the keys have.
     """
@@ -127,7 +127,7 @@ def _equal(rows: list[pa.ChunkedArray], keys: list[pa.ChunkedArray]) -> npt.NDAr
 def _places(
     rows: pa.ChunkedArray | pa.Array, keys: pa.ChunkedArray | pa.Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Where the values of rows and of keys stand among those of keys; -1: nowhere."""
+    """Return where the values of rows and of keys stand among those of keys; -1: nowhere."""
     values = pc.unique(keys)
     rows, keys = (
         np.asarray(pc.fill_null(pc.index_in(some, value_set=values), -1).to_numpy(), np.int64)
@@ -153,7 +153,7 @@ def hashes_of_rows(columns: Sequence[pa.ChunkedArray]) -> Hashes:
 
 
 def _mixed(numbers: Hashes) -> Hashes:
-    """Every bit depends on every other."""
+    """Return numbers in which every bit depends on every other."""
     numbers = (numbers ^ (numbers >> np.uint64(31))) * np.uint64(0x7FB5D329728EA185)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x81DADEF4BC2DD44D)
     return numbers ^ (numbers >> np.uint64(33))
@@ -201,5 +201,5 @@ def _of_strings(array: pa.Array, offset_type: np.dtype[np.signedinteger]) -> Has
 
 
 def _powers(count: int) -> Hashes:
-    """Weights of the bytes of a value by their places."""
+    """Return weights of the bytes of a value by their places."""
     return np.cumprod(np.full(count, _ODD, np.uint64), dtype=np.uint64)

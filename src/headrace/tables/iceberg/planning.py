@@ -124,7 +124,7 @@ class _Partitions:
         self._seen: dict[tuple[Any, ...], tuple[dict[str, Any], dict[int, Any]]] = {}
 
     def of(self, file: DataFile) -> tuple[dict[str, Any], Mapping[int, Any]]:
-        """The same two objects for all files of a partition."""
+        """Return values by name and by column id: the same two objects for all of a partition."""
         values: tuple[Any, ...] = tuple(iter(file.partition))
         found = self._seen.get(values)
         if found is None:

@@ -81,12 +81,12 @@ _DAY_MICROSECONDS = 86_400 * 10**6
 
 
 def table_columns(schema: Schema) -> tuple[Column, ...]:
-    """The columns, in the order of the table."""
+    """Return the columns, in the order of the table."""
     return tuple(map(column_of, schema.fields))
 
 
 def column_of(field: types.NestedField) -> Column:
-    """A column, or a field inside of one."""
+    """Return a column, or a field inside of one."""
     children = tuple(map(column_of, _inside(field.field_type)))
     type_ = _arrow_type(field, children)
     default = arrow_value(field.initial_default)
@@ -127,12 +127,12 @@ def _arrow_type(field: types.NestedField, children: tuple[Column, ...]) -> pa.Da
 
 
 def arrow_value(value: Any) -> Any:
-    """A value as pyiceberg gives it, for Arrow."""
+    """Return a value of pyiceberg for Arrow."""
     return value.bytes if isinstance(value, UUID) else value
 
 
 def name_mapping(metadata: TableMetadata) -> NameMapping | None:
-    """The ids of columns in files that have none, if the table says so."""
+    """Return the ids of columns in files that have none, if the table has them."""
     mapping = metadata.name_mapping()
     return None if mapping is None else dict(_paths(mapping.root, ()))
 

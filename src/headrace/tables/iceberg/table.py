@@ -308,7 +308,6 @@ class IcebergRows(StoredRows):
             )
 
     def deleted(self, store: Store, file: DataFileInfo) -> Int64Array:
-        """Return the places of the rows of a file that are deleted by position, ascending."""
         path = self.written_paths.get(file.path, file.path)
         with _listed():
             deletes = self.kind(file).deletes

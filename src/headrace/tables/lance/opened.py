@@ -37,7 +37,7 @@ class LanceLocation:
     options: Options = field(default_factory=dict, repr=False)
 
     def found(self, version: int | str | None) -> Found:
-        """What there is in a version: a number, a tag, or the newest one."""
+        """Return what there is in a version: a number, a tag, or the newest one."""
         self.check()
         resolved = self.resolved()
         try:
@@ -47,7 +47,7 @@ class LanceLocation:
         raise failed
 
     def resolved(self) -> Resolved:
-        """Options as they are now, and for how long."""
+        """Return options as they are now, and for how long."""
         resolved = resolve(self.options)
         expires_at = keys_expire_at(self.uri, resolved.options)
         if expires_at is None:
@@ -55,11 +55,11 @@ class LanceLocation:
         return replace(resolved, expires_at=expires_at.timestamp(), renewable=True)
 
     def where(self, version: int | str | None, resolved: Resolved) -> Where:
-        """As Lance is told it."""
+        """Return location, version and options as Lance is given them."""
         return self.uri, version, lance_options(self.uri, resolved.options)
 
     def unopened(self, version: int | str | None, resolved: Resolved, told: str) -> HeadraceError:
-        """Why a version cannot be opened."""
+        """Return the error that says why a version cannot be opened."""
         if version is not None:
             try:
                 numbers, tags = Handle(*self.where(None, resolved)).versions()
@@ -72,7 +72,7 @@ class LanceLocation:
         return ReadError(f"{self.uri} cannot be opened as a Lance dataset: {shown}")
 
     def unread(self, version: int, resolved: Resolved, told: str) -> ReadError:
-        """Why rows cannot be read."""
+        """Return the error that says why rows cannot be read."""
         shown = self._without_secrets(told, resolved)
         return ReadError(f"{self.uri} (version {version}) cannot be read: {shown}")
 
@@ -115,13 +115,13 @@ class LanceVersion:
         self._own = PerProcess(_Own)
 
     def take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        """Rows by index among those that are not deleted; order and repetitions are kept."""
+        """Return rows by index among those that are not deleted; order and repetitions are kept."""
         if not len(schema):
             return _without_columns(len(rows))
         return self._read(schema, lambda handle: handle.take(rows.tolist(), schema.names))
 
     def slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        """Rows that follow each other."""
+        """Return rows that follow each other."""
         if not len(schema):
             return _without_columns(length)
         ahead = self.batch_readahead
@@ -157,7 +157,7 @@ class LanceVersion:
 
 
 def _without_columns(rows: int) -> pa.Table:
-    """What has rows and no columns; Lance reads none of these."""
+    """Return a table of rows without columns, which Lance does not read."""
     return pa.table({"": pa.nulls(rows)}).select([])
 
 

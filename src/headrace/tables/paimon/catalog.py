@@ -155,12 +155,12 @@ class Pinned:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Snapshot and schema, by their ids; -1: no snapshot."""
+        """The ids of snapshot and schema; -1: no snapshot."""
         return (-1 if self.snapshot is None else self.snapshot.id), self.table.table_schema.id
 
 
 def pin(name: str, table: FileStoreTable, wanted: Wanted) -> Pinned:
-    """The snapshot that is wanted.
+    """Return the snapshot that is wanted.
 
     The newest one is read in the table's current schema; one of the past in the schema that it was
     written in.
@@ -176,14 +176,14 @@ def pin(name: str, table: FileStoreTable, wanted: Wanted) -> Pinned:
 
 
 def pin_again(name: str, table: FileStoreTable, version: tuple[int, int]) -> Pinned:
-    """The snapshot and schema of a ``version`` that was pinned before."""
+    """Return the snapshot and schema of a ``version`` that was pinned before."""
     snapshot_id, schema_id = version
     snapshot = None if snapshot_id == -1 else _by_id(name, table, snapshot_id)
     return _pinned(name, table, snapshot, schema_id)
 
 
 def _pinned(name: str, table: FileStoreTable, snapshot: Snapshot | None, schema_id: int) -> Pinned:
-    """The table in one of its schemas, with the options that it has today."""
+    """Return the table in one of its schemas, with the options that it has today."""
     if schema_id != table.table_schema.id:
         schema = table.schema_manager.get_schema(schema_id)
         if schema is None:
@@ -195,7 +195,7 @@ def _pinned(name: str, table: FileStoreTable, snapshot: Snapshot | None, schema_
 
 
 def _by_id(name: str, table: FileStoreTable, snapshot_id: int) -> Snapshot:
-    """The snapshot, which a tag may have kept after it expired."""
+    """Return a snapshot, which a tag may have kept after it expired."""
     found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
     if found is not None:
         return found
@@ -225,7 +225,7 @@ def _tagged(name: str, table: FileStoreTable, tag: str) -> Snapshot:
 
 
 def storage_options(options: Mapping[str, Any], file_io: FileIO, protocol: str) -> dict[str, Any]:
-    """Options for the store of a table's files, from those that pypaimon takes for its own."""
+    """Return options for the store of a table's files, from those for pypaimon."""
     if protocol != "s3":
         return {}
     if lends_options(file_io):

@@ -214,7 +214,7 @@ class _Planner:
         return list(self._schemas[file.schema_id].data_file_fields(file.write_cols))
 
     def _check_names(self, file: DataFileMeta) -> None:
-        """pypaimon finds the columns of such files by the names that they have in the table now."""
+        """Refuse renamed columns: pypaimon finds those of such files by the names of today."""
         now = {field.name: field.id for field in self._table.fields}
         wanted = {field.id for field in self._wanted}
         for one in self._fields(file) if file.write_cols is not None else ():

@@ -57,7 +57,7 @@ _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 def table_columns(fields: Sequence[DataField], wanted: Collection[str] | None) -> dict[str, Column]:
-    """The columns by name, in the order of the table; those of unknown types only if unwanted."""
+    """Return columns by name, in the order of the table. Unknown types may be left unwanted."""
     columns: dict[str, Column] = {}
     for field in fields:
         try:
@@ -96,17 +96,17 @@ def _inside_of_map(type_: MapType) -> tuple[DataType, DataType]:
 
 
 def is_variant(type_: DataType) -> bool:
-    """Whether values may be stored in parts."""
+    """Return True if values may be stored in parts."""
     return isinstance(type_, AtomicType) and type_.type.upper() == "VARIANT"
 
 
 def is_blob(type_: DataType) -> bool:
-    """Whether values are in files of their own."""
+    """Return True if values are in files of their own."""
     return bool(is_blob_file_type(type_))
 
 
 def name_mapping(fields: Sequence[DataField], *, without: Collection[str]) -> NameMapping:
-    """The ids of columns in a file that was written in a schema.
+    """Return the ids of columns in a file that was written in a schema.
 
     Columns by which the table is partitioned are left ``out``: what a file says of them does not
     count.
@@ -135,7 +135,7 @@ def _inside(type_: DataType, path: tuple[str, ...]) -> Iterator[tuple[tuple[str,
 
 
 def is_readable_as(stored: DataType, wanted: DataType) -> bool:
-    """Whether values of one type become those of another by nothing but widening."""
+    """Return True if values of one type become those of another by nothing but widening."""
     if isinstance(stored, RowType) and isinstance(wanted, RowType):
         before = {field.id: field.type for field in stored.fields}
         return all(
@@ -217,7 +217,7 @@ def wanted_partitions(
     columns: Mapping[str, Column],
     builder: PredicateBuilder,
 ) -> Predicate | None:
-    """Partitions with the values of one of some mappings; a mapping may leave columns out."""
+    """Return where partitions have the values of a mapping, which may leave columns out."""
     if given is None:
         return None
     several = [given] if isinstance(given, Mapping) else given
