@@ -42,6 +42,7 @@ class Column:
 class _Constant:
     """A column of one value, which is not in the file."""
 
+    id: int
     value: pa.Scalar
 
 
@@ -68,6 +69,11 @@ class FileColumns:
     _wanted: pa.Schema
     _sources: tuple[_Stored | _Constant, ...] = field(repr=False)
 
+    @property
+    def missing(self) -> list[int]:
+        """The ids of columns that the file lacks."""
+        return [one.id for one in self._sources if isinstance(one, _Constant)]
+
     def aligned(self, table: pa.Table, where: str) -> pa.Table:
         """Return what was read of the file, in the columns that are wanted."""
         rows = table.num_rows
@@ -87,6 +93,7 @@ def match_columns(
     *,
     wanted_schema: pa.Schema,
     names: NameMapping | None = None,
+    by_name: bool = False,
     constants: Mapping[int, Any],
     where: str,
 ) -> FileColumns:
@@ -94,20 +101,29 @@ def match_columns(
 
     One that the file lacks has the value that ``constants`` has for its id (the partition's), or
     its default, or is null.
+
+    Args:
+        wanted: The columns.
+        file_schema: The schema of the file.
+        wanted_schema: The columns as they come out.
+        names: Ids by names, for a file without ids.
+        by_name: Whether ids in the file do not count.
+        constants: Values by id of columns that the file may lack.
+        where: The path of the file, for messages.
     """
-    ids = _Ids(file_schema, names, constants, where)
+    ids = _Ids(file_schema, names, constants, where, by_name=by_name)
     places = dict(_places(list(file_schema), (), ids))
-    read: list[pa.Field] = []
+    read: dict[int, int] = {}  # where each column of the file is among those that are read
     sources: list[_Stored | _Constant] = []
     for column in wanted:
         if column.id not in places:
             sources.append(ids.missing(column))
             continue
         (top, *within), path, stored = places[column.id]
-        found = _match(column, stored, len(read), path, ids)
+        found = _match(column, stored, read.setdefault(top, len(read)), path, ids)
         sources.append(replace(found, within=tuple(within)))
-        read.append(file_schema.field(top))
-    return FileColumns(pa.schema(read), wanted_schema, tuple(sources))
+    stored_schema = pa.schema([file_schema.field(top) for top in read])
+    return FileColumns(stored_schema, wanted_schema, tuple(sources))
 
 
 def _places(
@@ -130,10 +146,12 @@ class _Ids:
         names: NameMapping | None,
         constants: Mapping[int, Any],
         where: str,
+        *,
+        by_name: bool,
     ) -> None:
         self._names = None
         self._constants = constants
-        if not any(field_id(column) is not None for column in _all_fields(schema)):
+        if by_name or not any(field_id(column) is not None for column in _all_fields(schema)):
             if names is None and len(schema):
                 raise ReadError(
                     f"{where}: its columns have no field ids, and the table has no name mapping "
@@ -149,7 +167,7 @@ class _Ids:
     def missing(self, column: Column) -> _Constant:
         """Return what rows have in a column that the file lacks."""
         value = self._constants.get(column.id, column.default)
-        return _Constant(pa.scalar(value, column.type))
+        return _Constant(column.id, pa.scalar(value, column.type))
 
 
 def field_id(column: pa.Field) -> int | None:

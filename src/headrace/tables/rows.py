@@ -78,6 +78,7 @@ class StoredRows:
     rows: Mapping[str, int] = field(repr=False)
     names: Mapping[int, NameMapping] = field(repr=False)
 
+    by_name: ClassVar[bool] = False
     formats: ClassVar[Mapping[str, Format]] = {"parquet": ParquetFormat(), "orc": OrcFormat()}
 
     @property
@@ -112,10 +113,6 @@ class StoredRows:
         """Return a file with the number of rows that are stored in it."""
         return replace(file, record_count=self.rows.get(file.path))
 
-    def file_schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of a file by which its columns are found."""
-        return schema
-
     def _facts(self, store: Store, file: DataFileInfo) -> FileFacts:
         """Return what is in a file, which is looked at once."""
         key = store.identity, self.identity, file.path, file.file_size
@@ -142,9 +139,10 @@ class StoredRows:
         kind = self.kind(file)
         return match_columns(
             [self.columns[name] for name in schema.names],
-            self.file_schema(self._facts(store, file).schema),
+            self._facts(store, file).schema,
             wanted_schema=schema,
             names=self.names.get(kind.schema_id),
+            by_name=self.by_name,
             constants=kind.constants,
             where=file.path,
         )

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from fsspec import AbstractFileSystem
 
-from headrace.errors import HeadraceError, OptionError
+from headrace.errors import HeadraceError, NothingFoundError, OptionError
 from headrace.formats.filters import rows_where
 from headrace.storage import Access, Redaction, RemoteStore, Store
 from headrace.storage.access import protocol_of
@@ -26,10 +27,14 @@ from headrace.tables.predicates import PredicateWords, Translator
 
 __all__ = [
     "Failures",
+    "Wanted",
     "explained",
     "hiding",
     "in_partitions",
     "log_plan",
+    "no_ref",
+    "no_schema",
+    "no_snapshot",
     "pruning_predicate",
     "shown",
     "store_of",
@@ -92,6 +97,57 @@ def shown(values: Iterable[object]) -> str:
     """Return the last of some values as text, for messages that say which there are."""
     known = [str(value) for value in values]
     return f"{', '.join(known[-_SHOWN:])}{' and older ones' * (len(known) > _SHOWN)}" or "none"
+
+
+# --- snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user says of the snapshot; nothing: the newest one.
+
+    Attributes:
+        snapshot_id: Its id.
+        tag: The name of a tag.
+        branch: The name of a branch.
+        as_of: A time at which it was the newest one.
+
+    Raises:
+        OptionError: More than one of them is given.
+    """
+
+    snapshot_id: int | None = None
+    tag: str | None = None
+    branch: str | None = None
+    as_of: datetime | str | int | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in self.__slots__ if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
+        number = self.snapshot_id
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise OptionError(f"snapshot_id must be a number, not {number!r}")
+
+
+def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> NothingFoundError:
+    """Return the error for a snapshot that is not there."""
+    return NothingFoundError(
+        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired; there "
+        f"are {shown(known)}"
+    )
+
+
+def no_ref(table: str, kind: str, name: str, known: Iterable[object]) -> NothingFoundError:
+    """Return the error for a tag or a branch that is not there."""
+    return NothingFoundError(f"table {table!r} has no {kind} {name!r}; there are {shown(known)}")
+
+
+def no_schema(table: str, schema_id: int) -> NothingFoundError:
+    """Return the error for a schema that is not there any more."""
+    return NothingFoundError(
+        f"table {table!r} no longer has the schema {schema_id}, in which it was read"
+    )
 
 
 # --- where files are

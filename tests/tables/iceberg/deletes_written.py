@@ -1,6 +1,5 @@
 """Delete files of every kind for one data file, and the rows of it that are left."""
 
-import pickle
 import zlib
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from pyarrow import orc
 
 from headrace.model import DataFileInfo
 from headrace.storage.local import LocalStore
-from headrace.tables.iceberg.delete_files import LiveRows
+from headrace.tables.iceberg import delete_files
 from headrace.tables.iceberg.deletes import (
     DeletesOf,
     EqualityDeleteFile,
@@ -20,7 +19,6 @@ from headrace.tables.iceberg.deletes import (
 from headrace.tables.vectors import DeletionVector
 
 STORE = LocalStore()
-LIVE = pickle.loads(pickle.dumps(LiveRows()))
 DATA = "s3://b/data.parquet"
 FILE = DataFileInfo(DATA, 1000, 100)
 
@@ -59,7 +57,7 @@ def rows_of(first: int, count: int) -> pa.Table:
 
 
 def left(deletes: DeletesOf, first: int, count: int) -> list[int]:
-    rows: list[int] = LIVE.live(STORE, deletes, FILE, first, rows_of(first, count))[
+    rows: list[int] = delete_files.live(STORE, deletes, FILE, first, rows_of(first, count))[
         "row"
     ].to_pylist()
     return rows

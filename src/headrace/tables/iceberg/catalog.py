@@ -30,13 +30,21 @@ from headrace.errors import (
     OptionError,
     ReadError,
 )
-from headrace.tables.table import Failures, explained, hiding, shown
+from headrace.tables.table import (
+    Failures,
+    Wanted,
+    explained,
+    hiding,
+    no_ref,
+    no_schema,
+    no_snapshot,
+    shown,
+)
 
 __all__ = [
     "LISTED",
     "LentCredentials",
     "Pinned",
-    "Wanted",
     "is_known",
     "load_table",
     "pin",
@@ -216,21 +224,6 @@ def _failures() -> Failures:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a user says of the snapshot; nothing: the newest one."""
-
-    snapshot_id: int | None = None
-    tag: str | None = None
-    branch: str | None = None
-    as_of: datetime | str | int | None = None
-
-    def __post_init__(self) -> None:
-        given = [name for name in self.__slots__ if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
-
-
-@dataclass(frozen=True, slots=True)
 class Pinned:
     """A snapshot of a table, and the schema in which it is read."""
 
@@ -288,9 +281,7 @@ def pin_again(name: str, table: Table, version: tuple[int, int]) -> Pinned:
     snapshot = None if snapshot_id == -1 else _by_id(name, metadata, snapshot_id)
     schema = _schema(metadata, schema_id)
     if schema is None:
-        raise NothingFoundError(
-            f"table {name!r} no longer has the schema {schema_id}, in which it was read"
-        )
+        raise no_schema(name, schema_id)
     return Pinned(name, table, schema, snapshot)
 
 
@@ -301,10 +292,7 @@ def _schema(metadata: TableMetadata, schema_id: int) -> Schema | None:
 def _by_id(name: str, metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     found = metadata.snapshot_by_id(snapshot_id)
     if found is None:
-        raise NothingFoundError(
-            f"table {name!r} has no snapshot {snapshot_id}: it never had, or it has expired; "
-            f"there are {shown(one.snapshot_id for one in metadata.snapshots)}"
-        )
+        raise no_snapshot(name, snapshot_id, (one.snapshot_id for one in metadata.snapshots))
     return found
 
 
@@ -312,7 +300,7 @@ def _by_ref(name: str, metadata: TableMetadata, ref: str, kind: str) -> Snapshot
     found = metadata.refs.get(ref)
     if found is None or str(found.snapshot_ref_type.value) != kind:
         there = [r for r, one in metadata.refs.items() if one.snapshot_ref_type.value == kind]
-        raise NothingFoundError(f"table {name!r} has no {kind} {ref!r}; there are {shown(there)}")
+        raise no_ref(name, kind, ref, there)
     return _by_id(name, metadata, found.snapshot_id)
 
 

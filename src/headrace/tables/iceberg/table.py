@@ -30,7 +30,6 @@ from headrace.tables.columns import Column
 from headrace.tables.iceberg.catalog import (
     LISTED,
     Pinned,
-    Wanted,
     is_known,
     load_table,
     pin,
@@ -38,7 +37,7 @@ from headrace.tables.iceberg.catalog import (
     reading_metadata,
     table_options,
 )
-from headrace.tables.iceberg.delete_files import LiveRows
+from headrace.tables.iceberg.delete_files import deleted, live
 from headrace.tables.iceberg.deletes import DeletesOf
 from headrace.tables.iceberg.planning import FORMATS, PlannedFile, plan_files, with_row_groups
 from headrace.tables.iceberg.schema import (
@@ -50,6 +49,7 @@ from headrace.tables.iceberg.schema import (
 )
 from headrace.tables.rows import CountedRows, FileKind, StoredRows, kinds_of
 from headrace.tables.table import (
+    Wanted,
     in_partitions,
     pruning_predicate,
     store_of,
@@ -297,7 +297,7 @@ class IcebergRows(StoredRows):
         if not deletes:
             return table
         with _listed():
-            return LiveRows().live(
+            return live(
                 store,
                 deletes,
                 self.as_stored(chunk.file),
@@ -311,7 +311,7 @@ class IcebergRows(StoredRows):
         path = self.written_paths.get(file.path, file.path)
         with _listed():
             deletes = self.kind(file).deletes
-            return LiveRows().deleted(store, deletes, self.rows[file.path], path)
+            return deleted(store, deletes, self.rows[file.path], path)
 
 
 @contextmanager

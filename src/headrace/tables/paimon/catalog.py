@@ -15,11 +15,18 @@ from pypaimon.table.file_store_table import FileStoreTable
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
 from headrace.tables.paimon.native import at_snapshot, in_schema, lends_options, lent_options
-from headrace.tables.table import Failures, explained, hiding, shown
+from headrace.tables.table import (
+    Failures,
+    Wanted,
+    explained,
+    hiding,
+    no_ref,
+    no_schema,
+    no_snapshot,
+)
 
 __all__ = [
     "Pinned",
-    "Wanted",
     "failures",
     "load_table",
     "pin",
@@ -128,22 +135,6 @@ def failures() -> Failures:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a user says of the snapshot; nothing: the newest one."""
-
-    snapshot_id: int | None = None
-    tag: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.snapshot_id is not None and self.tag is not None:
-            raise OptionError("snapshot_id and tag exclude each other: give one of them")
-        if self.snapshot_id is not None and (
-            isinstance(self.snapshot_id, bool) or not isinstance(self.snapshot_id, int)
-        ):
-            raise OptionError(f"snapshot_id must be a number, not {self.snapshot_id!r}")
-
-
-@dataclass(frozen=True, slots=True)
 class Pinned:
     """A snapshot of a table, and the schema in which it is read."""
 
@@ -187,9 +178,7 @@ def _pinned(name: str, table: FileStoreTable, snapshot: Snapshot | None, schema_
     if schema_id != table.table_schema.id:
         schema = table.schema_manager.get_schema(schema_id)
         if schema is None:
-            raise NothingFoundError(
-                f"table {name!r} no longer has the schema {schema_id}, in which it was read"
-            )
+            raise no_schema(name, schema_id)
         table = in_schema(table, schema)
     return Pinned(name, at_snapshot(table, snapshot), snapshot)
 
@@ -205,19 +194,14 @@ def _by_id(name: str, table: FileStoreTable, snapshot_id: int) -> Snapshot:
         if kept is not None and kept.trim_to_snapshot().id == snapshot_id:
             return kept.trim_to_snapshot()
     there = (one.id for one in table.snapshot_manager().list_snapshots())
-    raise NothingFoundError(
-        f"table {name!r} has no snapshot {snapshot_id}: it never had, or it has expired; there "
-        f"are {shown(there)}"
-    )
+    raise no_snapshot(name, snapshot_id, there)
 
 
 def _tagged(name: str, table: FileStoreTable, tag: str) -> Snapshot:
     tags = table.tag_manager()
     found = tags.get(tag)
     if found is None:
-        raise NothingFoundError(
-            f"table {name!r} has no tag {tag!r}; there are {shown(tags.list_tags())}"
-        )
+        raise no_ref(name, "tag", tag, tags.list_tags())
     return found.trim_to_snapshot()
 
 

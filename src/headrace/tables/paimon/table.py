@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,6 @@ from headrace.storage import Access, Store
 from headrace.tables.columns import Column
 from headrace.tables.paimon.catalog import (
     Pinned,
-    Wanted,
     failures,
     load_table,
     pin,
@@ -39,6 +38,7 @@ from headrace.tables.paimon.schema import (
 )
 from headrace.tables.rows import CountedRows, FileKind, StoredRows, kinds_of
 from headrace.tables.table import (
+    Wanted,
     explained,
     hiding,
     in_partitions,
@@ -228,6 +228,8 @@ class PaimonRows(StoredRows):
     keyed: bool
     foreign: ForeignRows | None
 
+    by_name: ClassVar[bool] = True  # ids in files of some writers are of other kinds
+
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
@@ -259,9 +261,6 @@ class PaimonRows(StoredRows):
             return np.empty(0, np.int64)
         return deleted_rows(store, vector, file.path, self.rows[file.path])
 
-    def file_schema(self, schema: pa.Schema) -> pa.Schema:
-        return _without_ids(schema)
-
 
 def _check_kinds(kinds: pa.ChunkedArray, chunk: FileSplit) -> None:
     """Refuse rows that take others away: they have no place in files that need no merging."""
@@ -270,24 +269,3 @@ def _check_kinds(kinds: pa.ChunkedArray, chunk: FileSplit) -> None:
             f"{chunk}: there are rows that delete others in a file that was compacted: the table "
             "is damaged, or was written in a way that is not known here"
         )
-
-
-def _without_ids(schema: pa.Schema) -> pa.Schema:
-    """Return a schema without ids: those in some files are of other kinds, and names are not."""
-    return pa.schema(list(map(_plain_field, schema)))
-
-
-def _plain_field(one: pa.Field) -> pa.Field:
-    return pa.field(one.name, _plain(one.type), one.nullable)
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(type_):
-        return pa.struct([_plain_field(type_.field(i)) for i in range(type_.num_fields)])
-    if pa.types.is_list(type_):
-        return pa.list_(_plain_field(type_.value_field))
-    if pa.types.is_map(type_):
-        return pa.map_(_plain_field(type_.key_field), _plain_field(type_.item_field))
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(_plain_field(type_.value_field), type_.list_size)
-    return type_
