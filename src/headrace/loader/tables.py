@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
@@ -143,6 +144,17 @@ class TableDataset(TabularDataset):
         return {**super().__getstate__(), "_table": None}  # workers never talk to the catalog
 
 
+@contextmanager
+def _of_extra(extra: str, package: str) -> Iterator[None]:
+    """Name the extra that installs a package, if an import fails for want of it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise MissingExtraError.for_extra(extra, package) from error
+
+
 class IcebergLoaderOptions(IcebergOptions, LoaderOptions, total=False):
     """Keywords of ``IcebergDataset.create_dataloader``."""
 
@@ -170,12 +182,8 @@ class IcebergDataset(TableDataset):
             catalog_config: Properties that go to pyiceberg as they are, or a catalog.
         """
         chosen = self._resolve(options)
-        try:
+        with _of_extra("iceberg", "pyiceberg"):
             from headrace.tables.iceberg.table import IcebergTable, Scan, Wanted
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "pyiceberg":
-                raise
-            raise MissingExtraError.for_extra("iceberg", "pyiceberg") from error
         wanted = Wanted(chosen["snapshot_id"], chosen["tag"], chosen["branch"], chosen["as_of"])
         scan = Scan(
             chosen["columns"],
@@ -230,12 +238,8 @@ class PaimonDataset(TableDataset):
         chosen = self._resolve(options)
         if chosen["chunk_size"] is not None:
             chosen["split_rows"] = chosen["chunk_size"]
-        try:
+        with _of_extra("paimon", "pypaimon"):
             from headrace.tables.paimon.table import PaimonTable, Scan, Wanted
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "pypaimon":
-                raise
-            raise MissingExtraError.for_extra("paimon", "pypaimon") from error
         scan = Scan(
             chosen["columns"],
             to_expression(chosen["filters"]),

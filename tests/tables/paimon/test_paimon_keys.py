@@ -287,3 +287,19 @@ def test_lanes_share_chunks_and_merged_files(warehouse: Warehouse, lanes: int) -
     loader, dataset = warehouse.load("lanes", chunk_size=20, lanes=lanes)
     assert len(dataset.plan(lanes=lanes).chunks) == 16
     assert sum(len(batch) for batch in loader) == 700
+
+
+def test_merged_files_beside_chunks_are_resized(warehouse: Warehouse) -> None:
+    table = warehouse.make("resized", SCHEMA, primary_keys=["id"], bucket="2")
+    for start in (0, 300):
+        write(table, values(range(start, start + 300), "old"), level=5)
+    write(table, values(range(550, 650), "new"))
+    options = {"chunk_size": 20, "lanes": 4, "shuffle": True, "batch_size": 16}
+    loader, _ = warehouse.load("resized", **options)
+    running = iter(loader)
+    rows = [row for _ in range(9) for row in next(running).to_pylist()]
+    for rank in range(2):
+        again, _ = warehouse.load("resized", rank=rank, world_size=2, even=False, **options)
+        again.load_state_dict(loader.state_dict())
+        rows += [row for batch in again for row in batch.to_pylist()]
+    assert in_order(rows) == in_order(arrow_rows(table))

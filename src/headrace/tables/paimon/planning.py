@@ -42,7 +42,6 @@ class Unit:
         schema_id: The schema that it was written in.
         constants: Values of the partition by column id: one object for all files of a partition.
         vector: What deletes rows of it.
-        keyed: Whether it is a file of a table with a primary key.
         split: What pypaimon reads, where we do not.
     """
 
@@ -53,7 +52,6 @@ class Unit:
     schema_id: int
     constants: Mapping[int, Any]
     vector: DeletionVector | None = None
-    keyed: bool = False
     split: DataSplit | None = field(default=None, repr=False)
 
 
@@ -147,7 +145,7 @@ class _Planner:
         settled = split.raw_convertible and all(file.level > 0 for file in split.files)
         if settled and all(map(self._readable, split.files)):
             for file in split.files:
-                yield self._one(split, file, vectors.get(file.file_name), keyed=True)
+                yield self._one(split, file, vectors.get(file.file_name))
             return
         deleted = [vectors.get(file.file_name) for file in split.files]
         first = split.files[0]
@@ -158,18 +156,10 @@ class _Planner:
             _format(first),
             first.schema_id,
             self._partition(split),
-            keyed=True,
             split=_split(split, split.files, deleted if any(deleted) else None),
         )
 
-    def _one(
-        self,
-        split: DataSplit,
-        file: DataFileMeta,
-        vector: DeletionFile | None,
-        *,
-        keyed: bool = False,
-    ) -> Unit:
+    def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> Unit:
         """Plan one file whose rows are the table's."""
         return Unit(
             _path(file),
@@ -179,7 +169,6 @@ class _Planner:
             file.schema_id,
             self._partition(split),
             _vector(vector),
-            keyed,
             None if self._readable(file) else _split(split, [file], None, raw=True),
         )
 
