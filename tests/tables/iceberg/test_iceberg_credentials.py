@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from numbered_tables import ids_in, loader_of, make_table, numbers
 from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import clear_manifest_cache
 from secrets_of_tables import (  # noqa: F401  # fixtures
     KEY,
     MARK,
@@ -229,6 +230,20 @@ def test_keys_that_the_store_denies_for_good(lending: Lending, shown: Shown) -> 
         list(loader)
     assert lending.loads() == 2
     shown.add_error(caught.value)
+
+
+def test_a_state_takes_a_table_back_whose_keys_have_expired(
+    lending: Lending, s3_catalog: WritingCatalog
+) -> None:
+    loader, dataset = lending.loader()
+    state = loader.state_dict()
+    append_rows(s3_catalog.load_table("db.t"), numbers(480, 10))
+    dataset.refresh()
+    lending.lend("AKIA2")
+    lending.proxy.reject_keys("AKIA1")
+    clear_manifest_cache()
+    loader.load_state_dict(state)
+    assert sorted(ids_in(loader)) == list(range(480))
 
 
 def test_a_catalog_that_is_down_while_keys_are_good(lending: Lending) -> None:

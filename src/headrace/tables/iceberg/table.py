@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.table import Table
@@ -120,8 +121,17 @@ class IcebergTable:
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what there is to read in a snapshot, which may be younger than what was loaded."""
-        if not is_known(self._table, version):
-            self._table = load_table(self._name, self._config)
+        if is_known(self._table, version):
+            try:
+                return self._discover(version)
+            except ReadError:
+                # Keys that the catalog lent when the table was loaded may have expired.
+                if not isinstance(self._table.catalog, RestCatalog):
+                    raise
+        self._table = load_table(self._name, self._config)
+        return self._discover(version)
+
+    def _discover(self, version: tuple[int, int]) -> Discovered:
         pinned = pin_again(self._name, self._table, version)
         return reading_metadata(self._name, self._table, lambda: _discover(pinned, self._scan))
 
