@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from fsspec import AbstractFileSystem
 
 from headrace.errors import HeadraceError, NothingFoundError, OptionError
 from headrace.formats.filters import rows_where
@@ -182,12 +181,15 @@ def store_of(
     protocol = next(iter(one_each))
     found = access(lambda: options(protocol))
     given = found.filesystem
-    if given is not None and not isinstance(given, AbstractFileSystem) and set(one_each) != {""}:
-        raise OptionError(
-            f"the files of table {table!r} have URLs ({next(iter(one_each.values()))}), which a "
-            f"{type(given).__name__} does not take: give a filesystem of fsspec, or "
-            "storage_options="
-        )
+    if given is not None and set(one_each) != {""}:
+        from fsspec import AbstractFileSystem
+
+        if not isinstance(given, AbstractFileSystem):
+            raise OptionError(
+                f"the files of table {table!r} have URLs ({next(iter(one_each.values()))}), which "
+                f"a {type(given).__name__} does not take: give a filesystem of fsspec, or "
+                "storage_options="
+            )
     store = found.store_for(list(one_each.values()))[0]
     return found, replace(store, immutable=True) if isinstance(store, RemoteStore) else store
 

@@ -232,6 +232,14 @@ def test_keys_that_the_store_denies_for_good(lending: Lending, shown: Shown) -> 
     shown.add_error(caught.value)
 
 
+def test_keys_are_lent_by_a_catalog_that_signs_for_others(lending: Lending) -> None:
+    lending.server.defaults = {"s3.signer": "S3V4RestSigner"}
+    loader, _ = lending.loader()
+    lending.lend("AKIA2")
+    lending.proxy.reject_keys("AKIA1")
+    assert sorted(ids_in(loader)) == list(range(480))
+
+
 def test_a_state_takes_a_table_back_whose_keys_have_expired(
     lending: Lending, s3_catalog: WritingCatalog
 ) -> None:
@@ -269,6 +277,7 @@ def test_a_catalog_that_is_down_while_keys_are_good(lending: Lending) -> None:
         ("abfss", {"adls.sas-token.acct.dfs.core.windows.net": "s"}, "s"),
         ("hf", {"hf.token": "t"}, "t"),
         ("s3", {"s3.access-key-id": "k", "s3.session-token-expires-at-ms": "1500"}, 1.5),
+        ("s3", {"s3.access-key-id": "k", "s3.session-token-expires-at-ms": "soon"}, "k"),
         ("gs", {"gcs.oauth2.token": "t", "gcs.oauth2.token-expires-at": "2500"}, 2.5),
         ("", {"s3.access-key-id": "k"}, None),
     ],

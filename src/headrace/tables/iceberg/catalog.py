@@ -340,7 +340,7 @@ def table_options(table: Table, protocol: str) -> dict[str, Any]:
     """Return options for the store of a table's files, which renew themselves if they are lent."""
     found = storage_options(table.io.properties, protocol)
     catalog = table.catalog
-    if isinstance(catalog, RestCatalog) and found != storage_options(catalog.properties, protocol):
+    if isinstance(catalog, RestCatalog) and found != _understood(catalog.properties, protocol):
         return {"credentials": LentCredentials(table, protocol)}
     return found
 
@@ -403,6 +403,10 @@ def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, A
                     f"the catalog gives {what} ({name}) for the table's files, which is not "
                     "supported: give storage_options= with keys of your own"
                 )
+    return _understood(properties, protocol)
+
+
+def _understood(properties: Mapping[str, Any], protocol: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option, names in _STORES.get(protocol, {}).items():
         value = next((properties[name] for name in names if properties.get(name)), None)
@@ -421,7 +425,7 @@ def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, A
 def _expires_at(properties: Mapping[str, Any]) -> float | None:
     """Return when credentials expire, in seconds since 1970."""
     names = [*_EXPIRIES, *(name for name in properties if name.startswith(_AZURE_EXPIRY))]
-    moments = [float(properties[name]) / 1000 for name in names if properties.get(name)]
+    moments = [int(properties[n]) / 1000 for n in names if str(properties.get(n)).isdigit()]
     return min(moments, default=None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,13 +20,12 @@ from headrace.storage.credentials import Resolved, resolve
 from headrace.storage.redaction import of_environment
 from headrace.tables.lance.native import Failed, Found, Handle
 from headrace.tables.lance.options import keys_expire_at, lance_options
+from headrace.tables.table import shown
 
 __all__ = ["LanceLocation", "LanceVersion"]
 
 Where = tuple[str, int | str | None, dict[str, str] | None]
 """uri, version and options of a dataset, as Lance is given them"""
-
-_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,22 @@ class LanceLocation:
             except Failed:
                 pass
             else:
-                if version not in (*numbers, *tags):
-                    return NothingFoundError(_no_such_version(self.uri, version, numbers, tags))
-        shown = self._without_secrets(told, resolved)
-        return ReadError(f"{self.uri} cannot be opened as a Lance dataset: {shown}")
+                if isinstance(version, str) and version not in tags:
+                    return NothingFoundError(
+                        f"{self.uri} has no tag {version!r}; there are {shown(tags)}"
+                    )
+                if not isinstance(version, str) and version not in numbers:
+                    return NothingFoundError(
+                        f"{self.uri} has no version {version}: it never had, or it was cleaned "
+                        f"up; there are {shown(numbers)}"
+                    )
+        said = self._without_secrets(told, resolved)
+        return ReadError(f"{self.uri} cannot be opened as a Lance dataset: {said}")
 
     def unread(self, version: int, resolved: Resolved, told: str) -> ReadError:
         """Return the error that says why rows cannot be read."""
-        shown = self._without_secrets(told, resolved)
-        return ReadError(f"{self.uri} (version {version}) cannot be read: {shown}")
+        said = self._without_secrets(told, resolved)
+        return ReadError(f"{self.uri} (version {version}) cannot be read: {said}")
 
     def _without_secrets(self, told: str, resolved: Resolved) -> str:
         known = self.where(None, resolved)[2] or {}
@@ -159,20 +165,3 @@ class LanceVersion:
 def _without_columns(rows: int) -> pa.Table:
     """Return a table of rows without columns, which Lance does not read."""
     return pa.table({"": pa.nulls(rows)}).select([])
-
-
-def _no_such_version(
-    uri: str, version: int | str, numbers: Sequence[int], tags: Sequence[str]
-) -> str:
-    if isinstance(version, str):
-        return f"{uri} has no tag {version!r}; there are {_some(tags)}"
-    return (
-        f"{uri} has no version {version}: it never had, or it was cleaned up; there are "
-        f"{_some(numbers)}"
-    )
-
-
-def _some(names: Iterable[object]) -> str:
-    listed = [str(name) for name in names]
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return (", ".join(listed[-_SHOWN:]) or "none") + more
