@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,30 +108,21 @@ def is_blob(type_: DataType) -> bool:
 def name_mapping(fields: Sequence[DataField], *, without: Collection[str]) -> NameMapping:
     """Return the ids of columns in a file that was written in a schema.
 
-    Columns by which the table is partitioned are left ``out``: what a file says of them does not
+    Columns by which the table is partitioned are left out: what a file says of them does not
     count.
     """
-    counting = [field for field in fields if field.name not in without]
-    return {(VALUE_KIND.name,): VALUE_KIND.id, **dict(_paths(counting, ()))}
+    columns = [one for name, one in table_columns(fields, ()).items() if name not in without]
+    return dict(_paths([VALUE_KIND, *columns], ()))
 
 
 def _paths(
-    fields: Sequence[DataField], above: tuple[str, ...]
+    columns: Iterable[Column], above: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], int]]:
-    for field in fields:
-        yield (*above, field.name), field.id
-        yield from _inside(field.type, (*above, field.name))
-
-
-def _inside(type_: DataType, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    if isinstance(type_, RowType):
-        yield from _paths(type_.fields, path)
-    elif isinstance(type_, ArrayType):
-        yield from _inside(type_.element, (*path, "element"))
-    elif isinstance(type_, MapType):
-        key, value = _inside_of_map(type_)
-        yield from _inside(key, (*path, "key"))
-        yield from _inside(value, (*path, "value"))
+    for column in columns:
+        path = (*above, column.name)
+        if column.id != _INSIDE:
+            yield path, column.id
+        yield from _paths(column.children, path)
 
 
 def is_readable_as(stored: DataType, wanted: DataType) -> bool:
