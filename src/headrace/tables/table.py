@@ -35,6 +35,7 @@ __all__ = [
     "no_schema",
     "no_snapshot",
     "pruning_predicate",
+    "renamed",
     "shown",
     "store_of",
     "store_path",
@@ -161,6 +162,20 @@ def store_path(path: str) -> str:
         return "/" + path.removeprefix("file:").lstrip("/")
     scheme, separator, rest = path.partition("://")
     return f"s3://{rest}" if separator and scheme in ("s3a", "s3n") else path
+
+
+def renamed(options: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return options of a catalog under the names that stores know.
+
+    Args:
+        options: The options of the catalog.
+        names: For each name of a store, those of the catalog; the first one that is given counts.
+    """
+    found = {
+        name: next((options[one] for one in known if options.get(one)), None)
+        for name, known in names.items()
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def store_of(

@@ -38,6 +38,7 @@ from headrace.tables.table import (
     no_ref,
     no_schema,
     no_snapshot,
+    renamed,
     shown,
 )
 
@@ -407,11 +408,9 @@ def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, A
 
 
 def _understood(properties: Mapping[str, Any], protocol: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for option, names in _STORES.get(protocol, {}).items():
-        value = next((properties[name] for name in names if properties.get(name)), None)
-        if value is not None:
-            found[option] = _flag(value) if option == "anon" else value
+    found = renamed(properties, _STORES.get(protocol, {}))
+    if "anon" in found:
+        found["anon"] = _flag(found["anon"])
     if protocol == "s3" and _flag(properties.get("s3.force-virtual-addressing", False)):
         found["addressing_style"] = "virtual"
     if _STORES.get(protocol) is _AZURE and "sas_token" not in found:

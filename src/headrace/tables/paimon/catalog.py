@@ -23,6 +23,7 @@ from headrace.tables.table import (
     no_ref,
     no_schema,
     no_snapshot,
+    renamed,
 )
 
 __all__ = [
@@ -80,21 +81,23 @@ _UNREAD = {
     ),
 }
 """options of tables under which files hold other rows than the table"""
-_PREFIXES = ("s3.", "s3a.", "fs.s3.", "fs.s3a.")
 _S3 = {
-    "key": ("access-key", "access.key", "accessKeyId"),
-    "secret": ("secret-key", "secret.key", "accessKeySecret"),
-    "token": (
-        "session-token",
-        "session.token",
-        "security-token",
-        "security.token",
-        "securityToken",
-    ),
-    "endpoint_url": ("endpoint",),
-    "region": ("region",),
+    option: [prefix + name for prefix in ("s3.", "s3a.", "fs.s3.", "fs.s3a.") for name in names]
+    for option, names in {
+        "key": ("access-key", "access.key", "accessKeyId"),
+        "secret": ("secret-key", "secret.key", "accessKeySecret"),
+        "token": (
+            "session-token",
+            "session.token",
+            "security-token",
+            "security.token",
+            "securityToken",
+        ),
+        "endpoint_url": ("endpoint",),
+        "region": ("region",),
+        "path_style": ("path-style-access", "path.style.access"),
+    }.items()
 }
-_PATH_STYLE = ("path-style-access", "path.style.access")
 
 
 def load_table(name: str, options: Mapping[str, Any]) -> FileStoreTable:
@@ -229,22 +232,10 @@ class _LentCredentials:
 
 
 def _of_s3(options: Mapping[str, Any]) -> dict[str, Any]:
-    found = {
-        option: value
-        for option, names in _S3.items()
-        if (value := _first(options, names)) is not None
-    }
-    endpoint = found.get("endpoint_url")
+    found = renamed(options, _S3)
+    endpoint, path_style = found.get("endpoint_url"), found.pop("path_style", None)
     if isinstance(endpoint, str) and "://" not in endpoint:
         found["endpoint_url"] = f"https://{endpoint}"
-    if endpoint and str(_first(options, _PATH_STYLE)).lower() == "false":
+    if endpoint and str(path_style).lower() == "false":
         found["addressing_style"] = "virtual"
     return found
-
-
-def _first(options: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    for prefix in _PREFIXES:
-        for name in names:
-            if options.get(prefix + name):
-                return options[prefix + name]
-    return None
