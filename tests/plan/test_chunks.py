@@ -133,6 +133,15 @@ def test_split_rows_of_lines_names_the_file() -> None:
         cut([grouped("a", [5], [5]), text("t.csv", 100)], split_rows=5)
 
 
+def test_files_that_cannot_be_cut_stay_whole_beside_runs_of_rows() -> None:
+    merged = DataFileInfo("merged", 1000, splittable=False)
+    assert cut([grouped("a", [6], [6]), merged], split_rows=5) == [
+        "a, rows 0-5",
+        "a, rows 5-6",
+        "merged",
+    ]
+
+
 @pytest.mark.parametrize("rows", [0, -3])
 def test_split_rows_that_would_lose_everything_is_refused(rows: int) -> None:
     with pytest.raises(OptionError, match="split_rows must be at least 1"):

@@ -113,7 +113,7 @@ class LanceBackend(Backend):
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        """Rows that follow each other, in tables of about ``block_bytes``.
+        """Yield rows that follow each other, in tables of about ``block_bytes``.
 
         A scan of each: one of all would be several times slower, and take memory for all.
         """
@@ -127,7 +127,7 @@ class LanceBackend(Backend):
             yield table
 
     def _placed(self, error: ReadError, rows: Int64Array, schema: pa.Schema) -> ReadError:
-        """The error with the first fragment of these rows that it comes from."""
+        """Return the error with the first fragment of these rows that it comes from."""
         for shard, places, _ in self.located(rows):
             try:
                 self._rows.take(rows[places], schema)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
@@ -49,11 +50,6 @@ _DECODED = 3
 class OpenTable(Protocol):
     """A table that is bound to its process, as its catalog is."""
 
-    @property
-    def lent(self) -> object:
-        """Credentials for its files that the catalog gave, which may be others another time."""
-        ...
-
     def newest(self, *, reload: bool = False) -> tuple[int, int]:
         """Return the ids of the wanted snapshot, and of the schema that goes with it."""
         ...
@@ -87,12 +83,10 @@ class TableDataset(TabularDataset):
         """Go on with the table as it is now, from the next iteration on; return its snapshot.
 
         What is being iterated goes on as it began. In a distributed job every rank calls it, and
-        all take the snapshot that the first one sees. Credentials that the catalog lends are
-        renewed.
+        all take the snapshot that the first one sees.
         """
-        lent = self._opened.lent
         version = self._agreed(self._opened.newest(reload=True), self.ranks)
-        if version != self._version or self._opened.lent != lent:
+        if version != self._version:
             self._move(self._opened.discover(version))
         return self.snapshot_id
 
@@ -150,6 +144,17 @@ class TableDataset(TabularDataset):
         return {**super().__getstate__(), "_table": None}  # workers never talk to the catalog
 
 
+@contextmanager
+def _of_extra(extra: str, package: str) -> Iterator[None]:
+    """Name the extra that installs a package, if an import fails for want of it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise MissingExtraError.for_extra(extra, package) from error
+
+
 class IcebergLoaderOptions(IcebergOptions, LoaderOptions, total=False):
     """Keywords of ``IcebergDataset.create_dataloader``."""
 
@@ -177,28 +182,18 @@ class IcebergDataset(TableDataset):
             catalog_config: Properties that go to pyiceberg as they are, or a catalog.
         """
         chosen = self._resolve(options)
-        try:
-            from headrace.tables.iceberg.table import IcebergTable
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "pyiceberg":
-                raise
-            raise MissingExtraError.for_extra("iceberg", "pyiceberg") from error
-        opened = IcebergTable.load(
-            table,
-            catalog_config,
-            wanted={
-                "snapshot_id": chosen["snapshot_id"],
-                "tag": chosen["tag"],
-                "branch": chosen["branch"],
-                "as_of": chosen["as_of"],
-            },
-            columns=chosen["columns"],
-            filter=to_expression(chosen["filters"]),
-            scan_filter=chosen["scan_filter"],
-            access=partial(store_access, chosen),
-            split_rows=chosen["split_rows"],
-            split_bytes=chunk_bytes(chosen),
+        with _of_extra("iceberg", "pyiceberg"):
+            from headrace.tables.iceberg.table import IcebergTable, Scan, Wanted
+        wanted = Wanted(chosen["snapshot_id"], chosen["tag"], chosen["branch"], chosen["as_of"])
+        scan = Scan(
+            chosen["columns"],
+            to_expression(chosen["filters"]),
+            chosen["scan_filter"],
+            chosen["split_rows"],
+            chunk_bytes(chosen),
+            partial(store_access, chosen),
         )
+        opened = IcebergTable(table, catalog_config, wanted, scan)
         super().__init__(opened, chosen, is_fixed=chosen["snapshot_id"] is not None)
 
     @classmethod
@@ -224,7 +219,8 @@ class PaimonDataset(TableDataset):
     ``tag`` say which) and kept until ``refresh``.
 
     Files are cut into chunks of ``chunk_size`` rows that are not deleted, known from the table's
-    manifests alone. Files that have to be merged because they may hold the same keys are not cut.
+    manifests alone. Files of a primary-key table that may hold the same keys are merged while they
+    are read: such files are one chunk together, whatever their number of rows.
     """
 
     options_class = PaimonOptions
@@ -242,23 +238,17 @@ class PaimonDataset(TableDataset):
         chosen = self._resolve(options)
         if chosen["chunk_size"] is not None:
             chosen["split_rows"] = chosen["chunk_size"]
-        self._given: PaimonOptions = chosen
-        try:
-            from headrace.tables.paimon.table import PaimonTable
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "pypaimon":
-                raise
-            raise MissingExtraError.for_extra("paimon", "pypaimon") from error
-        opened = PaimonTable.load(
-            table,
+        with _of_extra("paimon", "pypaimon"):
+            from headrace.tables.paimon.table import PaimonTable, Scan, Wanted
+        scan = Scan(
+            chosen["columns"],
+            to_expression(chosen["filters"]),
+            chosen["partition_filter"],
+            chosen["blobs"],
             catalog_options,
-            wanted={"snapshot_id": chosen["snapshot_id"], "tag": chosen["tag"]},
-            columns=chosen["columns"],
-            filter=to_expression(chosen["filters"]),
-            partition_filter=chosen["partition_filter"],
-            blobs=chosen["blobs"],
-            access=lambda found: store_access(chosen, lambda: found),
+            partial(store_access, chosen),
         )
+        opened = PaimonTable(table, Wanted(chosen["snapshot_id"], chosen["tag"]), scan)
         super().__init__(opened, chosen, is_fixed=chosen["snapshot_id"] is not None)
 
     @classmethod
@@ -268,29 +258,6 @@ class PaimonDataset(TableDataset):
     ) -> tuple[StatefulLoader, Self]:
         """Return a DataLoader over the rows of a table, and the dataset behind it."""
         return cls._create(table, catalog_options, **options)
-
-    def _read_from(self, found: Discovered) -> None:
-        self._options = self._fitting(found)
-        super()._read_from(found)
-
-    def _check_state_of(self, found: Discovered, state: Mapping[str, Any]) -> None:
-        before, self._options = self._options, self._fitting(found)
-        try:
-            super()._check_state_of(found, state)
-        finally:
-            self._options = before
-
-    def _fitting(self, found: Discovered) -> DatasetOptions:
-        """Return options without ``split_rows`` where rows are not counted."""
-        if self._given["split_rows"] is None or (found.files.counts >= 0).all():
-            return self._given
-        logger.info(
-            "rows with the same keys have to be merged: each range of keys in a bucket is one "
-            "chunk, whatever its number of rows"
-        )
-        options = self._given.copy()
-        options["split_rows"] = None
-        return options
 
     def _provide_for_small_chunks(self) -> None:
         """Keep what was decoded, in half of the memory, if chunks are parts of files."""
@@ -363,8 +330,6 @@ class LanceDataset(TableDataset):
 
 class _LanceVersions:
     """The versions of a Lance dataset, each of them opened when it is asked for."""
-
-    lent = None
 
     def __init__(self, uri: str | os.PathLike[str], options: LanceOptions) -> None:
         self._options = options

@@ -78,17 +78,18 @@ def cut_chunks(files: FileList, *, split_bytes: int, split_rows: int | None = No
 
     Files with row groups are cut into runs of consecutive groups of up to ``split_bytes``, or
     into runs of exactly ``split_rows`` rows (the last of a run of groups may be shorter); files
-    of lines into byte ranges; files that cannot be cut, or of unknown size, stay whole.
+    of lines into byte ranges; files that cannot be cut, or of unknown size, stay whole. So do
+    files that cannot be cut and whose rows are not counted, whatever ``split_rows`` is.
     """
     if split_rows is not None and split_rows < 1:
         raise OptionError(f"split_rows must be at least 1, got {split_rows}")
     by_rows = (files.counts >= 0) | (files.group_bounds[:, 1] >= 0)
     whole = ~by_rows & (~files.splittable | (files.sizes < 0))
     by_bytes = ~by_rows & ~whole
-    if split_rows is not None and not by_rows.all():
+    if split_rows is not None and by_bytes.any():
         raise OptionError(
             f"split_rows={split_rows} needs files whose rows are counted, and "
-            f"{files.paths[int(np.argmin(by_rows))]} is not; use split_bytes"
+            f"{files.paths[int(np.argmax(by_bytes))]} is not; use split_bytes"
         )
     split_bytes = min(split_bytes, _UNBOUNDED)
     split_rows = None if split_rows is None else min(split_rows, _UNBOUNDED)

@@ -42,6 +42,7 @@ class Column:
 class _Constant:
     """A column of one value, which is not in the file."""
 
+    id: int
     value: pa.Scalar
 
 
@@ -54,7 +55,7 @@ class _Stored:
     column: Column
     children: tuple[_Stored | _Constant, ...] = ()
     as_it_is: bool = True
-    """whether it need not be touched"""
+    """true if it need not be touched"""
     within: tuple[int, ...] = ()
     """of a field inside of structs that is wanted as a column: the places that lead to it"""
 
@@ -68,8 +69,13 @@ class FileColumns:
     _wanted: pa.Schema
     _sources: tuple[_Stored | _Constant, ...] = field(repr=False)
 
+    @property
+    def missing(self) -> list[int]:
+        """The ids of columns that the file lacks."""
+        return [one.id for one in self._sources if isinstance(one, _Constant)]
+
     def aligned(self, table: pa.Table, where: str) -> pa.Table:
-        """What was read of the file, in the columns that are wanted."""
+        """Return what was read of the file, in the columns that are wanted."""
         rows = table.num_rows
         by_name = [table.column(name) for name in self.stored.names]
         try:
@@ -87,6 +93,7 @@ def match_columns(
     *,
     wanted_schema: pa.Schema,
     names: NameMapping | None = None,
+    by_name: bool = False,
     constants: Mapping[int, Any],
     where: str,
 ) -> FileColumns:
@@ -94,26 +101,35 @@ def match_columns(
 
     One that the file lacks has the value that ``constants`` has for its id (the partition's), or
     its default, or is null.
+
+    Args:
+        wanted: The columns.
+        file_schema: The schema of the file.
+        wanted_schema: The columns as they come out.
+        names: Ids by names, for a file without ids.
+        by_name: Whether ids in the file do not count.
+        constants: Values by id of columns that the file may lack.
+        where: The path of the file, for messages.
     """
-    ids = _Ids(file_schema, names, constants, where)
+    ids = _Ids(file_schema, names, constants, where, by_name=by_name)
     places = dict(_places(list(file_schema), (), ids))
-    read: list[pa.Field] = []
+    read: dict[int, int] = {}  # where each column of the file is among those that are read
     sources: list[_Stored | _Constant] = []
     for column in wanted:
         if column.id not in places:
             sources.append(ids.missing(column))
             continue
         (top, *within), path, stored = places[column.id]
-        found = _match(column, stored, len(read), path, ids)
+        found = _match(column, stored, read.setdefault(top, len(read)), path, ids)
         sources.append(replace(found, within=tuple(within)))
-        read.append(file_schema.field(top))
-    return FileColumns(pa.schema(read), wanted_schema, tuple(sources))
+    stored_schema = pa.schema([file_schema.field(top) for top in read])
+    return FileColumns(stored_schema, wanted_schema, tuple(sources))
 
 
 def _places(
     fields: Sequence[pa.Field], path: tuple[str, ...], ids: _Ids, above: tuple[int, ...] = ()
 ) -> Iterator[tuple[int | None, tuple[tuple[int, ...], tuple[str, ...], pa.Field]]]:
-    """Where each id is, in columns and in structs: places, names, and the field."""
+    """Yield where each id is, in columns and in structs: places, names, and the field."""
     for at, one in enumerate(fields):
         names, places = (*path, one.name), (*above, at)
         yield ids.of(names, one), (places, names, one)
@@ -130,10 +146,12 @@ class _Ids:
         names: NameMapping | None,
         constants: Mapping[int, Any],
         where: str,
+        *,
+        by_name: bool,
     ) -> None:
         self._names = None
         self._constants = constants
-        if not any(field_id(column) is not None for column in _all_fields(schema)):
+        if by_name or not any(field_id(column) is not None for column in _all_fields(schema)):
             if names is None and len(schema):
                 raise ReadError(
                     f"{where}: its columns have no field ids, and the table has no name mapping "
@@ -147,13 +165,13 @@ class _Ids:
         return field_id(column)
 
     def missing(self, column: Column) -> _Constant:
-        """What rows have in a column that the file lacks."""
+        """Return what rows have in a column that the file lacks."""
         value = self._constants.get(column.id, column.default)
-        return _Constant(pa.scalar(value, column.type))
+        return _Constant(column.id, pa.scalar(value, column.type))
 
 
 def field_id(column: pa.Field) -> int | None:
-    """The id that a file gives to a field, if it does."""
+    """Return the id that a file gives to a field, if it does."""
     for key in _ID_KEYS:
         if column.metadata and key in column.metadata:
             return int(column.metadata[key])
@@ -167,7 +185,7 @@ def _all_fields(fields: Sequence[pa.Field] | pa.Schema) -> Iterator[pa.Field]:
 
 
 def nested_fields(type_: pa.DataType) -> list[pa.Field]:
-    """The fields of a nested type, in the order of ``Column.children``."""
+    """Return the fields of a nested type, in the order of ``Column.children``."""
     if pa.types.is_map(type_):
         return [type_.key_field, type_.item_field]
     if _is_list(type_):
@@ -183,7 +201,7 @@ def _is_list(type_: pa.DataType) -> bool:
 def _match(
     column: Column, stored: pa.Field, place: int, path: tuple[str, ...], ids: _Ids
 ) -> _Stored:
-    """How a column comes from the field of a file that has its id."""
+    """Return how a column comes from the field of a file that has its id."""
     inside = nested_fields(stored.type)
     if not column.children:
         return _Stored(place, column, as_it_is=stored.type == column.type)
@@ -232,7 +250,7 @@ def _part(source: _Stored | _Constant, of: Sequence[pa.Array], rows: int) -> pa.
 
 
 def _shaped(source: _Stored, array: pa.Array) -> pa.Array:
-    """One array in the type of the table."""
+    """Return an array in the type of the table."""
     if source.as_it_is:
         return array
     type_ = source.column.type
@@ -255,7 +273,7 @@ def _shaped(source: _Stored, array: pa.Array) -> pa.Array:
 
 
 def _offsets(array: pa.Array, width: type[np.signedinteger[Any]]) -> pa.Array:
-    """Where the values of lists begin; null for those that are null."""
+    """Return where the values of lists begin; null for those that are null."""
     offsets = array.offsets.to_numpy(zero_copy_only=False).astype(width)
     missing = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
     return pa.array(offsets, mask=missing if missing.any() else None)

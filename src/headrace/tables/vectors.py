@@ -8,21 +8,27 @@ which only Paimon writes, from 64-bit ones.
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
 from headrace.errors import ReadError
+from headrace.formats.cache import BoundedCache
+from headrace.formats.failures import naming
 from headrace.matrices import rows_kept
-from headrace.model import Int64Array, RowGroups, RowRange
+from headrace.model import DataFileInfo, Int64Array, RowGroups, RowRange
+from headrace.storage import Store
+from headrace.tables.table import store_path
 
 __all__ = [
-    "FRAME_BYTES",
+    "DeletionVector",
     "VectorBitmap",
     "decode_vector",
     "deleted_positions",
+    "deleted_rows",
+    "live_count",
     "live_groups",
     "live_rows",
     "stored_range",
@@ -30,12 +36,71 @@ __all__ = [
 
 VectorBitmap = BitMap | BitMap64
 
-FRAME_BYTES = 8
+_FRAME_BYTES = 8
 """length and checksum"""
+_KEPT_BYTES = 64 << 20
 _KINDS: dict[bytes, type[BitMap] | type[BitMap64]] = {
     (1581511376).to_bytes(4, "big"): BitMap,
     (1681511377).to_bytes(4, "little"): BitMap64,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """Where the rows are listed that are deleted in a data file.
+
+    Attributes:
+        path: The file that holds the vector, as the table's metadata calls it.
+        offset: Where the vector begins in it.
+        length: Number of bytes of the vector.
+        cardinality: Number of deleted rows, if the table says so.
+        size: Size of the file in bytes, if the table says so.
+    """
+
+    path: str
+    offset: int
+    length: int
+    cardinality: int | None
+    size: int | None = None
+
+
+def deleted_rows(store: Store, vector: DeletionVector, file: str, rows: int | None) -> Int64Array:
+    """Return the positions of the deleted ones among the ``rows`` of a file, ascending."""
+    return _positions.get_or_make(
+        (store.identity, vector, file, rows),
+        lambda: deleted_positions(
+            read_vector(store, vector),
+            vector=vector.path,
+            file=file,
+            rows=rows,
+            cardinality=vector.cardinality,
+        ),
+        limit_bytes=_KEPT_BYTES,
+    )
+
+
+def live_count(store: Store, vector: DeletionVector, file: str, rows: int) -> int:
+    """Return how many of the ``rows`` of a file are left; the vector is read only if need be."""
+    gone = vector.cardinality
+    if gone is None:
+        gone = len(read_vector(store, vector))
+    if gone > rows:
+        raise ReadError(
+            f"{vector.path} deletes {gone} rows of {file}, which has {rows}: the table is damaged"
+        )
+    return rows - gone
+
+
+def read_vector(store: Store, vector: DeletionVector) -> VectorBitmap:
+    """Read and decode a vector. Only its own bytes are read."""
+    where = f"{vector.path}, bytes {vector.offset}-{vector.offset + vector.length}"
+    holder = DataFileInfo(store_path(vector.path), vector.size)
+    with naming(where), store.open(holder) as source:
+        blob = bytes(source.read_at(vector.length, vector.offset))
+        if int.from_bytes(blob[:4], "big") == vector.length:
+            # Paimon does not count length and checksum of 32-bit vectors.
+            blob += bytes(source.read_at(_FRAME_BYTES, vector.offset + vector.length))
+    return decode_vector(blob, where)
 
 
 def decode_vector(blob: bytes, where: str) -> VectorBitmap:
@@ -53,8 +118,8 @@ def decode_vector(blob: bytes, where: str) -> VectorBitmap:
 def _decode(blob: bytes) -> VectorBitmap:
     length = int.from_bytes(blob[:4], "big")
     body = blob[4:-4]
-    if len(blob) < FRAME_BYTES + 5 or length != len(body):
-        raise ValueError(f"it says to have {length + FRAME_BYTES} bytes, and has {len(blob)}")
+    if len(blob) < _FRAME_BYTES + 5 or length != len(body):
+        raise ValueError(f"it says to have {length + _FRAME_BYTES} bytes, and has {len(blob)}")
     bitmap = _KINDS.get(body[:4])
     if bitmap is None:
         raise ValueError(f"it begins with {body[:4].hex(' ')}")
@@ -119,3 +184,6 @@ def live_rows(table: pa.Table, first_row: int, deleted: Int64Array) -> pa.Table:
     keep = np.ones(table.num_rows, bool)
     keep[deleted[first:last] - first_row] = False
     return rows_kept(table, keep)
+
+
+_positions: BoundedCache[Int64Array] = BoundedCache(lambda found: 300 + found.nbytes)

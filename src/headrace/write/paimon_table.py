@@ -131,10 +131,12 @@ class PaimonTable:
     def _committed(self, table: Any, receipts: Sequence[Receipt], run: str) -> None:
         from pypaimon.write.commit_message_serializer import deserialize_commit_message
 
+        from headrace.tables.paimon.native import write_builder
+
         snapshots = table.snapshot_manager().list_snapshots()
         if any(snapshot.commit_user == run for snapshot in snapshots):
             return
-        builder = table.new_batch_write_builder()._with_commit_user(run)
+        builder = write_builder(table, run)
         if snapshots:
             builder.overwrite({})
         messages = [

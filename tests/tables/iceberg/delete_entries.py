@@ -13,8 +13,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 
-from headrace.tables.iceberg.delete_index import DeleteIndex
-from headrace.tables.iceberg.deletes import DeletesOf
+from headrace.tables.iceberg.deletes import DeleteIndex, DeletesOf
 
 PATH_ID = 2147483546
 PARTITIONED = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"), spec_id=1)

@@ -1,6 +1,5 @@
 """Delete files of every kind for one data file, and the rows of it that are left."""
 
-import pickle
 import zlib
 from pathlib import Path
 
@@ -11,16 +10,15 @@ from pyarrow import orc
 
 from headrace.model import DataFileInfo
 from headrace.storage.local import LocalStore
+from headrace.tables.iceberg import delete_files
 from headrace.tables.iceberg.deletes import (
     DeletesOf,
-    DeletionVector,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from headrace.tables.iceberg.live_rows import LiveRows
+from headrace.tables.vectors import DeletionVector
 
 STORE = LocalStore()
-LIVE = pickle.loads(pickle.dumps(LiveRows()))
 DATA = "s3://b/data.parquet"
 FILE = DataFileInfo(DATA, 1000, 100)
 
@@ -50,7 +48,7 @@ def vector_file(path: Path, rows: list[int]) -> DeletionVector:
     body = bytes.fromhex("d1d33964") + pyroaring.BitMap64(rows).serialize()
     blob = len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
     path.write_bytes(b"PFA1" + blob + b"PFA1")
-    return DeletionVector(str(path), path.stat().st_size, 4, len(blob), len(set(rows)))
+    return DeletionVector(str(path), 4, len(blob), len(set(rows)), path.stat().st_size)
 
 
 def rows_of(first: int, count: int) -> pa.Table:
@@ -59,7 +57,7 @@ def rows_of(first: int, count: int) -> pa.Table:
 
 
 def left(deletes: DeletesOf, first: int, count: int) -> list[int]:
-    rows: list[int] = LIVE.live(STORE, deletes, FILE, first, rows_of(first, count))[
+    rows: list[int] = delete_files.live(STORE, deletes, FILE, first, rows_of(first, count))[
         "row"
     ].to_pylist()
     return rows

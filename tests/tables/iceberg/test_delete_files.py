@@ -258,7 +258,7 @@ def test_values_that_cannot_be_had(tmp_path: Path, format: str) -> None:
     delete = equality_file(
         tmp_path / "e", [(field("a", pa.string(), 1, format), ["x"])], (1,), format
     )
-    with pytest.raises(ReadError, match=r"e: the column 'a' .* is string, and cannot be compared"):
+    with pytest.raises(ReadError, match=r"e: not readable in the types of the table"):
         equality_values(STORE, delete, [pa.int64()])
     without = EqualityDeleteFile(delete.path, delete.size, format, (7,))
     with pytest.raises(ReadError, match="no column has the field id 7"):

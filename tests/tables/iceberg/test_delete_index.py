@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestEntry
 
 from headrace.errors import ReadError
-from headrace.tables.iceberg.delete_index import DeleteIndex
-from headrace.tables.iceberg.deletes import DeletionVector
+from headrace.tables.iceberg.deletes import DeleteIndex
+from headrace.tables.vectors import DeletionVector
 
 
 @pytest.mark.parametrize(("data_age", "applies"), [(4, True), (5, True), (6, False)])
@@ -86,7 +86,7 @@ def test_a_vector_replaces_position_deletes_but_not_equality_deletes() -> None:
     data = "s3://b/data.parquet"
     deletes = [entry("d"), entry("one", bounds=(data, data)), equality("e", 6), vector("v", data)]
     assert names(found(deletes)) == ["e", "v"]
-    assert found(deletes).vector == DeletionVector("v", 100, 4, 40, 3)
+    assert found(deletes).vector == DeletionVector("v", 4, 40, 3, 100)
     assert names(found(deletes, path="s3://b/data2.parquet")) == ["d", "e"]
 
 

@@ -5,8 +5,8 @@ from delete_entries import entry, found, names, vector
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.tables.iceberg.delete_groups import ALL_PATHS, plain_bounds
-from headrace.tables.iceberg.deletes import plain_path, store_path
+from headrace.tables.iceberg.deletes import ALL_PATHS, plain_bounds, plain_path
+from headrace.tables.table import store_path
 
 
 def test_bounds_may_be_cut_short() -> None:

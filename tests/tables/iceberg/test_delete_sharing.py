@@ -21,8 +21,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StructType
 
-from headrace.tables.iceberg.delete_index import DeleteIndex, read_delete_entries
-from headrace.tables.iceberg.deletes import DeletionVector
+from headrace.tables.iceberg.deletes import DeleteIndex, read_delete_entries
+from headrace.tables.vectors import DeletionVector
 
 
 def test_data_files_that_share_deletes_share_the_object() -> None:
@@ -113,7 +113,7 @@ def test_manifests_are_read_with_what_version_3_says(tmp_path: Path) -> None:
     assert [read.sequence_number for read in entries] == [8, 2]
     index = DeleteIndex(entries, {1: spec})
     first = index.of("s3://b/data.parquet", sequence_number=1, spec_id=1, partition=(7,))
-    assert first.vector == DeletionVector("v", 100, 4, 40, 3)
+    assert first.vector == DeletionVector("v", 4, 40, 3, 100)
     assert [file.field_ids for file in first.equalities] == [(1, 2)]
     later = index.of("s3://b/data.parquet", sequence_number=8, spec_id=1, partition=(7,))
     assert later.vector is not None

@@ -4,13 +4,19 @@
 
 from __future__ import annotations
 
+import pickle
+import time
 from typing import Any
 
 import pytest
 from numbered_tables import ids_in, loader_of, make_table, numbers
+from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import clear_manifest_cache
 from secrets_of_tables import (  # noqa: F401  # fixtures
     KEY,
+    MARK,
     SECRET,
+    TOKEN,
     ProxyTo,
     Serve,
     Shown,
@@ -19,14 +25,18 @@ from secrets_of_tables import (  # noqa: F401  # fixtures
     s3_words,
     shown,
 )
+from servers.faults import EXPIRED_TOKEN_400, EXPIRED_TOKEN_403, Answer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from writers.catalogs import WritingCatalog
 from writers.data_files import append_rows
 from writers.delete_files import append_equality_deletes, append_position_deletes
 
+from headrace import IcebergDataset, StatefulLoader
 from headrace.errors import AccessDeniedError, OptionError
-from headrace.tables.iceberg.credentials import storage_options
+from headrace.tables.iceberg.catalog import storage_options
+
+EXPIRY = "s3.session-token-expires-at-ms"
 
 
 def with_deletes(catalog: WritingCatalog) -> list[int]:
@@ -122,24 +132,138 @@ def test_keys_that_the_catalog_lends_anew(
     assert {request.key_id for request in proxy.log} == {"AKIA2"}
 
 
-def test_keys_that_end_are_renewed_by_refresh(
-    s3_catalog: WritingCatalog,
-    s3_server: S3Server,
-    serve_catalog: Serve,
-    proxy_to: ProxyTo,
+class Lending:
+    """A table of many files whose keys are lent by a REST catalog, and lent anew."""
+
+    def __init__(self, catalog: WritingCatalog, serve: Serve, proxy: FaultProxy) -> None:
+        make_table(catalog, files=12)
+        self.proxy = proxy
+        self.server = serve(catalog, vended=s3_words(proxy.url), token=TOKEN)
+        self.config = {**self.server.properties, "token": TOKEN}
+        self.lend("AKIA1")
+
+    def lend(self, key: str, **more: str) -> None:
+        self.server.vended |= {"s3.access-key-id": key, **more}
+
+    def loader(self, **options: Any) -> tuple[StatefulLoader, IcebergDataset]:
+        """Reads little ahead, so that most of an epoch comes after its first batch."""
+        slowly = {"prefetch_bytes": "1KiB", "prefetch_factor": 1}
+        return loader_of("db.t", self.config, **{**slowly, **options})
+
+    def loads(self) -> int:
+        return sum("/tables/t" in one.target for one in self.server.seen)
+
+
+@pytest.fixture
+def lending(
+    s3_catalog: WritingCatalog, s3_server: S3Server, serve_catalog: Serve, proxy_to: ProxyTo
+) -> Lending:
+    return Lending(s3_catalog, serve_catalog, proxy_to(s3_server.url))
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("answer", [EXPIRED_TOKEN_403, EXPIRED_TOKEN_400], ids=["403", "400"])
+def test_lent_keys_that_expire_within_an_epoch_are_renewed(
+    lending: Lending, shown: Shown, num_workers: int, as_object: bool, answer: Answer
 ) -> None:
-    expected = with_deletes(s3_catalog)
-    proxy = proxy_to(s3_server.url)
-    server = serve_catalog(s3_catalog, vended={**s3_words(proxy.url), "s3.access-key-id": "AKIA1"})
-    loader, dataset = loader_of("db.t", server.properties)
-    state = loader.state_dict()
-    proxy.reject_keys("AKIA1")
-    with pytest.raises(AccessDeniedError, match="ExpiredToken"):
+    if as_object:
+        lending.config = load_catalog("c", **lending.config)
+    loader, dataset = lending.loader(num_workers=num_workers)
+    batches = iter(loader)
+    first = [next(batches), next(batches)]
+    lending.lend("AKIA2")
+    lending.proxy.clear()
+    lending.proxy.reject_keys("AKIA1", answer=answer)
+    assert sorted(ids_in([*first, *batches])) == list(range(480))
+    assert {one.key_id for one in lending.proxy.log} == {"AKIA1", "AKIA2"}
+    assert lending.loads() == 1 + max(1, num_workers)
+    assert sorted(ids_in(loader)) == list(range(480))
+    look_at(shown, loader, dataset)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_lent_keys_are_renewed_before_they_expire(lending: Lending, num_workers: int) -> None:
+    """The catalog says when; the store is never asked with a key that has expired."""
+    end_ms = int(1000 * time.time()) + 3000
+    lending.lend("AKIA1", **{EXPIRY: str(end_ms)})
+    loader, _ = lending.loader(num_workers=num_workers)
+    batches = iter(loader)
+    first = [next(batches)]
+    lending.lend("AKIA2", **{EXPIRY: str(end_ms + 10**7)})
+    time.sleep(max(0.0, end_ms / 1000 - time.time()))
+    lending.proxy.clear()
+    lending.proxy.reject_keys("AKIA1")
+    assert sorted(ids_in([*first, *batches])) == list(range(480))
+    assert {one.key_id for one in lending.proxy.log} == {"AKIA2"}
+
+
+def test_a_copy_of_a_dataset_renews_keys_by_itself(lending: Lending) -> None:
+    _, dataset = lending.loader()
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert MARK not in repr(dataset.pipeline.reader.store)
+    lending.lend("AKIA2")
+    lending.proxy.clear()
+    lending.proxy.reject_keys("AKIA1")
+    assert sorted(ids_in(copy)) == list(range(480))
+    assert lending.proxy.log[-1].key_id == "AKIA2"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_catalog_that_does_not_renew_says_why(
+    lending: Lending, shown: Shown, num_workers: int
+) -> None:
+    loader, _ = lending.loader(num_workers=num_workers)
+    lending.server.token = "another"
+    lending.proxy.reject_keys("AKIA1")
+    with pytest.raises(
+        AccessDeniedError, match=r"db\.t.*check the credentials in catalog_config"
+    ) as e:
         list(loader)
-    server.vended["s3.access-key-id"] = "AKIA2"
+    shown.add_error(e.value)
+
+
+def test_keys_that_the_store_denies_for_good(lending: Lending, shown: Shown) -> None:
+    loader, _ = lending.loader()
+    lending.proxy.reject_keys("AKIA1")
+    with pytest.raises(AccessDeniedError, match="ExpiredToken") as caught:
+        list(loader)
+    assert lending.loads() == 2
+    shown.add_error(caught.value)
+
+
+def test_keys_are_lent_by_a_catalog_that_signs_for_others(lending: Lending) -> None:
+    lending.server.defaults = {"s3.signer": "S3V4RestSigner"}
+    loader, _ = lending.loader()
+    lending.lend("AKIA2")
+    lending.proxy.reject_keys("AKIA1")
+    assert sorted(ids_in(loader)) == list(range(480))
+
+
+def test_a_state_takes_a_table_back_whose_keys_have_expired(
+    lending: Lending, s3_catalog: WritingCatalog
+) -> None:
+    loader, dataset = lending.loader()
+    state = loader.state_dict()
+    append_rows(s3_catalog.load_table("db.t"), numbers(480, 10))
     dataset.refresh()
+    lending.lend("AKIA2")
+    lending.proxy.reject_keys("AKIA1")
+    clear_manifest_cache()
     loader.load_state_dict(state)
-    assert sorted(ids_in(loader)) == expected
+    assert sorted(ids_in(loader)) == list(range(480))
+
+
+def test_a_catalog_that_is_down_while_keys_are_good(lending: Lending) -> None:
+    end_ms = int(1000 * time.time()) + 4000
+    lending.lend("AKIA1", **{EXPIRY: str(end_ms)})
+    loader, _ = lending.loader()
+    batches = iter(loader)
+    first = [next(batches)]
+    lending.server.stop()
+    time.sleep(max(0.0, end_ms / 1000 - 0.9 - time.time()))  # it is time to ask again
+    first.append(next(batches))
+    assert len(ids_in(first)) == 20
 
 
 @pytest.mark.parametrize(
@@ -152,6 +276,9 @@ def test_keys_that_end_are_renewed_by_refresh(
         ("gs", {"gcs.oauth2.token": "t"}, "t"),
         ("abfss", {"adls.sas-token.acct.dfs.core.windows.net": "s"}, "s"),
         ("hf", {"hf.token": "t"}, "t"),
+        ("s3", {"s3.access-key-id": "k", "s3.session-token-expires-at-ms": "1500"}, 1.5),
+        ("s3", {"s3.access-key-id": "k", "s3.session-token-expires-at-ms": "soon"}, "k"),
+        ("gs", {"gcs.oauth2.token": "t", "gcs.oauth2.token-expires-at": "2500"}, 2.5),
         ("", {"s3.access-key-id": "k"}, None),
     ],
 )

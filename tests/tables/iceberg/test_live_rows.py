@@ -9,7 +9,6 @@ import pytest
 from deletes_written import (
     DATA,
     FILE,
-    LIVE,
     STORE,
     equality_file,
     left,
@@ -22,14 +21,14 @@ from hypothesis import strategies as st
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo
+from headrace.tables.iceberg import delete_files
 from headrace.tables.iceberg.deletes import (
     NO_DELETES,
     DeletesOf,
-    DeletionVector,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from headrace.tables.iceberg.live_rows import LiveRows
+from headrace.tables.vectors import DeletionVector
 
 
 def test_a_table_of_which_nothing_is_deleted_is_itself(tmp_path: Path) -> None:
@@ -41,7 +40,7 @@ def test_a_table_of_which_nothing_is_deleted_is_itself(tmp_path: Path) -> None:
         DeletesOf((position_file(tmp_path / "3", [12], "s3://b/other"),)),
         DeletesOf(vector=vector_file(tmp_path / "4", [9, 15])),
     ):
-        assert LIVE.live(STORE, deletes, FILE, 10, table) is table
+        assert delete_files.live(STORE, deletes, FILE, 10, table) is table
 
 
 def test_positions_are_those_of_the_file_wherever_a_table_begins(tmp_path: Path) -> None:
@@ -63,19 +62,19 @@ def test_all_and_no_rows(tmp_path: Path) -> None:
     deletes = DeletesOf((position_file(tmp_path / "d", list(range(100))),))
     assert left(deletes, 0, 100) == []
     assert left(deletes, 50, 0) == []
-    schema = LIVE.live(STORE, deletes, FILE, 0, rows_of(0, 10)).schema
+    schema = delete_files.live(STORE, deletes, FILE, 0, rows_of(0, 10)).schema
     assert schema == rows_of(0, 0).schema
 
 
 def test_rows_without_columns_are_counted(tmp_path: Path) -> None:
     deletes = DeletesOf((position_file(tmp_path / "d", [1, 2]),))
     table = rows_of(0, 10).select([])
-    assert LIVE.live(STORE, deletes, FILE, 0, table).num_rows == 8
+    assert delete_files.live(STORE, deletes, FILE, 0, table).num_rows == 8
 
 
 def test_the_path_is_the_one_of_the_manifest(tmp_path: Path) -> None:
     deletes = DeletesOf((position_file(tmp_path / "d", [1], "s3a://b/data"),))
-    live = LIVE.live(STORE, deletes, FILE, 0, rows_of(0, 3), data_path="s3a://b/data")
+    live = delete_files.live(STORE, deletes, FILE, 0, rows_of(0, 3), data_path="s3a://b/data")
     assert live["row"].to_pylist() == [0, 2]
 
 
@@ -92,18 +91,18 @@ def test_nothing_is_read_without_the_deletes(tmp_path: Path) -> None:
     equality = EqualityDeleteFile(where, 4, "parquet", (1,))
     for deletes in (
         DeletesOf((PositionDeleteFile(where, 4, "parquet"),)),
-        DeletesOf(vector=DeletionVector(where, 4, 0, 4, 1)),
+        DeletesOf(vector=DeletionVector(where, 0, 4, 1, 4)),
         DeletesOf(equalities=(equality,)),
     ):
         with pytest.raises(ReadError, match=r"s3://b/data\.parquet.*torn"):
-            LIVE.live(STORE, deletes, FILE, 0, rows_of(0, 1), {1: "row"})
+            delete_files.live(STORE, deletes, FILE, 0, rows_of(0, 1), {1: "row"})
 
 
 def test_a_column_that_was_not_read_is_an_error(tmp_path: Path) -> None:
     deletes = DeletesOf(equalities=(equality_file(tmp_path / "e", {7: pa.array([1])}),))
     for columns in (None, {1: "row"}, {7: "gone"}):
         with pytest.raises(ReadError, match=r"field ids \[7\], which were not read"):
-            LIVE.live(STORE, deletes, FILE, 0, rows_of(0, 1), columns)
+            delete_files.live(STORE, deletes, FILE, 0, rows_of(0, 1), columns)
 
 
 @given(
@@ -141,14 +140,17 @@ def test_chunks_of_a_file_have_each_live_row_once(tmp_path: Path) -> None:
         assert rows == [row for row in range(100) if row not in gone]
 
 
-def test_what_does_not_fit_in_the_cache_is_read_again(tmp_path: Path) -> None:
+def test_what_does_not_fit_in_the_cache_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delete_files, "CACHE_BYTES", 0)
     deletes = DeletesOf(
         (position_file(tmp_path / "d", [1]),),
         None,
         (equality_file(tmp_path / "e", {1: pa.array([0])}),),
     )
     for _ in range(2):
-        live = LiveRows(cache_bytes=0).live(STORE, deletes, FILE, 0, rows_of(0, 3), {1: "row"})
+        live = delete_files.live(STORE, deletes, FILE, 0, rows_of(0, 3), {1: "row"})
         assert live["row"].to_pylist() == [2]
 
 
@@ -158,7 +160,9 @@ def test_a_delete_file_of_two_data_files(tmp_path: Path) -> None:
     size = (tmp_path / "d").stat().st_size
     deletes = DeletesOf((PositionDeleteFile(str(tmp_path / "d"), size, "parquet"),))
     assert left(deletes, 0, 3) == [0, 2]
-    other = LIVE.live(STORE, deletes, DataFileInfo("s3://b/other", 9, 100), 0, rows_of(0, 3))
+    other = delete_files.live(
+        STORE, deletes, DataFileInfo("s3://b/other", 9, 100), 0, rows_of(0, 3)
+    )
     assert other["row"].to_pylist() == [0, 1]
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from deletes_written import FILE, LIVE, STORE, equality_file, position_file
+from deletes_written import FILE, STORE, equality_file, position_file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.tables.iceberg import equality_keys, row_hashes
+from headrace.tables.iceberg import delete_files, equality_keys
 from headrace.tables.iceberg.deletes import DeletesOf
-from headrace.tables.iceberg.row_hashes import hashes_of_rows
+from headrace.tables.iceberg.equality_keys import hashes_of_rows
 
 NAN = struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]
 """another one than that of Python"""
@@ -75,7 +75,7 @@ def test_values_of_all_types_delete_their_equals(tmp_path: Path, kind: str) -> N
             delete = equality_file(path, {5: array_of(keys, stored)})
             table = pa.table({"row": range(len(values)), "\0eq 5": array_of(values, type_)})
             deletes = DeletesOf(equalities=(delete,))
-            live = LIVE.live(STORE, deletes, FILE, 0, table, {5: "\0eq 5"})
+            live = delete_files.live(STORE, deletes, FILE, 0, table, {5: "\0eq 5"})
             gone = {same(key) for key in keys}
             assert live["row"].to_pylist() == [
                 n for n, value in enumerate(values) if same(value) not in gone
@@ -109,7 +109,7 @@ def test_values_agree_with_sets_of_tuples(
     )
     positions = data.draw(st.lists(st.integers(0, 99), max_size=5))
     deletes = DeletesOf((position_file(path / "p", positions),), None, tuple(files))
-    live = LIVE.live(STORE, deletes, FILE, 7, table, {i: str(i) for i in ids})
+    live = delete_files.live(STORE, deletes, FILE, 7, table, {i: str(i) for i in ids})
     assert live["row"].to_pylist() == [
         n
         for n, r in enumerate(rows)
@@ -156,7 +156,7 @@ def test_hashes_are_of_values_wherever_they_lie(kind: str, monkeypatch: Any) -> 
     array = array_of(values, VALUES[kind][0])
     whole = hashes_of_rows([pa.chunked_array([array])])
     assert len(set(whole.tolist())) == len(set(values))
-    monkeypatch.setattr(row_hashes, "_BYTES_AT_ONCE", 7)
+    monkeypatch.setattr(equality_keys, "_BYTES_AT_ONCE", 7)
     pieces = pa.chunked_array([array[:1], array[1:1], array[1:90], array[90:]])
     assert hashes_of_rows([pieces]).tolist() == whole.tolist()
 
@@ -178,9 +178,9 @@ def test_a_million_keys_are_looked_up_in_no_time(tmp_path: Path) -> None:
     deletes = DeletesOf(equalities=(equality_file(tmp_path / "e", keys),))
     table = pa.table({"x": range(999_000, 1_049_000)})
     table = table.append_column("y", table["x"].cast(pa.string()))
-    LIVE.live(STORE, deletes, FILE, 0, table[:1], {1: "x", 2: "y"})
+    delete_files.live(STORE, deletes, FILE, 0, table[:1], {1: "x", 2: "y"})
     began = process_time()
-    live = LIVE.live(STORE, deletes, FILE, 0, table, {1: "x", 2: "y"})
+    live = delete_files.live(STORE, deletes, FILE, 0, table, {1: "x", 2: "y"})
     assert process_time() - began < 0.3  # hashing a million keys takes longer
     assert live["x"].to_pylist() == list(range(1_000_000, 1_049_000))
 
@@ -188,7 +188,7 @@ def test_a_million_keys_are_looked_up_in_no_time(tmp_path: Path) -> None:
 def test_a_pair_is_deleted_only_together(tmp_path: Path) -> None:
     delete = equality_file(tmp_path / "e", {1: pa.array([1, 2]), 2: pa.array(["a", None])})
     table = pa.table({"x": [1, 1, 2, 2, None], "y": ["a", None, "a", None, None]})
-    live = LIVE.live(
+    live = delete_files.live(
         STORE, DeletesOf(equalities=(delete,)), FILE, 0, table, {1: "x", 2: "y"}
     ).to_pydict()
     assert live == {"x": [1, 2, None], "y": [None, "a", None]}
@@ -200,7 +200,7 @@ def test_an_empty_equality_file_deletes_nothing(tmp_path: Path, format: str) -> 
     delete = equality_file(tmp_path / "e", columns, format)
     table = pa.table({"x": [1, None], "y": ["a", None]})
     deletes = DeletesOf(equalities=(delete,))
-    assert LIVE.live(STORE, deletes, FILE, 0, table, {1: "x", 2: "y"}) is table
+    assert delete_files.live(STORE, deletes, FILE, 0, table, {1: "x", 2: "y"}) is table
 
 
 def test_a_column_that_became_wider_between_two_tables(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_column_that_became_wider_between_two_tables(tmp_path: Path) -> None:
     deletes = DeletesOf(equalities=(equality_file(tmp_path / "e", {1: pa.array([3], "int32")}),))
     for type_ in ("int32", "int64"):
         table = pa.table({"x": pa.array([2, 3], type_)})
-        assert LIVE.live(STORE, deletes, FILE, 0, table, {1: "x"})["x"].to_pylist() == [2]
+        assert delete_files.live(STORE, deletes, FILE, 0, table, {1: "x"})["x"].to_pylist() == [2]
 
 
 def test_files_that_delete_by_different_columns_are_kept_apart(tmp_path: Path) -> None:
@@ -219,5 +219,5 @@ def test_files_that_delete_by_different_columns_are_kept_apart(tmp_path: Path) -
         )
     )
     table = pa.table({"x": [10, 20, 30], "y": [10, 30, 20]})
-    live = LIVE.live(STORE, deletes, FILE, 0, table, {1: "x", 2: "y"})
+    live = delete_files.live(STORE, deletes, FILE, 0, table, {1: "x", 2: "y"})
     assert live.to_pydict() == {"x": [20], "y": [30]}

@@ -37,8 +37,9 @@ from pyiceberg.types import (
 from writers.catalogs import WritingCatalog
 
 from headrace.formats.filters import with_exact_integers
+from headrace.tables.iceberg.catalog import Pinned
 from headrace.tables.iceberg.planning import plan_files
-from headrace.tables.iceberg.predicates import IcebergWords, prunable_columns
+from headrace.tables.iceberg.schema import IcebergWords, prunable_columns
 from headrace.tables.predicates import Translator
 
 TABLE_SCHEMA = Schema(
@@ -175,8 +176,8 @@ ODD_FILTERS = [
 
 def plan(table: Table, predicate: BooleanExpression) -> set[str]:
     snapshot = table.current_snapshot()
-    planned = plan_files(table.metadata, table.schema(), table.io, snapshot, predicate)
-    return {file.path for file in planned.files}
+    planned = plan_files(Pinned("t", table, table.schema(), snapshot), predicate)
+    return {file.path for file in planned}
 
 
 def rows_by_file(table: Table) -> dict[str, pa.Table]:

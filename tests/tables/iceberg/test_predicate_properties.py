@@ -58,7 +58,7 @@ from pyiceberg.types import (
 )
 
 from headrace.formats.filters import with_exact_integers
-from headrace.tables.iceberg.predicates import IcebergWords, prunable_columns
+from headrace.tables.iceberg.schema import IcebergWords, prunable_columns
 from headrace.tables.predicates import Translator
 
 INTS = [0, 1, -1, 2, 7, 2**24, 2**24 + 1, 2**31 - 1, -(2**31)]

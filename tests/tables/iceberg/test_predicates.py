@@ -51,7 +51,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from headrace.tables.iceberg.predicates import IcebergWords, prunable_columns
+from headrace.tables.iceberg.schema import IcebergWords, prunable_columns
 from headrace.tables.predicates import Translator
 
 F = pc.field

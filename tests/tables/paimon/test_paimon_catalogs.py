@@ -36,8 +36,8 @@ from headrace import (
     SchemaError,
 )
 from headrace.storage import Access, Redaction
-from headrace.tables.paimon.discovery import Scan
-from headrace.tables.paimon.foreign import ForeignRows
+from headrace.tables.paimon.native import ForeignRows
+from headrace.tables.paimon.table import Scan
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_what_pypaimon_says_of_a_file_tells_no_secret() -> None:
         rows._next(failing(), "data-1, rows 0-10")
     assert_nothing_told(caught.value, "s3cret-key")
     assert "s3cret-key" not in repr(rows)
-    scan = Scan(None, None, None, False, {"s3.secret-key": "s3cret-key"}, lambda given: Access())
+    scan = Scan(None, None, None, "bytes", {"s3.secret-key": "s3cret-key"}, lambda given: Access())
     assert "s3cret-key" not in repr(scan)
 
 

@@ -47,17 +47,14 @@ class History:
         table = self.table
         schema = PyarrowFieldParser.from_paimon_schema(table.fields)
         count = self.choice.randint(1, 60)
-        start = self.choice.randint(0, self.rows) if self.keyed else self.rows
+        compacted = self.keyed and self.choice.random() < 0.4
+        start = self.choice.randint(0, self.rows) if self.keyed and not compacted else self.rows
         ids = range(start, start + count)
         self.rows = max(self.rows, start + count)
         columns = [pa.array([self._value(field, i) for i in ids], field.type) for field in schema]
         data = pa.table(columns, schema=schema.remove_metadata())
-        level = self.choice.choice([None, None, 5]) if self.keyed and not self.rows_before else None
-        write(table, data, overwrite=overwrite, level=level)
-
-    @property
-    def rows_before(self) -> bool:
-        return self.table.snapshot_manager().get_latest_snapshot() is not None
+        # No other file has keys of a compacted one, unless it is younger and at level 0.
+        write(table, data, overwrite=overwrite, level=5 if compacted else None)
 
     def _value(self, field: pa.Field, i: int) -> Any:
         if field.name == "id":

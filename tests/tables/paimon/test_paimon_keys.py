@@ -250,3 +250,56 @@ def test_merged_files_that_are_gone_are_not_skipped(warehouse: Warehouse, on_err
     Path(table.table_path, "bucket-0", files(table)[1]).unlink()
     with pytest.raises(FileChangedError, match="vanished"):
         list(loader)
+
+
+def test_chunks_are_cut_file_by_file_where_only_some_files_are_merged(warehouse: Warehouse) -> None:
+    table = warehouse.make("fresh", SCHEMA, primary_keys=["id"], bucket="4")
+    for start in range(0, 2000, 500):
+        write(table, values(range(start, start + 500), "old"), level=5)
+    options = {"chunk_size": 50, "shuffle": True, "batch_size": 64}
+    before = len(warehouse.load("fresh", **options)[1].plan(lanes=1).chunks)
+    write(table, values([700], "new"))
+    loader, dataset = warehouse.load("fresh", **options)
+    merged = [file for file in dataset.files if file.record_count is None]
+    assert len(merged) == 1
+    assert len(dataset.files) == 16
+    assert before - 3 <= len(dataset.plan(lanes=1).chunks) < before
+    batches = list(loader)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert in_order(rows) == in_order(arrow_rows(table))
+    assert [row["id"] for row in rows if row["v"] == "new"] == [700]
+    loader, _ = warehouse.load("fresh", **options)
+    running = iter(loader)
+    first = [next(running) for _ in range(7)]
+    again, _ = warehouse.load("fresh", **options)
+    again.load_state_dict(loader.state_dict())
+    assert first + list(again) == batches
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 4])
+def test_lanes_share_chunks_and_merged_files(warehouse: Warehouse, lanes: int) -> None:
+    table = warehouse.make("lanes", SCHEMA, primary_keys=["id"], bucket="1")
+    write(table, values(range(300), "old"), level=5)
+    write(table, values(range(300, 600), "old"), level=5)
+    write(table, values(range(550, 700), "new"))
+    rows = warehouse.read("lanes", chunk_size=20, lanes=lanes, shuffle=True)
+    assert in_order(rows) == in_order(arrow_rows(table))
+    loader, dataset = warehouse.load("lanes", chunk_size=20, lanes=lanes)
+    assert len(dataset.plan(lanes=lanes).chunks) == 16
+    assert sum(len(batch) for batch in loader) == 700
+
+
+def test_merged_files_beside_chunks_are_resized(warehouse: Warehouse) -> None:
+    table = warehouse.make("resized", SCHEMA, primary_keys=["id"], bucket="2")
+    for start in (0, 300):
+        write(table, values(range(start, start + 300), "old"), level=5)
+    write(table, values(range(550, 650), "new"))
+    options = {"chunk_size": 20, "lanes": 4, "shuffle": True, "batch_size": 16}
+    loader, _ = warehouse.load("resized", **options)
+    running = iter(loader)
+    rows = [row for _ in range(9) for row in next(running).to_pylist()]
+    for rank in range(2):
+        again, _ = warehouse.load("resized", rank=rank, world_size=2, even=False, **options)
+        again.load_state_dict(loader.state_dict())
+        rows += [row for batch in again for row in batch.to_pylist()]
+    assert in_order(rows) == in_order(arrow_rows(table))

@@ -14,8 +14,7 @@ from pyroaring import BitMap, BitMap64
 from headrace import ReadError
 from headrace.model import RowRange
 from headrace.storage import LocalStore
-from headrace.tables.paimon.vectors import DeletionVector, deleted_rows
-from headrace.tables.vectors import stored_range
+from headrace.tables.vectors import DeletionVector, deleted_rows, stored_range
 
 MAGIC = (1581511376).to_bytes(4, "big")
 MAGIC_64 = (1681511377).to_bytes(4, "little")

@@ -1,4 +1,4 @@
-"""What delete files say: positions of rows, or values that rows have which are deleted.
+"""The rows of a data file that no delete names, by what delete files say.
 
 A file is read once in a process and kept, within a number of bytes, for all data files that it
 applies to. A large one that is sorted, as it should be, is read by the parts that name a data file.
@@ -21,25 +21,28 @@ from headrace.formats import Format
 from headrace.formats.cache import BoundedCache
 from headrace.formats.orc import OrcFormat
 from headrace.formats.parquet import ParquetFormat
+from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.storage import Store
+from headrace.tables.columns import Column, field_id, match_columns
 from headrace.tables.iceberg.deletes import (
     WAY_OUT,
+    DeletesOf,
     EqualityDeleteFile,
     PositionDeleteFile,
     plain_path,
-    store_path,
 )
-from headrace.tables.iceberg.equality_keys import without_extension
+from headrace.tables.iceberg.equality_keys import EqualityKeys, stored_type
+from headrace.tables.table import store_path
+from headrace.tables.vectors import deleted_rows
 
-__all__ = ["belonging_to", "equality_values", "positions"]
+__all__ = ["deleted", "equality_values", "live", "positions"]
 
 CACHE_BYTES = 256 << 20
 _BLOCK_BYTES = 32 << 20
 _LARGE_ROWS = 2_000_000
 _POSITION_COLUMNS = (2147483546, "file_path"), (2147483545, "pos")
 """ids and names that the specification reserves"""
-_ID_KEYS = (b"PARQUET:field_id", b"iceberg.id")
 _FORMATS: Mapping[str, Format] = {"parquet": ParquetFormat(), "orc": OrcFormat()}
 
 Positions = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
@@ -51,15 +54,14 @@ def positions(
     data_path: str,
     *,
     record_count: int | None = None,
-    cache_bytes: int = CACHE_BYTES,
 ) -> Int64Array:
-    """The rows of a data file that a delete file names: ascending, each once.
+    """Return the rows of a data file that a delete file names: ascending, each once.
 
     ``data_path`` is the one in the manifest. It is compared as it is written, except that a local
     file is the same with and without ``file:``. A row that is not there is an error.
     """
-    with belonging_to(data_path):
-        found = _PositionFile(store, delete, cache_bytes).naming(plain_path(data_path))
+    with _belonging_to(data_path):
+        found = _PositionFile(store, delete).naming(plain_path(data_path))
     if len(found) and record_count is not None and found[-1] >= record_count:
         raise ReadError(
             f"{delete.path} names row {found[-1]} of {data_path}, which has {record_count} rows: "
@@ -71,24 +73,30 @@ def positions(
 def equality_values(
     store: Store, delete: EqualityDeleteFile, types: Sequence[pa.DataType]
 ) -> pa.Table:
-    """The values of the columns by which a file deletes, in the types that the table has by now.
+    """Return the values of the columns by which a file deletes, in the types of the table.
 
     Columns are found by their ids, also inside of structs, and are named by their ids.
     """
     format_, file = _format(delete), _file(delete)
-    schema = format_.inspect(store, file).schema
-    ways = [_way_to(schema, field_id, delete.path) for field_id in delete.field_ids]
-    wanted = pa.schema([schema.field(way[0]) for way in {way[0]: way for way in ways}.values()])
-    tables = [
-        _values(table, [(schema.field(way[0]).name, way[1:]) for way in ways], delete, types)
-        for table in format_.read(store, FileSplit(file), wanted, _BLOCK_BYTES)
+    stored = format_.inspect(store, file).schema
+    wanted = [
+        Column(number, str(number), type_)
+        for number, type_ in zip(delete.field_ids, types, strict=True)
     ]
-    named = pa.schema([(str(i), type_) for i, type_ in zip(delete.field_ids, types, strict=True)])
-    return pa.concat_tables([named.empty_table(), *tables])
+    schema = pa.schema([(column.name, column.type) for column in wanted])
+    columns = match_columns(wanted, stored, wanted_schema=schema, constants={}, where=delete.path)
+    if columns.missing:
+        raise ReadError(
+            f"{delete.path}: no column has the field id {columns.missing[0]} by which it deletes, "
+            f"outside of lists and maps; {WAY_OUT}"
+        )
+    blocks = format_.read(store, FileSplit(file), columns.stored, _BLOCK_BYTES)
+    tables = [columns.aligned(block, delete.path) for block in blocks]
+    return pa.concat_tables([schema.empty_table(), *tables])
 
 
 @contextmanager
-def belonging_to(data_path: str) -> Iterator[None]:
+def _belonging_to(data_path: str) -> Iterator[None]:
     """Name the data file whose rows cannot be told without what is read inside."""
     try:
         yield
@@ -99,16 +107,15 @@ def belonging_to(data_path: str) -> Iterator[None]:
 class _PositionFile:
     """A position delete file, of which no more is read than is needed and not kept already."""
 
-    def __init__(self, store: Store, delete: PositionDeleteFile, cache_bytes: int) -> None:
+    def __init__(self, store: Store, delete: PositionDeleteFile) -> None:
         self._store = store
         self._path = delete.path
         self._format = _format(delete)
         self._file = _file(delete)
-        self._cache_bytes = cache_bytes
         self._key = store.identity, self._file.path, self._file.file_size
 
     def naming(self, path: str) -> Positions:
-        """The positions for one data file."""
+        """Return the positions for one data file."""
         kept = _by_path.get(self._key)
         if kept is None:
             kept = _by_path.get((*self._key, path))
@@ -125,34 +132,32 @@ class _PositionFile:
             return _by_path.get_or_make(
                 self._key,
                 lambda: self._split([RowRange(0, rows)], names),
-                limit_bytes=self._cache_bytes,
+                limit_bytes=CACHE_BYTES,
             )
         ranges = map(RowRange, part.start.tolist(), part.rows.tolist())
         return _by_path.get_or_make(
             (*self._key, path),
             lambda: {path: self._split(ranges, names).get(path, np.empty(0, np.int64))},
-            limit_bytes=self._cache_bytes,
+            limit_bytes=CACHE_BYTES,
         )
 
     def _part(self, path: str, column: str) -> RowGroups | None:
-        """The row groups that may name a data file."""
+        """Return the row groups that may name a data file."""
         spelled = [path, f"file:{path}", f"file://{path}"] if path.startswith("/") else [path]
         keep = reduce(or_, [pc.field(column) == spelling for spelling in spelled])
         return self._format.inspect(self._store, self._file, keep).row_groups
 
-    def _column(self, schema: pa.Schema, field_id: int, name: str) -> str:
-        """By its id; in a file without ids only the name can tell."""
-        way = _find(list(schema), field_id)
-        if way is not None:
-            return str(schema.field(way[0]).name)
-        if name not in schema.names:
+    def _column(self, schema: pa.Schema, number: int, name: str) -> str:
+        """Return the name of a column, found by its id; in a file without ids, by its name."""
+        by_id = [str(field.name) for field in schema if field_id(field) == number]
+        if not by_id and name not in schema.names:
             raise ReadError(
                 f"{self._path}: a position delete file without {name!r}: the table is damaged"
             )
-        return name
+        return by_id[0] if by_id else name
 
     def _split(self, ranges: Iterable[RowRange], names: list[str]) -> dict[str, Positions]:
-        """The positions in some rows, by the data file that they are of."""
+        """Return the positions in some rows, by the data file that they are of."""
         parts: dict[str, list[Int64Array]] = {}
         wanted = pa.schema([(names[0], pa.string()), (names[1], pa.int64())])
         for rows in ranges:
@@ -183,7 +188,7 @@ class _PositionFile:
 
 
 def _compact(found: Int64Array) -> Positions:
-    """Ascending, each once, in half of the bytes where they fit."""
+    """Return positions ascending, each once, in half of the bytes where they fit."""
     if not (np.diff(found) > 0).all():
         found = np.unique(found)
     return found.astype(np.uint32) if found[-1] < 1 << 32 else found.copy()
@@ -204,46 +209,101 @@ def _file(delete: PositionDeleteFile | EqualityDeleteFile) -> DataFileInfo:
     return DataFileInfo(store_path(delete.path), delete.size)
 
 
-def _way_to(schema: pa.Schema, field_id: int, where: str) -> tuple[int, ...]:
-    """The places that lead to a field: of a column, and of fields in structs."""
-    way = _find(list(schema), field_id)
-    if way is None:
-        raise ReadError(
-            f"{where}: no column has the field id {field_id} by which it deletes, outside of lists "
-            f"and maps; {WAY_OUT}"
-        )
-    return way
+# --- rows that are left
 
 
-def _find(fields: Sequence[pa.Field], field_id: int) -> tuple[int, ...] | None:
-    for place, field in enumerate(fields):
-        known = field.metadata or {}
-        if any(int(known[key]) == field_id for key in _ID_KEYS if key in known):
-            return (place,)
-        if pa.types.is_struct(field.type):
-            inside = _find([field.type.field(i) for i in range(field.type.num_fields)], field_id)
-            if inside is not None:
-                return (place, *inside)
-    return None
-
-
-def _values(
+def live(
+    store: Store,
+    deletes: DeletesOf,
+    file: DataFileInfo,
+    first_row: int,
     table: pa.Table,
-    ways: Sequence[tuple[str, tuple[int, ...]]],
-    delete: EqualityDeleteFile,
-    types: Sequence[pa.DataType],
+    equality_columns: Mapping[int, str] | None = None,
+    *,
+    data_path: str | None = None,
 ) -> pa.Table:
-    columns = []
-    for (name, inside), type_ in zip(ways, types, strict=True):
-        column = table.column(name)
-        if inside:
-            column = pc.struct_field(column, list(inside))
-        column = without_extension(column)
-        try:
-            columns.append(column.cast(type_))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ReadError(
-                f"{delete.path}: the column {name!r} by which it deletes is {column.type}, and "
-                f"cannot be compared with {type_}: {error}"
-            ) from error
-    return pa.Table.from_arrays(columns, names=[str(i) for i in delete.field_ids])
+    """Return the rows of a table that are left, in order; the table itself if all of them are.
+
+    Args:
+        store: Where the delete files are.
+        deletes: What deletes rows of the file.
+        file: The data file, with the number of rows that are stored in it.
+        first_row: The row of the file at which the table begins; the table has no gaps.
+        table: The rows.
+        equality_columns: Names of columns of the table by the ids in ``deletes.field_ids``.
+        data_path: The path of the file in the manifest, where the store has another one.
+    """
+    if not deletes or not table.num_rows:
+        return table
+    path = file.path if data_path is None else data_path
+    gone = deleted(store, deletes, file.record_count, path)
+    first, last = np.searchsorted(gone, [first_row, first_row + table.num_rows])
+    keep = np.ones(table.num_rows, bool)
+    keep[gone[first:last] - first_row] = False
+    if deletes.equalities and keep.any():
+        with _belonging_to(path):
+            keep &= _unequal(store, deletes, table, equality_columns or {})
+    left = int(np.count_nonzero(keep))
+    if left == table.num_rows:
+        return table
+    return rows_kept(table, keep) if left else table.slice(0, 0)
+
+
+def deleted(store: Store, deletes: DeletesOf, record_count: int | None, path: str) -> Int64Array:
+    """Return all positions of a data file that are deleted by position, ascending."""
+    if deletes.vector is not None:
+        with _belonging_to(path):
+            return deleted_rows(store, deletes.vector, path, record_count)
+    if not deletes.positions:
+        return np.empty(0, np.int64)
+
+    def read() -> Int64Array:
+        parts = [
+            positions(store, delete, path, record_count=record_count)
+            for delete in deletes.positions
+        ]
+        return parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+
+    key = store.identity, path, record_count, deletes.positions
+    return _positions.get_or_make(key, read, limit_bytes=CACHE_BYTES)
+
+
+def _unequal(
+    store: Store, deletes: DeletesOf, table: pa.Table, names: Mapping[int, str]
+) -> npt.NDArray[np.bool_]:
+    """Return which rows have values that no equality delete has."""
+    keep = np.ones(table.num_rows, bool)
+    missing = sorted(deletes.field_ids - {i for i in names if names[i] in table.column_names})
+    if missing:
+        raise ReadError(
+            f"rows are deleted by the values of the columns with the field ids {missing}, "
+            "which were not read"
+        )
+    for field_ids in sorted({file.field_ids for file in deletes.equalities}):
+        columns = [table.column(names[number]) for number in field_ids]
+        types = tuple(stored_type(column.type) for column in columns)
+        keep &= ~_keys_of(store, deletes, field_ids, types).matches(columns)
+    return keep
+
+
+def _keys_of(
+    store: Store, deletes: DeletesOf, field_ids: tuple[int, ...], types: tuple[pa.DataType, ...]
+) -> EqualityKeys:
+    def values(file: EqualityDeleteFile) -> pa.Table:
+        return _values.get_or_make(
+            (store.identity, file, types),
+            lambda: equality_values(store, file, types),
+            limit_bytes=CACHE_BYTES,
+        )
+
+    def make() -> EqualityKeys:
+        files = [file for file in deletes.equalities if file.field_ids == field_ids]
+        return EqualityKeys.of(pa.concat_tables(map(values, files)).columns)
+
+    key = store.identity, deletes.equalities, field_ids, types
+    return _keys.get_or_make(key, make, limit_bytes=CACHE_BYTES)
+
+
+_positions: BoundedCache[Int64Array] = BoundedCache(lambda found: 200 + found.nbytes)
+_values: BoundedCache[pa.Table] = BoundedCache(lambda table: 1000 + int(table.nbytes))
+_keys: BoundedCache[EqualityKeys] = BoundedCache(lambda keys: 1000 + keys.nbytes)

@@ -11,11 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model import Int64Array
-from headrace.tables.iceberg.row_hashes import Hashes, hashes_of_rows
 
-__all__ = ["EqualityKeys", "stored_type", "without_extension"]
+__all__ = ["EqualityKeys", "hashes_of_rows", "stored_type", "without_extension"]
 
 _SLOTS_A_KEY = 8
+Hashes = npt.NDArray[np.uint64]
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_OF_NULL = np.uint64(0xD1B54A32D192ED03)
+_BYTES_AT_ONCE = 1 << 21
+"""of strings, which take many times as much while they are hashed"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +42,7 @@ class EqualityKeys:
 
     @classmethod
     def of(cls, columns: Sequence[pa.ChunkedArray]) -> EqualityKeys:
-        """From columns of the types that ``stored_type`` gives."""
+        """Make keys of columns of the types that ``stored_type`` returns."""
         compared = [_comparable(column) for column in columns]
         hashes = hashes_of_rows(compared)
         order = np.argsort(hashes, kind="stable")
@@ -48,12 +53,12 @@ class EqualityKeys:
 
     @property
     def nbytes(self) -> int:
-        """What they take in memory."""
+        """Their size in memory."""
         values = sum(int(column.nbytes) for column in self.columns)
         return values + self.hashes.nbytes + self.slots.nbytes
 
     def matches(self, columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
-        """Which rows have the values of one of the keys. Columns are in the order of the keys'."""
+        """Return which rows have the values of a key. Columns are in the order of the keys'."""
         compared = [_comparable(column) for column in columns]
         hashes = hashes_of_rows(compared)
         rows = np.flatnonzero(self.slots[_slots_of(hashes, self.slots)])
@@ -69,21 +74,21 @@ class EqualityKeys:
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
-    """The type in which keys are compared with a column of a table."""
+    """Return the type in which keys are compared with a column of a table."""
     if isinstance(type_, pa.BaseExtensionType):
         return stored_type(type_.storage_type)
     return stored_type(type_.value_type) if pa.types.is_dictionary(type_) else type_
 
 
 def without_extension(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column as it is stored: a UUID is sixteen bytes."""
+    """Return a column as it is stored: a UUID is sixteen bytes."""
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
     return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column whose values are equal where their bytes are; of floating-point numbers the bits."""
+    """Return a column whose values are equal where their bytes are: of floats, their bits."""
     column = without_extension(column).cast(stored_type(column.type))
     if not pa.types.is_floating(column.type):
         return column
@@ -97,7 +102,7 @@ def _slots_of(hashes: Hashes, slots: npt.NDArray[np.bool_]) -> npt.NDArray[np.ui
 
 
 def _ranges(first: Int64Array, last: Int64Array) -> Int64Array:
-    """All numbers that lie in some ranges, of which the same one may come often."""
+    """Return all numbers that lie in some ranges, of which the same one may come often."""
     starts, once = np.unique(first[first < last], return_index=True)
     lengths = (last - first)[first < last][once]
     before: Int64Array = np.cumsum(lengths) - lengths
@@ -106,7 +111,7 @@ def _ranges(first: Int64Array, last: Int64Array) -> Int64Array:
 
 
 def _equal(rows: list[pa.ChunkedArray], keys: list[pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
-    """Which rows are equal to a key: column by column, by the places of values among the keys'.
+    """Return which rows are equal to a key, by the places of their values among the keys'.
 
     Places in two columns make a number, and numbers have places among those that the keys have.
     """
@@ -122,10 +127,79 @@ def _equal(rows: list[pa.ChunkedArray], keys: list[pa.ChunkedArray]) -> npt.NDAr
 def _places(
     rows: pa.ChunkedArray | pa.Array, keys: pa.ChunkedArray | pa.Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Where the values of rows and of keys stand among those of keys; -1: nowhere."""
+    """Return where the values of rows and of keys stand among those of keys; -1: nowhere."""
     values = pc.unique(keys)
     rows, keys = (
         np.asarray(pc.fill_null(pc.index_in(some, value_set=values), -1).to_numpy(), np.int64)
         for some in (rows, keys)
     )
     return rows, keys
+
+
+# --- hashes of rows
+
+
+def hashes_of_rows(columns: Sequence[pa.ChunkedArray]) -> Hashes:
+    """Return a number for each row of some columns: the same for equal rows, and rarely for others.
+
+    Values are hashed by their bytes: numbers, decimals, strings and binary. Floating-point numbers
+    are not.
+    """
+    rows = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        parts = [_of_array(chunk) for chunk in column.chunks if len(chunk)]
+        rows = _mixed(rows * _ODD + (np.concatenate(parts) if parts else rows))
+    return rows
+
+
+def _mixed(numbers: Hashes) -> Hashes:
+    """Return numbers in which every bit depends on every other."""
+    numbers = (numbers ^ (numbers >> np.uint64(31))) * np.uint64(0x7FB5D329728EA185)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x81DADEF4BC2DD44D)
+    return numbers ^ (numbers >> np.uint64(33))
+
+
+def _of_array(array: pa.Array) -> Hashes:
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    if pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type):
+        numbers = _of_strings(array, np.dtype(np.int64))
+    elif pa.types.is_string(array.type) or pa.types.is_binary(array.type):
+        numbers = _of_strings(array, np.dtype(np.int32))
+    else:
+        numbers = _of_fixed_width(array)
+    if array.null_count:
+        numbers[array.is_null().to_numpy(zero_copy_only=False)] = _OF_NULL
+    return numbers
+
+
+def _of_fixed_width(array: pa.Array) -> Hashes:
+    width = array.type.byte_width
+    content = np.frombuffer(array.buffers()[1], np.uint8)
+    content = content[array.offset * width : (array.offset + len(array)) * width]
+    if width in (1, 2, 4, 8):
+        return _mixed(content.view(f"u{width}").astype(np.uint64) + _ODD)
+    return _mixed((content.reshape(-1, width) * _powers(width)).sum(axis=1, dtype=np.uint64))
+
+
+def _of_strings(array: pa.Array, offset_type: np.dtype[np.signedinteger]) -> Hashes:
+    bounds = np.frombuffer(array.buffers()[1], offset_type)
+    bounds = bounds[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    if bounds[-1] - bounds[0] > _BYTES_AT_ONCE and len(array) > 1:
+        half = len(array) // 2
+        halves = [_of_strings(part, offset_type) for part in (array[:half], array[half:])]
+        return np.concatenate(halves)
+    raw = array.buffers()[2]
+    content = np.frombuffer(b"" if raw is None else raw, np.uint8)[bounds[0] : bounds[-1]]
+    bounds = bounds - bounds[0]
+    lengths = np.diff(bounds)
+    within = np.arange(len(content)) - np.repeat(bounds[:-1], lengths)
+    weighed = (content.astype(np.uint64) + np.uint64(1)) * _powers(lengths.max(initial=0))[within]
+    sums = np.zeros(len(content) + 1, np.uint64)
+    np.cumsum(weighed, out=sums[1:])
+    return _mixed(sums[bounds[1:]] - sums[bounds[:-1]] + lengths.astype(np.uint64))
+
+
+def _powers(count: int) -> Hashes:
+    """Return weights of the bytes of a value by their places."""
+    return np.cumprod(np.full(count, _ODD, np.uint64), dtype=np.uint64)

@@ -1,74 +1,87 @@
-"""The data files of a snapshot with their deletes, from manifests alone."""
+"""The data files of a snapshot with their deletes, from manifests, and their row groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from headrace.errors import ReadError
-from headrace.tables.iceberg.delete_index import DeleteIndex, read_delete_entries
-from headrace.tables.iceberg.deletes import NO_DELETES, DeletesOf
-from headrace.tables.iceberg.rows import FORMATS
+from headrace.formats import FileFacts, Format
+from headrace.formats.orc import OrcFormat
+from headrace.formats.parquet import ParquetFormat
+from headrace.model import IcebergDataFileInfo
+from headrace.storage import Store, side_by_side
+from headrace.tables.columns import Column, field_id, nested_fields
+from headrace.tables.iceberg.catalog import Pinned
+from headrace.tables.iceberg.deletes import (
+    NO_DELETES,
+    DeleteIndex,
+    DeletesOf,
+    read_delete_entries,
+)
 from headrace.tables.iceberg.schema import arrow_value
+from headrace.tables.table import log_plan, store_path
 
-__all__ = ["Plan", "PlannedFile", "plan_files"]
+__all__ = ["FORMATS", "PlannedFile", "plan_files", "with_row_groups"]
+
+FORMATS: Mapping[str, Format] = {
+    # Spark writes timestamps in a way that tells no unit, and a table's are microseconds.
+    "parquet": ParquetFormat({"coerce_int96_timestamp_unit": "us"}),
+    "orc": OrcFormat(),
+}
+_THREADS = 16
+_WAITING_THREADS = 48
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A data file, by what its manifest says of it."""
+    """A data file, by what its manifest says of it.
 
+    Attributes:
+        info: What users see of it; its path is that of the store.
+        path: Its path as the table's metadata has it.
+        format: Its format.
+        row_groups: Number of row groups, if the manifest says so.
+        deletes: What deletes rows of it.
+        constants: Values of the partition by column id: one object for all files of a partition.
+    """
+
+    info: IcebergDataFileInfo
     path: str
-    size: int
-    rows: int
     format: str
     row_groups: int | None
-    """None where the manifest does not say how many there are"""
     deletes: DeletesOf
-    partition: dict[str, Any]
     constants: Mapping[int, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a snapshot holds for a filter."""
+def plan_files(pinned: Pinned, row_filter: BooleanExpression) -> list[PlannedFile]:
+    """Return data files that may hold rows for a filter, and every delete that applies to them.
 
-    files: list[PlannedFile]
-    """sorted by path"""
-    files_before: int
-    """data files of the snapshot"""
-
-
-def plan_files(
-    metadata: TableMetadata,
-    schema: Schema,
-    io: FileIO,
-    snapshot: Snapshot | None,
-    row_filter: BooleanExpression,
-) -> Plan:
-    """Data files that may hold rows for the filter, and every delete that applies to them.
+    They are sorted by path.
 
     Deletes are never pruned by the filter: the statistics of a delete file may be those of other
     versions of a row than the one that it deletes.
     """
-    if snapshot is None:
-        return Plan([], 0)
+    if pinned.snapshot is None:
+        return []
+    io = pinned.table.io
     # The planner binds filters to the current schema, and a snapshot may have another one.
-    metadata = metadata.model_copy(update={"current_schema_id": schema.schema_id})
-    manifests = snapshot.manifests(io)
+    metadata = pinned.table.metadata.model_copy(
+        update={"current_schema_id": pinned.schema.schema_id}
+    )
+    manifests = pinned.snapshot.manifests(io)
     data = [one for one in manifests if one.content == ManifestContent.DATA]
     planner = ManifestGroupPlanner(metadata, io, row_filter)
     entries = list(chain.from_iterable(planner.plan_manifest_entries(data)))
@@ -76,9 +89,13 @@ def plan_files(
         [one for one in manifests if one.content == ManifestContent.DELETES], io, metadata.specs()
     )
     partitions = {number: _Partitions(spec) for number, spec in metadata.specs().items()}
-    files = [_planned(entry, index, partitions[entry.data_file.spec_id]) for entry in entries]
+    files = [
+        _planned(entry, index, partitions[entry.data_file.spec_id], pinned.snapshot_id)
+        for entry in entries
+    ]
     files.sort(key=lambda file: file.path)
-    return Plan(files, sum(map(_live_files, data)))
+    log_plan(pinned.name, pinned.snapshot_id, len(files), sum(map(_live_files, data)))
+    return files
 
 
 def _live_files(manifest: ManifestFile) -> int:
@@ -107,7 +124,7 @@ class _Partitions:
         self._seen: dict[tuple[Any, ...], tuple[dict[str, Any], dict[int, Any]]] = {}
 
     def of(self, file: DataFile) -> tuple[dict[str, Any], Mapping[int, Any]]:
-        """The same two objects for all files of a partition."""
+        """Return values by name and by column id: the same two objects for all of a partition."""
         values: tuple[Any, ...] = tuple(iter(file.partition))
         found = self._seen.get(values)
         if found is None:
@@ -118,7 +135,10 @@ class _Partitions:
 
 
 def _planned(
-    entry: ManifestEntry, index: DeleteIndex | None, partitions: _Partitions
+    entry: ManifestEntry,
+    index: DeleteIndex | None,
+    partitions: _Partitions,
+    snapshot_id: int | None,
 ) -> PlannedFile:
     file = entry.data_file
     format_ = file.file_format.lower()
@@ -138,13 +158,61 @@ def _planned(
             spec_id=file.spec_id,
             partition=file.partition,
         )
-    return PlannedFile(
-        file.file_path,
+    info = IcebergDataFileInfo(
+        store_path(file.file_path),
         file.file_size_in_bytes,
         file.record_count,
-        format_,
-        len(file.split_offsets) if file.split_offsets else None,
-        deletes,
-        by_name,
-        by_id,
+        partition=by_name,
+        snapshot_id=snapshot_id,
+    )
+    groups = len(file.split_offsets) if file.split_offsets else None
+    return PlannedFile(info, file.file_path, format_, groups, deletes, by_id)
+
+
+# --- row groups
+
+
+def with_row_groups(
+    store: Store,
+    files: Sequence[PlannedFile],
+    keep: ds.Expression | None,
+    filtered: Sequence[Column],
+) -> list[IcebergDataFileInfo]:
+    """Return files with their row groups, less those that a filter does not want.
+
+    Args:
+        store: Where the files are.
+        files: The files.
+        keep: The filter.
+        filtered: The columns of the filter.
+    """
+
+    def look(file: PlannedFile) -> IcebergDataFileInfo:
+        format_ = FORMATS[file.format]
+        facts = format_.inspect(store, file.info, keep)
+        if keep is not None and not all(_is_comparable(facts, column) for column in filtered):
+            facts = format_.inspect(store, file.info)
+        return replace(file.info, row_groups=facts.row_groups)
+
+    threads = _THREADS if store.local else _WAITING_THREADS
+    return list(side_by_side(look, files, threads=threads))
+
+
+def _is_comparable(facts: FileFacts, column: Column) -> bool:
+    """Return True if a file has a column under the name and in the type of the table.
+
+    Else its statistics are of another column, or an expression may come out differently.
+    """
+    place = facts.schema.get_field_index(column.name)
+    return place >= 0 and _is_same(facts.schema.field(place), column)
+
+
+def _is_same(stored: pa.Field, column: Column) -> bool:
+    """Return True if ids and types are the same, of all that is inside too."""
+    inside = nested_fields(stored.type)
+    return (
+        field_id(stored) == column.id
+        and stored.type == column.type
+        and len(inside) == len(column.children)
+        and all(map(_is_same, inside, column.children))
     )

@@ -1,4 +1,13 @@
-"""What is asked of Lance: a version of a dataset, its fragments, and rows of it."""
+"""What is asked of Lance: a version of a dataset, its fragments, and rows of it.
+
+All uses of pylance for reading stand here, and were seen to work in pylance 14, to which the
+dependency is held. Not documented are these:
+
+* ``FragmentMetadata.files`` with ``path`` and ``file_size_bytes``: names and sizes of data files.
+* ``blob_handling="all_binary"`` of scanners, ``read_blobs``, and the field metadata
+  ``lance-encoding:blob``: blobs as bytes.
+* ``PanicException``: the class of panics of its Rust code, which can only be told by its name.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +64,7 @@ class Handle:
         self.schema = pa.schema([_plain(field) for field in stored], metadata=stored.metadata)
 
     def found(self) -> Found:
-        """What there is in it."""
+        """Return what there is in it."""
         with _failing():
             fragments = self._dataset.get_fragments()
             listed = [fragment.metadata for fragment in fragments]
@@ -69,13 +78,13 @@ class Handle:
             )
 
     def versions(self) -> tuple[list[int], list[str]]:
-        """The versions that are there, and the names of tags."""
+        """Return the numbers of the versions that are there, and the names of tags."""
         with _failing():
             numbers = [one["version"] for one in self._dataset.versions()]
             return numbers, sorted(self._dataset.tags.list())
 
     def take(self, rows: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Rows by index among those that are not deleted; order and repetitions are kept.
+        """Return rows by index among those that are not deleted; order and repetitions are kept.
 
         Types of Lance's own are left to the caller, who knows the schema.
         """
@@ -97,7 +106,7 @@ class Handle:
     def slice(
         self, start: int, length: int, columns: Sequence[str], batch_readahead: int
     ) -> pa.Table:
-        """Rows that follow each other, of those that are not deleted."""
+        """Return rows that follow each other, of those that are not deleted."""
         with _failing():
             scanner = self._dataset.scanner(
                 columns=list(columns),
@@ -112,7 +121,7 @@ class Handle:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Errors of Lance as ``Failed``; a panic of its Rust code is not even an ``Exception``."""
+    """Raise errors of Lance as ``Failed``; a panic of its Rust code is no ``Exception``."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:

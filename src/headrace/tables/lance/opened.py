@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,13 +20,12 @@ from headrace.storage.credentials import Resolved, resolve
 from headrace.storage.redaction import of_environment
 from headrace.tables.lance.native import Failed, Found, Handle
 from headrace.tables.lance.options import keys_expire_at, lance_options
+from headrace.tables.table import shown
 
 __all__ = ["LanceLocation", "LanceVersion"]
 
 Where = tuple[str, int | str | None, dict[str, str] | None]
 """uri, version and options of a dataset, as Lance is given them"""
-
-_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class LanceLocation:
     options: Options = field(default_factory=dict, repr=False)
 
     def found(self, version: int | str | None) -> Found:
-        """What there is in a version: a number, a tag, or the newest one."""
+        """Return what there is in a version: a number, a tag, or the newest one."""
         self.check()
         resolved = self.resolved()
         try:
@@ -47,7 +46,7 @@ class LanceLocation:
         raise failed
 
     def resolved(self) -> Resolved:
-        """Options as they are now, and for how long."""
+        """Return options as they are now, and for how long."""
         resolved = resolve(self.options)
         expires_at = keys_expire_at(self.uri, resolved.options)
         if expires_at is None:
@@ -55,26 +54,33 @@ class LanceLocation:
         return replace(resolved, expires_at=expires_at.timestamp(), renewable=True)
 
     def where(self, version: int | str | None, resolved: Resolved) -> Where:
-        """As Lance is told it."""
+        """Return location, version and options as Lance is given them."""
         return self.uri, version, lance_options(self.uri, resolved.options)
 
     def unopened(self, version: int | str | None, resolved: Resolved, told: str) -> HeadraceError:
-        """Why a version cannot be opened."""
+        """Return the error that says why a version cannot be opened."""
         if version is not None:
             try:
                 numbers, tags = Handle(*self.where(None, resolved)).versions()
             except Failed:
                 pass
             else:
-                if version not in (*numbers, *tags):
-                    return NothingFoundError(_no_such_version(self.uri, version, numbers, tags))
-        shown = self._without_secrets(told, resolved)
-        return ReadError(f"{self.uri} cannot be opened as a Lance dataset: {shown}")
+                if isinstance(version, str) and version not in tags:
+                    return NothingFoundError(
+                        f"{self.uri} has no tag {version!r}; there are {shown(tags)}"
+                    )
+                if not isinstance(version, str) and version not in numbers:
+                    return NothingFoundError(
+                        f"{self.uri} has no version {version}: it never had, or it was cleaned "
+                        f"up; there are {shown(numbers)}"
+                    )
+        said = self._without_secrets(told, resolved)
+        return ReadError(f"{self.uri} cannot be opened as a Lance dataset: {said}")
 
     def unread(self, version: int, resolved: Resolved, told: str) -> ReadError:
-        """Why rows cannot be read."""
-        shown = self._without_secrets(told, resolved)
-        return ReadError(f"{self.uri} (version {version}) cannot be read: {shown}")
+        """Return the error that says why rows cannot be read."""
+        said = self._without_secrets(told, resolved)
+        return ReadError(f"{self.uri} (version {version}) cannot be read: {said}")
 
     def _without_secrets(self, told: str, resolved: Resolved) -> str:
         known = self.where(None, resolved)[2] or {}
@@ -115,13 +121,13 @@ class LanceVersion:
         self._own = PerProcess(_Own)
 
     def take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        """Rows by index among those that are not deleted; order and repetitions are kept."""
+        """Return rows by index among those that are not deleted; order and repetitions are kept."""
         if not len(schema):
             return _without_columns(len(rows))
         return self._read(schema, lambda handle: handle.take(rows.tolist(), schema.names))
 
     def slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        """Rows that follow each other."""
+        """Return rows that follow each other."""
         if not len(schema):
             return _without_columns(length)
         ahead = self.batch_readahead
@@ -157,22 +163,5 @@ class LanceVersion:
 
 
 def _without_columns(rows: int) -> pa.Table:
-    """What has rows and no columns; Lance reads none of these."""
+    """Return a table of rows without columns, which Lance does not read."""
     return pa.table({"": pa.nulls(rows)}).select([])
-
-
-def _no_such_version(
-    uri: str, version: int | str, numbers: Sequence[int], tags: Sequence[str]
-) -> str:
-    if isinstance(version, str):
-        return f"{uri} has no tag {version!r}; there are {_some(tags)}"
-    return (
-        f"{uri} has no version {version}: it never had, or it was cleaned up; there are "
-        f"{_some(numbers)}"
-    )
-
-
-def _some(names: Iterable[object]) -> str:
-    listed = [str(name) for name in names]
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return (", ".join(listed[-_SHOWN:]) or "none") + more

@@ -50,7 +50,7 @@ _CLIENT_NAMES = frozenset(
 
 
 def located(uri: str | os.PathLike[str]) -> str:
-    """A location that means the same in every process."""
+    """Return a location that means the same in every process."""
     if not isinstance(uri, str | os.PathLike):
         raise OptionError(f"uri must be a path or a URL, not {uri!r}")
     text = os.fspath(uri)
@@ -65,7 +65,7 @@ def located(uri: str | os.PathLike[str]) -> str:
 
 
 def lance_options(uri: str, options: Mapping[str, Any]) -> dict[str, str] | None:
-    """Options in the style of the library, or by Lance's own names, as Lance is given them."""
+    """Return options, of any dataset's names or of Lance's own, as Lance is given them."""
     store, own = _own_options(uri, options)
     found = dict(options)
     if store in _OWN_PREFIXES:
@@ -74,7 +74,7 @@ def lance_options(uri: str, options: Mapping[str, Any]) -> dict[str, str] | None
 
 
 def keys_expire_at(uri: str, options: Mapping[str, Any]) -> datetime | None:
-    """When keys expire that a profile of the AWS tools gives."""
+    """Return when keys expire that a profile of the AWS tools gives."""
     store, own = _own_options(uri, options)
     if store != "s3" or "aws_access_key_id" in own:
         return None
@@ -84,7 +84,7 @@ def keys_expire_at(uri: str, options: Mapping[str, Any]) -> datetime | None:
 
 
 def _own_options(uri: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The kind of store, and the options that Lance knows by these names."""
+    """Return the kind of store, and the options that Lance knows by these names."""
     protocol = protocol_of(uri)
     store = _STORES.get(protocol, protocol)
     return store, {k: v for k, v in options.items() if _is_own(store, str(k))}
@@ -96,7 +96,7 @@ def _is_own(store: str, name: str) -> bool:
 
 
 def _translated(store: str, options: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not given by Lance's own names."""
+    """Return what is not given by Lance's own names."""
     given = {name: value for name, value in options.items() if name not in own}
     if store == "s3":
         config, client = _of_s3(given, has_keys="aws_access_key_id" in own)

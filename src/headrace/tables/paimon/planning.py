@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pypaimon.common.predicate import Predicate
-from pypaimon.manifest.manifest_list_manager import ManifestListManager
 from pypaimon.manifest.schema.data_file_meta import DataFileMeta
-from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
-from pypaimon.read.scanner.file_scanner import FileScanner
 from pypaimon.read.split import DataSplit
 from pypaimon.schema.data_types import DataField
 from pypaimon.schema.table_schema import TableSchema
 from pypaimon.table.source.deletion_file import DeletionFile
 
 from headrace.errors import ReadError
-from headrace.tables.paimon.locations import store_path
+from headrace.tables.paimon.catalog import Pinned
+from headrace.tables.paimon.native import scan_files
 from headrace.tables.paimon.schema import is_blob, is_readable_as, is_variant
-from headrace.tables.paimon.snapshots import Pinned
-from headrace.tables.paimon.vectors import DeletionVector
+from headrace.tables.rows import StoredRows
+from headrace.tables.table import log_plan, store_path
+from headrace.tables.vectors import DeletionVector
 
-__all__ = ["OWN_FORMATS", "Plan", "Schemas", "Unit", "plan_units"]
+__all__ = ["Schemas", "Unit", "plan_units"]
 
-OWN_FORMATS = ("parquet", "orc")
+logger = logging.getLogger(__name__)
+
 _APART = (".blob", ".vector")
 """endings, or parts of names, of files that hold single columns of the rows of others"""
-_FINEST = {"source.split.target-size": "1 b", "source.split.open-file-cost": "1 b"}
-"""under which a split is what cannot be read in parts"""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is read as one file: a data file, a group of files with the same rows, or a merge."""
+    """What is read as one file: a data file, a group of files with the same rows, or a merge.
+
+    Attributes:
+        path: Path of the file, or of the first one.
+        size: Size of all files in bytes.
+        rows: Number of rows that are stored; None if only merging tells.
+        format: Format of the file.
+        schema_id: The schema that it was written in.
+        constants: Values of the partition by column id: one object for all files of a partition.
+        vector: What deletes rows of it.
+        split: What pypaimon reads, where we do not.
+    """
 
     path: str
     size: int
     rows: int | None
-    """that are stored; None: only merging tells"""
     format: str
     schema_id: int
-    partition: tuple[Any, ...]
+    constants: Mapping[int, Any]
     vector: DeletionVector | None = None
-    keyed: bool = False
-    """a file of a table with a key"""
     split: DataSplit | None = field(default=None, repr=False)
-    """what pypaimon reads, where we do not"""
 
 
 class Schemas:
@@ -70,20 +76,6 @@ class Schemas:
         return self._known[schema_id]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be read."""
-
-    units: Sequence[Unit] = ()
-    """sorted by path"""
-    files: int = 0
-    """data files in them"""
-    files_before: int = 0
-    """data files that the snapshot has"""
-    files_hidden: int = 0
-    """data files in the partitions to read whose rows show only when they have been compacted"""
-
-
 def plan_units(
     pinned: Pinned,
     schemas: Schemas,
@@ -91,51 +83,28 @@ def plan_units(
     *,
     partitions: Predicate | None = None,
     predicate: Predicate | None = None,
-) -> Plan:
-    """What a snapshot has of the columns that are wanted."""
+) -> Sequence[Unit]:
+    """Return what a snapshot has of the columns that are wanted, sorted by path."""
     if pinned.snapshot is None:
-        return Plan()
-    builder = pinned.table.copy_without_time_travel(_FINEST).new_read_builder()
-    if partitions is not None:
-        builder.with_partition_filter(partitions)
-    if predicate is not None:
-        builder.with_filter(predicate)
-    scan = builder.new_scan()
-    splits = scan.plan().splits()
-    for split in splits:
-        if not isinstance(split, DataSplit):
-            raise ReadError(
-                f"table {pinned.name!r}: a {type(split).__name__} is not read here, because rows "
-                "or columns of it may be hidden from some users"
-            )
-    buckets = {(tuple(split.partition.values), split.bucket) for split in splits}
-    vectors = scan.file_scanner._scan_dv_index(pinned.snapshot, buckets)
-    planner = _Planner(pinned, schemas, wanted, vectors)
-    units = [unit for split in splits for unit in planner.units(split)]
-    manifests = ManifestListManager(pinned.table).read_all(pinned.snapshot)
-    return Plan(
-        sorted(units, key=lambda unit: unit.path),
-        sum(len(split.files) for split in splits),
-        sum(one.num_added_files - one.num_deleted_files for one in manifests),
-        _hidden(scan.file_scanner, manifests),
-    )
-
-
-def _hidden(scanner: FileScanner, manifests: list[ManifestFileMeta]) -> int:
-    """How many files a scan leaves out whatever is in them."""
-    postponed, fresh = scanner.only_read_real_buckets, scanner.skip_level0
-    if not scanner.table.is_primary_key_table or not (postponed or fresh):
-        return 0
-    found = scanner.manifest_file_manager.read_entries_parallel(
-        manifests,
-        lambda entry: (postponed and entry.bucket < 0) or (fresh and entry.file.level == 0),
-        partition_filter=scanner.partition_key_predicate,
-    )
-    return len(found)
+        return ()
+    scanned = scan_files(pinned.name, pinned.table, pinned.snapshot, partitions, predicate)
+    files = sum(len(split.files) for split in scanned.splits)
+    log_plan(pinned.name, pinned.version[0], files, scanned.files_before)
+    if scanned.files_hidden:
+        logger.warning(
+            "table %s: %d of %d data files are not read, because the table shows their rows only "
+            "after an engine has compacted them",
+            pinned.name,
+            scanned.files_hidden,
+            scanned.files_before,
+        )
+    planner = _Planner(pinned, schemas, wanted, scanned.vectors)
+    units = [unit for split in scanned.splits for unit in planner.units(split)]
+    return sorted(units, key=lambda unit: unit.path)
 
 
 class _Planner:
-    """Tells how each split is read."""
+    """Decides how each split is read."""
 
     def __init__(
         self,
@@ -149,6 +118,8 @@ class _Planner:
         self._wanted = wanted
         self._vectors = vectors
         self._plain: dict[int, bool] = {}
+        self._ids = [pinned.table.field_dict[key].id for key in pinned.table.partition_keys]
+        self._constants: dict[tuple[Any, ...], Mapping[int, Any]] = {}
         self._grouped = bool(pinned.table.options.data_evolution_enabled())
 
     def units(self, split: DataSplit) -> Iterator[Unit]:
@@ -161,12 +132,20 @@ class _Planner:
             for file in split.files:
                 yield self._one(split, file, vectors.get(file.file_name))
 
+    def _partition(self, split: DataSplit) -> Mapping[int, Any]:
+        values = tuple(split.partition.values)
+        return self._constants.setdefault(values, dict(zip(self._ids, values, strict=True)))
+
     def _keyed(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> Iterator[Unit]:
-        """Files that need no merging have been compacted: their rows are counted."""
+        """Plan files of which no other in the bucket has the same keys one by one.
+
+        A file of level 0 is merged also if it is alone: pypaimon's writer does not say how many of
+        its rows delete others.
+        """
         settled = split.raw_convertible and all(file.level > 0 for file in split.files)
         if settled and all(map(self._readable, split.files)):
             for file in split.files:
-                yield self._one(split, file, vectors.get(file.file_name), keyed=True)
+                yield self._one(split, file, vectors.get(file.file_name))
             return
         deleted = [vectors.get(file.file_name) for file in split.files]
         first = split.files[0]
@@ -176,34 +155,25 @@ class _Planner:
             None,
             _format(first),
             first.schema_id,
-            tuple(split.partition.values),
-            keyed=True,
+            self._partition(split),
             split=_split(split, split.files, deleted if any(deleted) else None),
         )
 
-    def _one(
-        self,
-        split: DataSplit,
-        file: DataFileMeta,
-        vector: DeletionFile | None,
-        *,
-        keyed: bool = False,
-    ) -> Unit:
-        """One file whose rows are the table's."""
+    def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> Unit:
+        """Plan one file whose rows are the table's."""
         return Unit(
             _path(file),
             file.file_size,
             file.row_count,
             _format(file),
             file.schema_id,
-            tuple(split.partition.values),
+            self._partition(split),
             _vector(vector),
-            keyed,
             None if self._readable(file) else _split(split, [file], None, raw=True),
         )
 
     def _group(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> Unit:
-        """Files that hold different columns of the same rows."""
+        """Plan files that hold different columns of the same rows."""
         anchor = min(
             (file for file in split.files if not _is_apart(file)),
             key=lambda file: (file.max_sequence_number, file.file_name),
@@ -220,7 +190,7 @@ class _Planner:
             anchor.row_count,
             "several" if any(map(_is_apart, needed)) else _format(anchor),
             anchor.schema_id,
-            tuple(split.partition.values),
+            self._partition(split),
             _vector(vector),
             split=_split(split, needed, None),
         )
@@ -233,7 +203,7 @@ class _Planner:
         return list(self._schemas[file.schema_id].data_file_fields(file.write_cols))
 
     def _check_names(self, file: DataFileMeta) -> None:
-        """pypaimon finds the columns of such files by the names that they have in the table now."""
+        """Refuse renamed columns: pypaimon finds those of such files by the names of today."""
         now = {field.name: field.id for field in self._table.fields}
         wanted = {field.id for field in self._wanted}
         for one in self._fields(file) if file.write_cols is not None else ():
@@ -245,8 +215,8 @@ class _Planner:
                 )
 
     def _readable(self, file: DataFileMeta) -> bool:
-        """Whether we read the wanted columns of a file ourselves."""
-        if _format(file) not in OWN_FORMATS:
+        """Return True if the wanted columns of a file are read without pypaimon."""
+        if _format(file) not in StoredRows.formats:
             return False
         if file.schema_id not in self._plain:
             self._plain[file.schema_id] = self._is_plain(self._schemas[file.schema_id])
@@ -277,9 +247,7 @@ def _format(file: DataFileMeta) -> str:
 def _vector(file: DeletionFile | None) -> DeletionVector | None:
     if file is None:
         return None
-    return DeletionVector(
-        store_path(file.dv_index_path), file.offset, file.length, file.cardinality
-    )
+    return DeletionVector(file.dv_index_path, file.offset, file.length, file.cardinality)
 
 
 def _split(

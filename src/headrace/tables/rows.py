@@ -1,15 +1,14 @@
-"""Rows of the data files of an Iceberg table: columns by field id, deleted rows left out."""
+"""Rows of the data files of a snapshot: columns by id, deleted rows left out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from headrace.errors import FileChangedError, ReadError
+from headrace.errors import ReadError
 from headrace.formats import FileFacts, Format
 from headrace.formats.cache import BoundedCache
 from headrace.formats.orc import OrcFormat
@@ -17,72 +16,84 @@ from headrace.formats.parquet import ParquetFormat
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
 from headrace.storage import Store
 from headrace.tables.columns import Column, FileColumns, NameMapping, match_columns
-from headrace.tables.iceberg.deletes import DeletesOf
-from headrace.tables.iceberg.live_rows import LiveRows
 from headrace.tables.vectors import live_groups, live_rows, stored_range
 
-__all__ = ["EQUALITY_COLUMN", "FORMATS", "LISTED", "CountedRows", "FileKind", "IcebergRows"]
+__all__ = ["CountedRows", "FileKind", "StoredRows", "kinds_of"]
 
-EQUALITY_COLUMN = "\0equality {}"
-"""name under which a column is read that decides which rows are deleted, by its field id"""
-
-FORMATS: Mapping[str, Format] = {
-    # Spark writes timestamps in a way that tells no unit, and a table's are microseconds.
-    "parquet": ParquetFormat({"coerce_int96_timestamp_unit": "us"}),
-    "orc": OrcFormat(),
-}
-LISTED = (
-    "files of a snapshot are never written again: someone has removed or replaced this one, or the "
-    "snapshot has expired (refresh() goes on with the newest one)"
-)
 _KEPT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What many files have in common."""
+    """What many files have in common.
+
+    Attributes:
+        format: Format of the files.
+        constants: Values of the partition by column id, for columns that a file lacks.
+        deletes: What deletes rows of these files, as the table format has it.
+        schema_id: The schema that the files were written in, where ``StoredRows.names`` has some.
+    """
 
     format: str
-    deletes: DeletesOf
     constants: Mapping[int, Any]
-    """values of the partition, by field id, for columns that a file lacks"""
+    deletes: Any = None
+    schema_id: int = -1
+
+
+def kinds_of(
+    files: Iterable[tuple[str, Hashable, FileKind]],
+) -> tuple[list[FileKind], dict[str, int]]:
+    """Return the kinds of some files, each once, and the number of its kind for each path.
+
+    Args:
+        files: Path, a key that is equal for files of one kind, and kind of each file.
+    """
+    kinds: list[FileKind] = []
+    numbers: dict[Hashable, int] = {}
+    kind_of: dict[str, int] = {}
+    for path, key, kind in files:
+        number = kind_of[path] = numbers.setdefault(key, len(kinds))
+        if number == len(kinds):
+            kinds.append(kind)
+    return kinds, kind_of
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergRows:
-    """Reads files of one snapshot."""
+class StoredRows:
+    """Rows as they are stored in files, deleted ones too.
+
+    Attributes:
+        identity: Tells apart tables that read the same file differently.
+        columns: All columns that may be read, by the name under which they come out.
+        kinds: The kinds of files.
+        kind_of: The kind of each file, by its path.
+        rows: The number of rows that are stored in each file, by its path, where it is known.
+        names: Ids of columns by their names in files that have no ids, by the schema id.
+    """
 
     identity: str
     columns: Mapping[str, Column] = field(repr=False)
-    """all that may be read, by the name under which they come out"""
     kinds: Sequence[FileKind] = field(repr=False)
     kind_of: Mapping[str, int] = field(repr=False)
-    """which of the kinds a file is of, by its path"""
-    names: NameMapping | None = field(default=None, repr=False)
-    written_paths: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """paths as the table's metadata has them, where they are other than those of the store"""
-    stored_rows: Mapping[str, int] = field(default_factory=dict, repr=False)
-    """rows of files of which only those of some row groups count"""
+    rows: Mapping[str, int] = field(repr=False)
+    names: Mapping[int, NameMapping] = field(repr=False)
+
+    by_name: ClassVar[bool] = False
+    formats: ClassVar[Mapping[str, Format]] = {"parquet": ParquetFormat(), "orc": OrcFormat()}
 
     @property
     def name(self) -> str:
         return "+".join(sorted({kind.format for kind in self.kinds})) or "parquet"
 
-    @property
-    def delete_columns(self) -> Sequence[str]:
-        ids = {column for kind in self.kinds for column in kind.deletes.field_ids}
-        return [EQUALITY_COLUMN.format(column) for column in sorted(ids)]
-
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        kind = self._kind(chunk.file)
+        kind = self.kind(chunk.file)
         rows = 0
-        with _listed():
-            columns = self._matched(store, chunk.file, schema)
-            for table in FORMATS[kind.format].read(store, chunk, columns.stored, block_bytes):
-                rows += table.num_rows
-                yield columns.aligned(table, str(chunk))
+        columns = self._matched(store, chunk.file, schema)
+        for table in self.formats[kind.format].read(store, chunk, columns.stored, block_bytes):
+            rows += table.num_rows
+            yield columns.aligned(table, str(chunk))
         wanted = chunk.row_range
         if wanted is not None and rows != wanted.length:
             raise ReadError(f"{chunk}: the file has {rows} of these rows only")
@@ -90,41 +101,26 @@ class IcebergRows:
     def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
         return self._facts(store, file).row_groups
 
-    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
-        kind = self._kind(chunk.file)
-        if not kind.deletes:
-            return table
-        with _listed():
-            return LiveRows().live(
-                store,
-                kind.deletes,
-                self.as_stored(chunk.file),
-                first_row,
-                table,
-                {column: EQUALITY_COLUMN.format(column) for column in kind.deletes.field_ids},
-                data_path=self.written_paths.get(chunk.file.path),
-            )
-
     def deleted(self, store: Store, file: DataFileInfo) -> Int64Array:
         """Return the places of the rows of a file that are deleted by position, ascending."""
-        stored, path = self.as_stored(file), self.written_paths.get(file.path, file.path)
-        with _listed():
-            deletes = self._kind(file).deletes
-            return LiveRows().deleted(store, deletes, stored.record_count, path)
+        raise NotImplementedError
+
+    def kind(self, file: DataFileInfo) -> FileKind:
+        """Return the kind of a file."""
+        return self.kinds[self.kind_of[file.path]]
 
     def as_stored(self, file: DataFileInfo) -> DataFileInfo:
         """Return a file with the number of rows that are stored in it."""
-        rows = self.stored_rows.get(file.path)
-        return file if rows is None else replace(file, record_count=rows)
+        return replace(file, record_count=self.rows.get(file.path))
 
     def _facts(self, store: Store, file: DataFileInfo) -> FileFacts:
-        """What is in a file, which is looked at once."""
+        """Return what is in a file, which is looked at once."""
         key = store.identity, self.identity, file.path, file.file_size
         return _facts.get_or_make(key, lambda: self._look(store, file), limit_bytes=_KEPT_BYTES)
 
     def _look(self, store: Store, file: DataFileInfo) -> FileFacts:
         file = self.as_stored(file)
-        facts = FORMATS[self._kind(file).format].inspect(store, file)
+        facts = self.formats[self.kind(file).format].inspect(store, file)
         if facts.record_count != file.record_count:
             raise ReadError(
                 f"{file.path} has {facts.record_count} rows, and the table's manifest says "
@@ -132,23 +128,21 @@ class IcebergRows:
             )
         return facts
 
-    def _kind(self, file: DataFileInfo) -> FileKind:
-        return self.kinds[self.kind_of[file.path]]
-
     def _matched(self, store: Store, file: DataFileInfo, schema: pa.Schema) -> FileColumns:
-        """How to read some columns of a file; its own schema is looked at once."""
+        """Return how to read some columns of a file."""
         key = store.identity, self.identity, file.path, file.file_size, tuple(schema.names)
         return _matched.get_or_make(
             key, lambda: self._match(store, file, schema), limit_bytes=_KEPT_BYTES
         )
 
     def _match(self, store: Store, file: DataFileInfo, schema: pa.Schema) -> FileColumns:
-        kind = self._kind(file)
+        kind = self.kind(file)
         return match_columns(
             [self.columns[name] for name in schema.names],
             self._facts(store, file).schema,
             wanted_schema=schema,
-            names=self.names,
+            names=self.names.get(kind.schema_id),
+            by_name=self.by_name,
             constants=kind.constants,
             where=file.path,
         )
@@ -156,9 +150,9 @@ class IcebergRows:
 
 @dataclass(frozen=True, slots=True)
 class CountedRows:
-    """Reads files whose deletes are vectors. A row range counts the rows that are not deleted."""
+    """Rows of files whose deletes are counted. A row range counts the rows that are left."""
 
-    stored: IcebergRows
+    stored: StoredRows
 
     delete_columns = ()
 
@@ -184,20 +178,11 @@ class CountedRows:
             first_row += table.num_rows
 
     def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
-        groups = self.stored.groups(store, file)
+        groups = self.stored.groups(store, self.stored.as_stored(file))
         return None if groups is None else live_groups(groups, self.stored.deleted(store, file))
 
     def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
         return table
-
-
-@contextmanager
-def _listed() -> Iterator[None]:
-    """Say of a file that is not there, or is another, that the table's metadata lists it."""
-    try:
-        yield
-    except FileChangedError as error:
-        raise FileChangedError(f"{error}; {LISTED}") from error
 
 
 _matched: BoundedCache[FileColumns] = BoundedCache(
