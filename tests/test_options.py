@@ -30,6 +30,7 @@ from headrace.options import parse_bytes
 ROOT = Path(__file__).parents[1]
 DATASETS = [
     headrace.StructuredDataset,
+    headrace.SourceDataset,
     headrace.ArrowDataset,
     headrace.ArrayRecordDataset,
     headrace.VideoFramesDataset,

@@ -29,12 +29,14 @@ from headrace.errors import (
     WorkerError,
     WriteError,
 )
+from headrace.formats import Source
 from headrace.loader import (
     ArrayRecordDataset,
     ArrowDataset,
     IcebergDataset,
     LanceDataset,
     PaimonDataset,
+    SourceDataset,
     StatefulLoader,
     StructuredDataset,
     TarDataset,
@@ -86,6 +88,8 @@ __all__ = [
     "RowRange",
     "SchemaError",
     "SkippedDataWarning",
+    "Source",
+    "SourceDataset",
     "Split",
     "SplitStrategy",
     "StaleIndexError",

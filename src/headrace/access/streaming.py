@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.access.backend import Backend
+from headrace.convert.decoded import Kinds
 from headrace.formats.discovery import Discovered
-from headrace.formats.filters import columns_of, settle_filter, to_expression
-from headrace.formats.reader import TabularReader
-from headrace.model import DataFileInfo, FileList, FileSplit, RowGroups
+from headrace.formats.reader import RowSource
+from headrace.model import DataFileInfo, FileSplit, RowGroups
 from headrace.storage import LocalStore, Store
 
 __all__ = ["BackendRows", "discovered"]
@@ -25,7 +25,7 @@ _UNIT_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class BackendRows:
+class BackendRows(RowSource):
     """The rows of a backend, by the shard that they are in."""
 
     backend: Backend
@@ -34,10 +34,14 @@ class BackendRows:
     """the index of the first row of each shard, by its name"""
 
     identity = ""
-    delete_columns = ()
 
-    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
-        return None
+    @property
+    def column_kinds(self) -> Kinds:
+        return self.backend.kinds
+
+    @property
+    def user_code(self) -> Mapping[str, Any]:
+        return self.backend.given
 
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
@@ -46,9 +50,6 @@ class BackendRows:
         if chunk.row_range is not None:
             start, rows = start + chunk.row_range.offset, chunk.row_range.length
         return self.backend.through(store).stream(start, rows, schema, block_bytes)
-
-    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
-        return table
 
 
 def discovered(
@@ -64,12 +65,6 @@ def discovered(
 
     ``split_rows``: given where chunks have so many rows, and need not be made of units.
     """
-    schema = backend.projected(columns)
-    keep = to_expression(filters)
-    if keep is not None:
-        keep = settle_filter(keep, backend.schema)
-    needed = [] if keep is None else columns_of(keep, backend.schema)
-    more = [field for field in backend.projected(needed) if field.name not in schema.names]
     files = [
         DataFileInfo(
             path,
@@ -89,14 +84,15 @@ def discovered(
         )
     ]
     first_rows = dict(zip(backend.shard_names, backend.shard_starts.tolist(), strict=False))
-    reader = TabularReader(
-        backend.store or LocalStore(fork_safe=backend.fork_safe),
+    return Discovered.of(
         BackendRows(backend, name, first_rows),
-        schema=schema,
-        read_schema=pa.schema([*schema, *more]),
-        filter=keep,
+        files,
+        store=backend.store or LocalStore(fork_safe=backend.fork_safe),
+        whole=backend.schema,
+        output=backend.projected(columns),
+        filters=filters,
+        version=version,
     )
-    return Discovered(reader, FileList(files), filter=keep, version=version)
 
 
 def _units(rows: int, size_bytes: int | None, unit_rows: int | None) -> RowGroups:

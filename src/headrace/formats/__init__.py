@@ -2,7 +2,15 @@
 
 from headrace.formats.discovery import Discovered, discover
 from headrace.formats.protocol import FileFacts, Format
-from headrace.formats.reader import TabularReader
+from headrace.formats.reader import Source, TabularReader
 from headrace.formats.registry import FORMAT_NAMES
 
-__all__ = ["FORMAT_NAMES", "Discovered", "FileFacts", "Format", "TabularReader", "discover"]
+__all__ = [
+    "FORMAT_NAMES",
+    "Discovered",
+    "FileFacts",
+    "Format",
+    "Source",
+    "TabularReader",
+    "discover",
+]

@@ -36,7 +36,7 @@ from headrace.formats.partitioning import (
     possible_paths,
 )
 from headrace.formats.protocol import FileFacts, Format
-from headrace.formats.reader import FormatRows, TabularReader
+from headrace.formats.reader import FormatRows, RowSource, TabularReader
 from headrace.formats.registry import FORMAT_NAMES, make_format, select_files
 from headrace.formats.schemas import project, unify
 from headrace.formats.sniffing import hint_of, read_head
@@ -76,6 +76,37 @@ class Discovered:
     """of a table: its snapshot and schema, by their ids"""
     has_deletes: bool = False
     """whether rows of the files are deleted, so that only reading them tells how many are left"""
+
+    @classmethod
+    def of(
+        cls,
+        rows: RowSource,
+        files: Sequence[DataFileInfo],
+        *,
+        store: Store,
+        whole: pa.Schema,
+        output: pa.Schema,
+        filters: ds.Expression | Sequence[Any] | None = None,
+        version: tuple[int, int] | None = None,
+    ) -> Discovered:
+        """Return the data of a source whose filters are applied to rows alone.
+
+        Args:
+            rows: Reads its rows.
+            files: Its files.
+            store: Reaches them.
+            whole: All of its columns.
+            output: Those that come out.
+            filters: Which rows are kept.
+            version: Of a table: its snapshot and schema, by their ids.
+        """
+        keep = to_expression(filters)
+        if keep is not None:
+            keep = settle_filter(keep, whole)
+        needed = [] if keep is None else columns_of(keep, whole)
+        read = {f.name: f for f in output} | {name: whole.field(name) for name in needed}
+        reader = TabularReader(store, rows, output, pa.schema(list(read.values())), keep)
+        return cls(reader, FileList(files), filter=keep, version=version)
 
     @property
     def counted(self) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.dataset as ds
 from headrace.errors import OptionError
 from headrace.formats.blocks import rows_only
 from headrace.formats.cache import BoundedCache
+from headrace.formats.failures import naming
 from headrace.formats.filters import columns_of, rows_where
 from headrace.formats.json import JsonFormat
 from headrace.formats.partitioning import PathColumns
@@ -22,61 +24,125 @@ from headrace.matrices import rows_at
 from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
 from headrace.storage import Store
 
-__all__ = ["FormatRows", "RowSource", "TabularReader"]
+__all__ = ["FormatRows", "RowSource", "Source", "TabularReader", "UserSourceRows"]
 
 
-class RowSource(Protocol):
-    """Where the rows of chunks come from. Holds options and metadata only, pickles."""
+class Source(Protocol):
+    """Data at rest that can be planned and read: what ``headrace.SourceDataset`` takes.
+
+    A source holds options and metadata only, so that it pickles, and any thread may use it. Handles
+    are opened by ``read`` in the process that reads.
+    """
 
     @property
-    def name(self) -> str:
-        """What users call the kind of files."""
+    def schema(self) -> pa.Schema:
+        """All columns, with their types."""
         ...
 
     @property
-    def identity(self) -> str:
-        """What tells sources apart that read the same columns of the same file differently."""
+    def files(self) -> Sequence[DataFileInfo]:
+        """Files, shards or other parts, each with a path of its own and its number of rows.
+
+        ``file_size`` (bytes) and ``row_groups`` help to choose good chunks; ``etag`` tells a part
+        from what it was before, so that a state of other data is refused.
+        """
         ...
+
+    def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        """Yield exactly the rows of a chunk, in order, in these columns.
+
+        Args:
+            chunk: The part, and the range of its rows; without a range all of them.
+            schema: The wanted columns. Values are cast to their types.
+            block_bytes: About how many bytes a table should have.
+        """
+        ...
+
+
+class RowSource(ABC):
+    """Where the rows of chunks come from. Holds options and metadata only, so that it pickles.
+
+    Attributes:
+        name: What users call the kind of files.
+        identity: Tells sources apart that read the same columns of the same file differently.
+        delete_columns: Columns that ``live`` looks at.
+        column_kinds: What columns hold that the source has decoded, by name.
+        user_code: Functions of the user that must reach workers, by the names of their options.
+    """
+
+    __slots__ = ()
+
+    name: str
+    identity: str
 
     @property
     def delete_columns(self) -> Sequence[str]:
-        """Columns that ``live`` looks at."""
-        ...
+        return ()
+
+    @property
+    def column_kinds(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def user_code(self) -> Mapping[str, Any]:
+        return {}
 
     def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
-        """Where the row groups of a file are, if that can be known where the plan does not."""
-        ...
+        """Return the row groups of a file, if they can be known where the plan does not."""
+        return file.row_groups
+
+    @abstractmethod
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Yield exactly the rows that the chunk has in its file, in order, in these columns."""
+
+    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
+        """Return those of such rows that are not deleted.
+
+        Args:
+            store: Reaches the files.
+            chunk: The chunk that the rows are of.
+            first_row: The place of the first of these rows in the file.
+            table: The rows.
+        """
+        return table
+
+    def for_counting(self) -> RowSource:
+        """Return a source of the same rows that does not refuse columns that nobody reads."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class UserSourceRows(RowSource):
+    """Rows of a source of the user's own."""
+
+    source: Source
+    name: str
+    identity: str = ""
 
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        """Exactly the rows that the chunk has in its file, in order, in these columns."""
-        ...
-
-    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
-        """Those of such rows that are not deleted; ``first_row`` is the place of the first."""
-        ...
+        with naming(chunk):
+            for table in self.source.read(chunk, schema, block_bytes):
+                yield align(table, schema, {}, str(chunk))
 
 
 @dataclass(frozen=True, slots=True)
-class FormatRows:
+class FormatRows(RowSource):
     """Rows of files of one format, matched to columns by name; some columns may be in paths."""
 
     format: Format
     path_columns: PathColumns = field(default_factory=PathColumns)
 
-    delete_columns = ()
-
     @property
-    def identity(self) -> str:
+    def identity(self) -> str:  # type: ignore[override]
         return repr(getattr(self.format, "options", None))
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         return self.format.name
-
-    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
-        return file.row_groups
 
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
@@ -90,8 +156,10 @@ class FormatRows:
             for part in _within(table, added_bytes, block_bytes):
                 yield align(part, schema, constants, str(chunk))
 
-    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
-        return table
+    def for_counting(self) -> RowSource:
+        if isinstance(self.format, JsonFormat):
+            return replace(self, format=self.format.ignoring_unknown())
+        return self
 
 
 def _within(table: pa.Table, added_bytes: int, block_bytes: int) -> Iterator[pa.Table]:
@@ -152,9 +220,7 @@ class TabularReader:
         if self.filter is not None:
             needed += columns_of(self.filter, self.read_schema)
         columns = pa.schema([column for column in self.read_schema if column.name in needed])
-        rows = self.rows
-        if isinstance(rows, FormatRows) and isinstance(rows.format, JsonFormat):
-            rows = replace(rows, format=rows.format.ignoring_unknown())
+        rows = self.rows.for_counting()
         return replace(self, rows=rows, schema=pa.schema([]), read_schema=columns)
 
     def _filtered(self, table: pa.Table, chunk: FileSplit) -> pa.Table:

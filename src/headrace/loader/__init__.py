@@ -5,6 +5,7 @@ from headrace.loader.dataset import TabularDataset
 from headrace.loader.datasets import (
     ArrayRecordDataset,
     ArrowDataset,
+    SourceDataset,
     StructuredDataset,
     VideoFramesDataset,
     open_dataset,
@@ -20,6 +21,7 @@ __all__ = [
     "IcebergDataset",
     "LanceDataset",
     "PaimonDataset",
+    "SourceDataset",
     "StatefulLoader",
     "StructuredDataset",
     "TabularDataset",

@@ -24,7 +24,6 @@ from headrace.access.crew import usable_cores
 from headrace.access.orphans import end_with_parent
 from headrace.access.streaming import BackendRows
 from headrace.convert import Converter
-from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.formats.discovery import Discovered
 from headrace.formats.reader import FormatRows, TabularReader
@@ -103,7 +102,7 @@ class TabularDataset(IterableDataset[Any]):
                 options["output_format"],
                 nulls=options["nulls"],
                 ragged=options["ragged"],
-                kinds=_kinds_of(found),
+                kinds=found.reader.rows.column_kinds,
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
@@ -130,9 +129,7 @@ class TabularDataset(IterableDataset[Any]):
         if hasattr(self, "planner"):
             ranks, workers = self.planner.ranks.size, self.planner.workers
         lanes = options["lanes"] or ranks * workers
-        order = order_of(
-            options, found, _kinds_of(found), lanes=lanes, lanes_each=max(lanes // ranks, 1)
-        )
+        order = order_of(options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
         return order.as_in(self._adopted_order)
 
     def _planner(self, found: Discovered, order: Order, counted: bool) -> Planner:
@@ -535,12 +532,6 @@ class TabularDataset(IterableDataset[Any]):
 
 def _several(count: int, noun: str, ending: str = "s") -> str:
     return f"{count:,} {noun}{'' if count == 1 else ending}"
-
-
-def _kinds_of(found: Discovered) -> Kinds:
-    """Return the kinds of columns that a backend has decoded; columns of files have none."""
-    rows = found.reader.rows
-    return rows.backend.kinds if isinstance(rows, BackendRows) else {}
 
 
 def _refuse_batches_of_batches(caller: FrameType | None) -> None:

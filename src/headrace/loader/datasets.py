@@ -18,8 +18,10 @@ from headrace.access.arrow.backend import ArrowBackend
 from headrace.access.streaming import discovered
 from headrace.access.video.backend import VideoFramesBackend
 from headrace.errors import OptionError
-from headrace.formats.discovery import discover
+from headrace.formats.discovery import Discovered, discover
+from headrace.formats.reader import Source, UserSourceRows
 from headrace.formats.registry import format_of
+from headrace.formats.schemas import project
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, store_access
 from headrace.loader.tables import IcebergDataset, LanceDataset, PaimonDataset
@@ -40,6 +42,7 @@ from headrace.storage import LocalStore
 __all__ = [
     "ArrayRecordDataset",
     "ArrowDataset",
+    "SourceDataset",
     "StructuredDataset",
     "VideoFramesDataset",
     "kind_of",
@@ -108,6 +111,47 @@ class StructuredDataset(TabularDataset):
         ``torch.distributed``, or from what the launcher put into the environment.
         """
         return cls._create(path, format, **options)
+
+
+class SourceLoaderOptions(DatasetOptions, LoaderOptions, total=False):
+    """Keywords of ``SourceDataset.create_dataloader``."""
+
+
+class SourceDataset(TabularDataset):
+    """Rows of a source of your own: any object with ``schema``, ``files`` and ``read``.
+
+    Order, ranks, workers, filters, resume and statistics work as for all other sources. See
+    ``headrace.Source`` for what the three have to be.
+    """
+
+    @documented(DatasetOptions)
+    def __init__(self, source: Source, **options: Unpack[DatasetOptions]) -> None:
+        """Take the columns and files of a source.
+
+        Args:
+            source: The source. It must pickle where worker processes read it.
+        """
+        chosen = self._resolve(options)
+        for name in ("schema", "files", "read"):
+            if not hasattr(source, name):
+                raise OptionError(f"a source has schema, files and read; {source!r} has no {name}")
+        found = Discovered.of(
+            UserSourceRows(source, type(source).__name__),
+            source.files,
+            store=LocalStore(),
+            whole=source.schema,
+            output=project(source.schema, chosen["columns"]),
+            filters=chosen["filters"],
+        )
+        super().__init__(found, chosen)
+
+    @classmethod
+    @documented(DatasetOptions, LoaderOptions)
+    def create_dataloader(
+        cls, source: Source, **options: Unpack[SourceLoaderOptions]
+    ) -> tuple[StatefulLoader, Self]:
+        """Return a DataLoader over the rows of a source, and the dataset behind it."""
+        return cls._create(source, **options)
 
 
 class BackendDataset(TabularDataset):

@@ -15,7 +15,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access.orphans import end_with_parent
-from headrace.access.streaming import BackendRows
 from headrace.convert import Block, Converter
 from headrace.convert.packing import (
     Packed,
@@ -258,9 +257,7 @@ class Feed(IterableDataset[Any]):
     def user_code(self) -> dict[str, Any]:
         """What comes from the user and must reach a worker, by the name of its option."""
         reader = self._pipeline.reader
-        found = dict(reader.store.given)
-        if isinstance(reader.rows, BackendRows):
-            found.update(reader.rows.backend.given)
+        found = {**reader.store.given, **reader.rows.user_code}
         if self._finish is not None:
             found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
         return {**found, "worker_init_fn": self.init}

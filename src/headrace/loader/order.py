@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.convert.decoded import Kind, Kinds
+from headrace.convert.decoded import Kind
 from headrace.errors import OptionError
 from headrace.formats.discovery import Discovered
 from headrace.loader.pipeline import row_cost
@@ -170,15 +170,12 @@ class Order:
         return strategy is not None and describe_strategy(strategy) is None
 
 
-def order_of(
-    options: DatasetOptions, found: Discovered, kinds: Kinds, *, lanes: int, lanes_each: int
-) -> Order:
+def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_each: int) -> Order:
     """Return the order that options ask for.
 
     Args:
         options: The options of the dataset.
         found: Its files.
-        kinds: The kinds of its columns that are decoded.
         lanes: Number of lanes of all ranks.
         lanes_each: Number of lanes that one process reads.
     """
@@ -201,7 +198,7 @@ def order_of(
     if not options["shuffle"] or not free:
         return order
     window_bytes = budget_bytes(options) // 2 // lanes_each
-    return _shuffled(replace(order, automatic=True), found, kinds, window_bytes, lanes)
+    return _shuffled(replace(order, automatic=True), found, window_bytes, lanes)
 
 
 def budget_bytes(options: DatasetOptions) -> int:
@@ -239,11 +236,9 @@ def chunk_bytes(options: DatasetOptions) -> int:
     return size
 
 
-def _shuffled(
-    order: Order, found: Discovered, kinds: Kinds, window_bytes: int, lanes: int
-) -> Order:
+def _shuffled(order: Order, found: Discovered, window_bytes: int, lanes: int) -> Order:
     """Choose chunks and windows that permute as many rows together as fit into memory."""
-    stored, held = _sizes(found, kinds)
+    stored, held = _sizes(found)
     total, whole = int(held.sum()), max(int(stored.sum()), 1)
     factor = max(total / whole, 1e-9)  # bytes in memory for each byte that is stored
     if not total:
@@ -284,7 +279,7 @@ def _shuffled(
     return replace(order, split_bytes=1, grouping=Grouping(permuted=True))
 
 
-def _sizes(found: Discovered, kinds: Kinds) -> tuple[Int64Array, Int64Array]:
+def _sizes(found: Discovered) -> tuple[Int64Array, Int64Array]:
     """Return the bytes of row groups, or of files without them, as stored and in memory."""
     files, cost = found.files, row_cost(found.reader.read_schema)
     if len(files.groups):
@@ -293,7 +288,7 @@ def _sizes(found: Discovered, kinds: Kinds) -> tuple[Int64Array, Int64Array]:
         rows, stored = np.maximum(files.counts, 0), np.maximum(files.sizes, 0)
     held = rows * cost.fixed_bytes
     if cost.variable or not len(files.groups):
-        decoded = any(kind is Kind.NPY for kind in kinds.values())
+        decoded = Kind.NPY in found.reader.rows.column_kinds.values()
         held = held + stored * (_DECODED_FACTOR if decoded else 1)
     return stored, held
 

@@ -13,6 +13,7 @@ from headrace.formats import FileFacts, Format
 from headrace.formats.cache import BoundedCache
 from headrace.formats.orc import OrcFormat
 from headrace.formats.parquet import ParquetFormat
+from headrace.formats.reader import RowSource
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
 from headrace.storage import Store
 from headrace.tables.columns import Column, FileColumns, NameMapping, match_columns
@@ -59,7 +60,7 @@ def kinds_of(
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRows:
+class StoredRows(RowSource):
     """Rows as they are stored in files, deleted ones too.
 
     Attributes:
@@ -82,7 +83,7 @@ class StoredRows:
     formats: ClassVar[Mapping[str, Format]] = {"parquet": ParquetFormat(), "orc": OrcFormat()}
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         return "+".join(sorted({kind.format for kind in self.kinds})) or "parquet"
 
     def read(
@@ -149,19 +150,17 @@ class StoredRows:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedRows:
+class CountedRows(RowSource):
     """Rows of files whose deletes are counted. A row range counts the rows that are left."""
 
     stored: StoredRows
 
-    delete_columns = ()
-
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         return self.stored.name
 
     @property
-    def identity(self) -> str:
+    def identity(self) -> str:  # type: ignore[override]
         return self.stored.identity
 
     def read(
@@ -180,9 +179,6 @@ class CountedRows:
     def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
         groups = self.stored.groups(store, self.stored.as_stored(file))
         return None if groups is None else live_groups(groups, self.stored.deleted(store, file))
-
-    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
-        return table
 
 
 _matched: BoundedCache[FileColumns] = BoundedCache(
