@@ -13,7 +13,7 @@ import torch
 from pyarrow import ipc
 
 from headrace.access import ArrowBackend, RowDataset
-from headrace.access.rows.cells import CellBatches
+from headrace.access.rows.format import CellBatches
 from headrace.convert import Converter
 
 ROWS = 40

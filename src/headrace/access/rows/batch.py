@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+import numpy as np
 import pyarrow as pa
+import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from headrace.access.rows.likeness import is_alike
 from headrace.convert.blocks import ArrowBlock, Block, ColumnBlock
 from headrace.convert.columns import (
     ArrayColumn,
@@ -120,7 +121,7 @@ class RowBatch(Sequence[Any]):
         keys = {
             key
             for key in pairs[0][1]
-            if all(key in row and is_alike(row[key], made[key]) for row, made in pairs)
+            if all(key in row and _is_alike(row[key], made[key]) for row, made in pairs)
         }
         return None if all(row.keys() == made.keys() == keys for row, made in pairs) else keys
 
@@ -260,6 +261,34 @@ def _first(column: Column) -> Any:
     if isinstance(column, TensorColumn | ArrayColumn):
         return column.values[0]
     return _split(column)[0]
+
+
+def _is_alike(value: Any, made: Any) -> bool:
+    """Whether what a row holds is what it was made with; tensors may have been written to."""
+    if value is made:
+        return True
+    if type(value) is not type(made):
+        return False
+    if isinstance(made, torch.Tensor):
+        if value.dtype != made.dtype or value.shape != made.shape:
+            return False
+        is_there = value.data_ptr() == made.data_ptr() and value.stride() == made.stride()
+        return is_there or torch.equal(value, made)
+    if isinstance(made, np.ndarray):
+        if value.dtype != made.dtype or value.shape != made.shape:
+            return False
+        if made.dtype == object:
+            return all(map(_is_alike, value.flat, made.flat))
+        return np.array_equal(value, made, equal_nan=made.dtype.kind in "fc")
+    if isinstance(made, dict):
+        return value.keys() == made.keys() and all(_is_alike(value[k], made[k]) for k in made)
+    if isinstance(made, list | tuple):
+        return len(value) == len(made) and all(map(_is_alike, value, made))
+    return bool(value == made) or _is_nan(value, made)
+
+
+def _is_nan(*values: Any) -> bool:
+    return all(isinstance(value, float | np.floating) and np.isnan(value) for value in values)
 
 
 def _collate_rows(batch: Any, *, collate_fn_map: Any = None) -> Any:

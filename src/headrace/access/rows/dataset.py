@@ -17,9 +17,7 @@ from headrace.access.arrow.backend import ArrowBackend
 from headrace.access.backend import Backend, Indices, StorageBackend, checked_indices
 from headrace.access.orphans import end_with_parent
 from headrace.access.rows.batch import Row, RowBatch, register_collate
-from headrace.access.rows.decoding import named_decoders
-from headrace.access.rows.form import RowForm
-from headrace.access.rows.reading import RowReader
+from headrace.access.rows.format import RowForm, RowReader, named_decoders
 from headrace.access.rows.tables import gathered, mapped, with_column
 from headrace.access.rows.views import View
 from headrace.convert.decoded import Kinds
