@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ from headrace.storage import Store
 
 __all__ = ["Backend", "Indices", "StorageBackend", "checked_indices"]
 
-Indices = Sequence[int] | npt.NDArray[np.integer[Any]]
+Indices: TypeAlias = Sequence[int] | Sequence[bool] | npt.NDArray[Any]
+"""numbers of rows, or a mask with a value for each row; arrays of Arrow will do, too"""
 
 _BATCH_ROWS = 1024
 """of what is read one after the other, where the data has no batches of its own"""
@@ -274,10 +275,24 @@ class Backend(ABC):
 
 
 def checked_indices(indices: Indices | range, count: int, what: str = "row") -> Int64Array:
-    """Indices of ``count`` things, those from the end made such from the beginning."""
+    """Return indices of ``count`` things, those from the end made such from the beginning.
+
+    Args:
+        indices: Numbers, of which negative ones count from the end, or a mask of all things.
+        count: Number of things.
+        what: What messages call one of them.
+
+    Raises:
+        IndexError: There is no such thing, or a mask has another length.
+        TypeError: The indices are not integers.
+    """
     given = np.asarray(indices)
     if given.ndim != 1:
         raise TypeError(f"indices must be a list or one-dimensional, not of shape {given.shape}")
+    if given.dtype == np.bool_ and len(given):
+        if len(given) != count:
+            raise IndexError(f"the mask has {len(given)} values for {count} {what}s")
+        return np.flatnonzero(given)
     if not len(given):
         return np.empty(0, np.int64)
     if given.dtype == np.int64 and int(np.maximum.reduce(given.view(np.uint64))) < count:

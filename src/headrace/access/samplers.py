@@ -151,7 +151,8 @@ class ShardShuffleSampler(ShuffleSampler):
     For data whose shards are expensive to open or to hold. ``shards`` is a backend, all the rows of
     one, or the number of rows of each shard. Rank r of R takes the r-th of R equal runs of this
     order, so that a shard belongs to one rank or two; in the middle of an epoch only the same
-    number of ranks goes on from a state. ``even`` is as in GlobalShuffleSampler.
+    number of ranks goes on from a state. ``even`` is as in GlobalShuffleSampler. With
+    ``within_shard="sequential"`` the rows of a shard stay in their own order.
     """
 
     _dealt_in_turn = False
@@ -165,7 +166,13 @@ class ShardShuffleSampler(ShuffleSampler):
         *,
         epoch: int = 0,
         even: str | bool = "drop",
+        within_shard: str = "random",
     ) -> None:
+        if within_shard not in ("random", "sequential"):
+            raise OptionError(
+                f'within_shard must be "random" or "sequential", not {within_shard!r}'
+            )
+        self._mixes = within_shard == "random"
         self._counts = _rows_by_shard(shards)
         self._starts = np.cumsum(self._counts) - self._counts
         self._known: tuple[int, Int64Array, Int64Array] | None = None
@@ -173,7 +180,8 @@ class ShardShuffleSampler(ShuffleSampler):
 
     def _describe(self) -> str:
         counts = hashlib.sha256(self._counts.astype("<i8").tobytes()).hexdigest()[:16]
-        return f"shuffle of {len(self._counts)} shards {counts} even {self.even}"
+        kind = "shuffle" if self._mixes else "sequential shuffle"
+        return f"{kind} of {len(self._counts)} shards {counts} even {self.even}"
 
     def _order(self, places: Int64Array, epoch: int) -> Int64Array:
         order, ends = self._dealt(epoch)
@@ -183,8 +191,9 @@ class ShardShuffleSampler(ShuffleSampler):
             shard, here = int(order[turn]), turns == turn
             count = int(self._counts[shard])
             within = places[here] - (int(ends[turn]) - count)
-            mixed = _permutation(count, self.seed, epoch, 1 + shard).at(within)
-            rows[here] = self._starts[shard] + mixed
+            if self._mixes:
+                within = _permutation(count, self.seed, epoch, 1 + shard).at(within)
+            rows[here] = self._starts[shard] + within
         return rows
 
     def _dealt(self, epoch: int) -> tuple[Int64Array, Int64Array]:

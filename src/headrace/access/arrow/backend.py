@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Container, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -105,15 +106,13 @@ class ArrowBackend(Backend):
         self.fork_safe = self._store.fork_safe
         _check_names(self._schema)
 
-    @classmethod
-    def of_decoded(cls, table: pa.Table, kinds: Kinds) -> ArrowBackend:
-        """Return a backend over rows in memory that another backend has decoded.
+    def decoded_as(self, kinds: Kinds) -> ArrowBackend:
+        """Return the same rows, of which another backend has decoded some columns.
 
         Args:
-            table: The rows.
             kinds: What the columns hold, as that backend says.
         """
-        made = cls(table=table)
+        made = copy(self)
         made._kinds = dict(kinds)
         return made
 

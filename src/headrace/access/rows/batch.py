@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
@@ -108,12 +108,13 @@ class RowBatch(Sequence[Any]):
         if keys is None:
             return self.columns if get_worker_info() is None else self.sent
         columns, rows = self.columns, self._all_rows()
-        return {
+        made = {
             key: columns[key]
             if key in keys
             else collate([row[key] for row in rows], collate_fn_map=collate_fn_map)
             for key in rows[0]
         }
+        return made if get_worker_info() is None else Batch(made)
 
     def _unchanged(self) -> set[str] | None:
         """The columns that rows have as they were made; None: all, and nothing else."""
@@ -138,6 +139,19 @@ class RowBatch(Sequence[Any]):
         ):
             return SentBatch(columns, block)
         return Batch(columns)
+
+    def transformed(self, function: Callable[[Any], Any]) -> Sequence[Any]:
+        """Return what a function makes of each row.
+
+        Where that are dicts, columns that it has left alone are collated as if there were no
+        function: those of rows of different lengths too.
+        """
+        made = [function(row) for row in self._split()]
+        if not made or any(type(row) is not dict for row in made):
+            return made
+        batch = RowBatch(self._block, self._decoded, self.output_format, self._num_rows)
+        batch._rows = [Row(row) for row in made]
+        return batch
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent as it is to another process, it arrives as a list."""

@@ -41,6 +41,9 @@ __all__ = ["DATA_ERRORS", "CellBatches", "RowForm", "RowReader", "in_threads", "
 _Cells: TypeAlias = npt.NDArray[Any]
 _Maker: TypeAlias = Callable[[_Cells], Any]
 
+_FORMATS = ("torch", "numpy", "arrow", "dict", "raw")
+_STORED = ("arrow", "raw")
+"""formats that keep what is stored"""
 _VALUES_A_THREAD = 4
 """with fewer the work of starting a thread is not worth it"""
 
@@ -59,46 +62,56 @@ DATA_ERRORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowForm:
-    """The options of rows that have to do with columns; they are checked against a schema later."""
+    """The options of rows that have to do with columns; a ``RowReader`` checks them.
 
-    columns: tuple[str, ...] | None
+    Attributes:
+        columns: The columns of rows, in order: the name of each in the backend by its name in rows.
+            None for all columns under their own names.
+        output_format: "torch", "numpy", "arrow", "dict" or "raw".
+        nulls: What stands for nulls, for all columns or by column.
+        ragged: The form of columns of lists of different lengths.
+        decode: "image" or a function by column.
+        reformatted: True if the other options were chosen for another format.
+    """
+
+    columns: Mapping[str, str] | None
     output_format: str
     nulls: str | Mapping[str, Any] | None
     ragged: str
     decode: Mapping[str, Any]
-    """by the name of the column: "image", or a function"""
     reformatted: bool = False
-    """whether the other options were chosen for another format"""
 
-    def projected(self, columns: Sequence[str], known: Sequence[str]) -> RowForm:
-        """For some of the known columns: what is said of others is forgotten."""
-        return replace(self._named({name: name for name in columns}, known), columns=tuple(columns))
+    def named(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
+        """Return the form of some columns under other names, without the options of the rest.
 
-    def renamed(self, old: str, new: str, known: Sequence[str]) -> RowForm:
-        """For data in which one of the known columns has another name."""
-        return self._named({name: new if name == old else name for name in known}, known)
+        Args:
+            names: The new name of each column that stays, by its name now.
+            known: All names now.
+        """
+        stored = self.columns or {name: name for name in known}
+        columns = {new: stored[old] for old, new in names.items()}
+        return replace(self._with_options_of(names, known), columns=columns)
 
-    def of_all(self, replaced: Sequence[str], known: Sequence[str]) -> RowForm:
-        """For data that has these columns only, some of which are no longer what they were."""
-        kept = {name: name for name in known if name not in replaced}
-        return replace(self._named(kept, known), columns=None)
+    def over(self, kept: Sequence[str], known: Sequence[str]) -> RowForm:
+        """Return the form of all columns of other data, with the options of those it has kept."""
+        return replace(self._with_options_of({name: name for name in kept}, known), columns=None)
 
     def formatted(self, output_format: str) -> RowForm:
-        """In another format; what that has no place for comes back with the next one."""
+        """Return the form in another format; options it has no place for come back later."""
         return replace(self, output_format=output_format, reformatted=True)
 
     def fitting(self) -> RowForm:
-        """Without options that were chosen for another format, and that this has no place for."""
+        """Return the form without options that this format has no place for."""
         if not self.reformatted:
             return self
-        if self.output_format in ("arrow", "dict"):
-            decode = {} if self.output_format == "arrow" else self.decode
-            return replace(self, nulls=None, ragged="list", decode=decode)
+        if self.output_format in _STORED:
+            return replace(self, nulls=None, ragged="list", decode={})
+        if self.output_format == "dict":
+            return replace(self, nulls=None, ragged="list")
         is_nested = self.output_format == "numpy" and self.ragged == "nested"
         return replace(self, ragged="list") if is_nested else self
 
-    def _named(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
-        """What is said of columns under the names they have now, if they have any."""
+    def _with_options_of(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
         decode = {names[name]: how for name, how in self.decode.items() if name in names}
         if not isinstance(self.nulls, Mapping):
             return replace(self, decode=decode)
@@ -111,31 +124,49 @@ class RowForm:
 
 
 def _column_of(path: str, known: Sequence[str]) -> str:
-    """The column that a path is of: itself, or one with a field of that name."""
+    """Return the column that a path is of: itself, or one with a field of that name."""
     if path in known:
         return path
     return max((name for name in known if path.startswith(f"{name}.")), key=len, default=path)
 
 
 class RowReader:
-    """A backend and a form, checked against each other once."""
+    """Reads rows of a backend in a form; both are checked against each other once.
+
+    Attributes:
+        backend: What is read from.
+        form: The options.
+        schema: The columns of rows, under their names there.
+        kinds: What columns hold that the backend has decoded, by the same names.
+    """
 
     def __init__(self, backend: StorageBackend, form: RowForm) -> None:
+        if form.output_format not in _FORMATS:
+            formats = ", ".join(_FORMATS)
+            raise OptionError(f"output_format must be one of {formats}, not {form.output_format!r}")
         self.backend, self.form = backend, form
         form = form.fitting()
-        self.columns = None if form.columns is None else list(form.columns)
-        self.schema = _projected(backend, self.columns)
+        stored = _projected(backend, form.columns)
+        self._stored = None if form.columns is None else stored
+        names = stored.names if form.columns is None else list(form.columns)
+        fields = [field.with_name(name) for name, field in zip(names, stored, strict=True)]
+        self.schema = pa.schema(fields, stored.metadata)
+        kinds = backend.kinds if isinstance(backend, Backend) else {}
+        pairs = zip(names, stored.names, strict=True)
+        self.kinds = {name: kinds[old] for name, old in pairs if old in kinds}
         self._decoders = make_decoders(form.decode, self.schema, form.output_format)
         decoded = {decoder.column for decoder in self._decoders}
         plain = [field for field in self.schema if field.name not in decoded]
         self._plain = [field.name for field in plain]
+        is_raw = form.output_format == "raw"
         self._converter = Converter(
             pa.schema(plain),
-            form.output_format,
+            "dict" if is_raw else form.output_format,
             nulls=form.nulls,
             ragged=form.ragged,
-            kinds=backend.kinds if isinstance(backend, Backend) else None,
+            kinds=None if is_raw else self.kinds,
         )
+        self._format = self._converter.output_format
         self._cells = self._converter.cell_columns
         is_plain = form.output_format in ("torch", "numpy") and not decoded and bool(plain)
         self._direct = backend if is_plain and _gives_columns(backend) else None
@@ -143,12 +174,27 @@ class RowReader:
             None if self._direct is None else CellBatches.of(self._converter, form.nulls)
         )
 
+    def table(self, rows: Int64Array) -> pa.Table:
+        """Return rows as they are stored, in the columns of this form."""
+        columns = None if self._stored is None else self._stored.names
+        return self._renamed(self.backend.take(rows, columns=columns))
+
+    def slice(self, start: int, length: int) -> pa.Table:
+        """Return rows that follow each other as they are stored."""
+        columns = None if self._stored is None else self._stored.names
+        return self._renamed(self.backend.slice(start, length, columns=columns))
+
+    def _renamed(self, table: pa.Table) -> pa.Table:
+        if self._stored is None or self._stored.names == self.schema.names:
+            return table
+        return table.rename_columns(self.schema.names)
+
     def read(self, rows: Int64Array, *, skip: bool) -> tuple[RowBatch, list[str]]:
-        """These rows, and which of them were left out and why."""
+        """Return rows, and which of them were left out and why."""
         columns = self._columns(rows, skip)
         if columns is not None:
             block = self._converter.convert_columns(columns, len(rows))
-            return RowBatch(block, {}, self.form.output_format, len(rows)), []
+            return RowBatch(block, {}, self._format, len(rows)), []
         table, unread = self._taken(rows, skip)
         if unread:
             rows = np.delete(rows, list(unread))
@@ -159,11 +205,10 @@ class RowReader:
             decoded = {name: [values[i] for i in left] for name, values in decoded.items()}
         block = self._converter.convert(table.select(self._plain) if decoded else table)
         reasons = [*unread.values(), *broken.values()]
-        num_rows = len(rows) - len(broken)
-        return RowBatch(block, decoded, self.form.output_format, num_rows), reasons
+        return RowBatch(block, decoded, self._format, len(rows) - len(broken)), reasons
 
     def batch(self, rows: Int64Array, *, skip: bool) -> dict[str, Any] | None:
-        """The columns of these rows, where nothing needs to be known of the rows themselves.
+        """Return the columns of rows, where nothing needs to be known of the rows themselves.
 
         None if it does, or if some of them may have to be left out.
         """
@@ -175,32 +220,35 @@ class RowReader:
         batch = self._straight.batch(columns)
         if batch is None:
             block = self._converter.convert_columns(columns, len(rows))
-            batch = RowBatch(block, {}, self.form.output_format, len(rows)).columns
+            batch = RowBatch(block, {}, self._format, len(rows)).columns
         return batch
 
     def _columns(self, rows: Int64Array, skip: bool) -> list[Taken] | None:
-        """The rows without a table between what they are read from and what they become.
+        """Return rows without a table between what they are read from and what they become.
 
         None if there has to be one, or if not all rows can be read and some may be left out.
         """
         if self._direct is None or not len(rows):
             return None
+        schema = self.schema if self._stored is None else self._stored
         try:
-            return self._direct.take_columns(rows, self.schema, as_cells=self._cells)
+            return self._direct.take_columns(rows, schema, as_cells=self._cells)
         except ReadError:
             if not skip:
                 raise
             return None
 
     def _taken(self, rows: Int64Array, skip: bool) -> tuple[pa.Table, dict[int, str]]:
-        """The rows that can be read, and why others cannot: found by reading halves."""
+        """Return the rows that can be read, and why others cannot: found by reading halves."""
         try:
-            return self.backend.take(rows, columns=self.columns), {}
+            return self.table(rows), {}
         except ReadError as error:
             if not (skip and may_be_skipped(error)):
                 raise
             if len(rows) == 1:
-                return self.schema.empty_table(), {0: f"{self._named(int(rows[0]))}: {error}"}
+                return pa.Table.from_batches([], self.schema), {
+                    0: f"{self._place(int(rows[0]))}: {error}"
+                }
         half = len(rows) // 2
         first, broken = self._taken(rows[:half], skip)
         second, more = self._taken(rows[half:], skip)
@@ -210,20 +258,20 @@ class RowReader:
     def _decoded(
         self, table: pa.Table, rows: Int64Array, skip: bool
     ) -> tuple[dict[str, list[Any]], dict[int, str]]:
-        """What is decoded of these rows, by column, and which of them do not decode."""
+        """Return what is decoded of rows, by column, and which of them do not decode."""
         decoded: dict[str, list[Any]] = {}
         broken: dict[int, str] = {}
         for decoder in self._decoders:
             decoded[decoder.column], failed = decoder.decoded(table.column(decoder.column))
             for place, why in failed.items():
-                reason = f"{self._named(int(rows[place]))}, column {decoder.column!r}: {why}"
+                reason = f"{self._place(int(rows[place]))}, column {decoder.column!r}: {why}"
                 if not skip:
                     raise ReadError(reason) from why
                 broken.setdefault(place, reason)
         return decoded, broken
 
-    def _named(self, row: int) -> str:
-        """A row of the backend, and where it lies."""
+    def _place(self, row: int) -> str:
+        """Return how messages call a row of the backend."""
         if isinstance(self.backend, Backend):
             for shard, _, within in self.backend.located(np.array([row])):
                 return f"row {row} (row {within[0]} of {self.backend.shard_names[shard]})"
@@ -231,7 +279,7 @@ class RowReader:
 
 
 def _gives_columns(backend: StorageBackend) -> TypeGuard[ArrowBackend | ArrayRecordBackend]:
-    """Unless somebody has changed what is taken."""
+    """Return True unless a subclass has changed what is taken."""
     known = ArrowBackend if isinstance(backend, ArrowBackend) else ArrayRecordBackend
     if not isinstance(backend, known):
         return False
@@ -239,10 +287,10 @@ def _gives_columns(backend: StorageBackend) -> TypeGuard[ArrowBackend | ArrayRec
     return kind.take is known.take and kind._take is known._take
 
 
-def _projected(backend: StorageBackend, columns: list[str] | None) -> pa.Schema:
+def _projected(backend: StorageBackend, columns: Mapping[str, str] | None) -> pa.Schema:
     if columns is None:
         return backend.schema
-    return backend.take([], columns=columns).schema
+    return backend.take([], columns=list(columns.values())).schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +330,9 @@ def make_decoders(
     decode: Mapping[str, Any], schema: pa.Schema, output_format: str
 ) -> tuple[Decoder, ...]:
     """The decoders of some columns of a schema, by their names."""
-    if decode and output_format == "arrow":
+    if decode and output_format in _STORED:
         raise OptionError(
-            'decode has no effect on output_format="arrow", which keeps what is stored'
+            f'decode has no effect on output_format="{output_format}", which keeps what is stored'
         )
     made = []
     for column, how in decode.items():
