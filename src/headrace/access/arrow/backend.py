@@ -110,6 +110,7 @@ class ArrowBackend(Backend):
             self._describe(schema, skips=on_error == "skip")
         self.fork_safe = self._store.fork_safe
         _check_names(self._schema)
+        self._names = tuple(self._schema.names)
 
     def decoded_as(self, kinds: Kinds) -> ArrowBackend:
         """Return the same rows, of which another backend has decoded some columns.
@@ -195,12 +196,13 @@ class ArrowBackend(Backend):
         """
         return self._opened().taker(schema).columns(rows, as_cells=as_cells)
 
-    def row_cells(self, row: int, schema: pa.Schema) -> list[memoryview] | None:
+    def row_cells(self, row: int, names: tuple[str, ...]) -> list[memoryview] | None:
         """Return views of the bytes of a row, a column each, to be copied at once.
 
-        None if not all columns of it consist of bytes alone, or it has to be looked for.
+        None if not all columns of it consist of bytes alone, or none was taken before.
         """
-        return self._opened().taker(schema).cells(row)
+        taker = self._opened().known_taker(names)
+        return None if taker is None else taker.cells(row)
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return one row as Python values."""
@@ -208,6 +210,11 @@ class ArrowBackend(Backend):
         if not 0 <= row < self.num_rows:
             (row,) = checked_indices([idx], self.num_rows).tolist()
         shards = self._opened()
+        names = self._names if columns is None else tuple(self.projected(columns).names)
+        taker = shards.known_taker(names) or shards.taker(self.projected(names))
+        values = taker.row(row)
+        if values is not None:
+            return values
         batch = shards.batch(row)
         number = int(shards.batch_shards[batch])
         shard = shards.shard(number)
@@ -219,7 +226,6 @@ class ArrowBackend(Backend):
             found = None
         if found is None:
             return super().get_row(row, columns=columns)
-        names = found if columns is None else self.projected(columns).names
         within = row - int(shards.batch_starts[batch])
         return {name: found[name][within].as_py() for name in names}
 

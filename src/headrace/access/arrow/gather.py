@@ -8,9 +8,9 @@ places of the array that each of them is in. Offsets that are read from a file a
 
 from __future__ import annotations
 
-import sys
+import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -30,6 +30,8 @@ Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
 they are values of a column of bytes, as objects"""
 
 _NO_BITMAP = -1
+_OFFSETS = {4: struct.Struct("=2i"), 8: struct.Struct("=2q")}
+"""two offsets that follow each other, by the size of one"""
 _FIXED = (pt.is_primitive, pt.is_decimal, pt.is_fixed_size_binary)
 
 
@@ -59,15 +61,27 @@ class Gather(ABC):
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         """Return the bytes of one row that consists of bytes alone.
 
-        None if it is null, empty or damaged, or of a type that consists of more.
+        None if it is null or damaged, or of a type that consists of more.
         """
+        return None
+
+    @property
+    def value(self) -> Callable[[memoryview], Any] | None:
+        """A function from the bytes of one row to its Python value; None if it takes more."""
         return None
 
     @abstractmethod
     def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, as_cells: bool
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
         """Copy rows, each of an array of its own: ``places`` has a column for each of them.
+
+        Args:
+            region: Where the arrays are.
+            places: The places of the array of each row.
+            rows: The number of each row in its array.
+            nulls: Whether an array has nulls.
+            as_cells: Whether rows that consist of bytes alone are returned as such.
 
         Raises:
             OverflowError: They are too many bytes for one array.
@@ -118,13 +132,13 @@ class _Fixed(Gather):
         return None if values is None else [_bitmap(array, base), values - base]
 
     def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, as_cells: bool
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
         values = region.records(places[1] + rows * self.width, self.width)
-        validity, nulls = _validity(region, places[0], rows)
+        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
         if as_cells and validity is None:
             return values
-        return _filled(self.type_, len(rows), validity, nulls, pa.py_buffer(values))
+        return _filled(self.type_, len(rows), validity, count, pa.py_buffer(values))
 
     def array(self, cells: npt.NDArray[Any]) -> pa.Array:
         return _filled(self.type_, len(cells), None, 0, pa.py_buffer(cells))
@@ -132,6 +146,17 @@ class _Fixed(Gather):
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         start = places[1] + row * self.width
         return data[start : start + self.width] if places[0] == _NO_BITMAP else None
+
+    @property
+    def value(self) -> Callable[[memoryview], Any] | None:
+        type_: pa.DataType = self.type_
+        shape: tuple[int, ...] = ()
+        while pt.is_fixed_size_list(type_):
+            type_, shape = type_.value_type, (*shape, type_.list_size)
+        if not pt.is_integer(type_) and not pt.is_floating(type_):
+            return None
+        dtype = np.dtype(type_.to_pandas_dtype())
+        return lambda cell: np.ndarray(shape, dtype, cell).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +170,12 @@ class _Bits(Gather):
         return [_bitmap(array, base), 8 * (array.buffers()[1].address - base) + array.offset]
 
     def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, as_cells: bool
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
         values = np.packbits(region.bits(places[1] + rows), bitorder="little")
-        validity, nulls = _validity(region, places[0], rows)
+        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
         buffers = [validity, pa.py_buffer(values)]
-        return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls)
+        return pa.Array.from_buffers(self.type_, len(rows), buffers, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +205,7 @@ class _Spans(Gather):
         return [_bitmap(array, base), first, start - base, held]
 
     def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, as_cells: bool
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
         size = self.offset.itemsize
         bounds = region.records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
@@ -198,29 +223,34 @@ class _Spans(Gather):
             values = region.records(first, longest * self.item_bytes)
         else:
             values = region.joined(first, first + lengths * self.item_bytes)
-        validity, nulls = _validity(region, places[0], rows)
+        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
         if as_cells and validity is None and shortest == longest > 0:
             return values
         ends = np.zeros(len(rows) + 1, self.offset)
         lengths.cumsum(out=ends[1:], dtype=self.offset)
         buffers, data = [validity, pa.py_buffer(ends)], pa.py_buffer(values)
         if not self._is_list:
-            found = pa.Array.from_buffers(self.type_, len(rows), [*buffers, data], nulls)
+            found = pa.Array.from_buffers(self.type_, len(rows), [*buffers, data], count)
             if pt.is_string(self.type_) or pt.is_large_string(self.type_):
                 _check_text(found)
             return found
         inside = _filled(self.type_.value_type, data.size // self.item_bytes, None, 0, data)
-        return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls, children=[inside])
+        return pa.Array.from_buffers(self.type_, len(rows), buffers, count, children=[inside])
 
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         bitmap, offsets, values, held = places
         size = self.offset.itemsize
-        at = offsets + row * size
-        start = int.from_bytes(data[at : at + size], sys.byteorder, signed=True)
-        stop = int.from_bytes(data[at + size : at + 2 * size], sys.byteorder, signed=True)
-        if bitmap != _NO_BITMAP or not 0 <= start < stop <= held:
+        start, stop = _OFFSETS[size].unpack_from(data, offsets + row * size)
+        if bitmap != _NO_BITMAP or not 0 <= start <= stop <= held:
             return None
         return data[values + start * self.item_bytes : values + stop * self.item_bytes]
+
+    @property
+    def value(self) -> Callable[[memoryview], Any] | None:
+        if self._is_list:
+            return None
+        is_text = pt.is_string(self.type_) or pt.is_large_string(self.type_)
+        return _text if is_text else bytes
 
     @property
     def _is_list(self) -> bool:
@@ -250,12 +280,16 @@ class _Extension(Gather):
         return self.storage.places(array.storage, base)
 
     def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, as_cells: bool
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
-        found = self.storage.rows(region, places, rows, as_cells=as_cells)
+        found = self.storage.rows(region, places, rows, nulls=nulls, as_cells=as_cells)
         if isinstance(found, np.ndarray):
             return found
         return pa.ExtensionArray.from_storage(self.type_, found)
+
+
+def _text(cell: memoryview) -> str:
+    return str(cell, "utf-8")
 
 
 def _check_text(array: pa.Array) -> None:

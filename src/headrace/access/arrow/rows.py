@@ -18,7 +18,7 @@ from headrace.access.taking import in_order, take_from
 from headrace.errors import ReadError
 from headrace.formats.blocks import rows_only
 from headrace.formats.cache import BoundedCache
-from headrace.model import Int64Array
+from headrace.model import Int64Array, computed_once
 
 __all__ = ["OpenShards", "RowTaker", "Taken"]
 
@@ -132,10 +132,11 @@ class OpenShards:
     def taker(self, schema: pa.Schema) -> RowTaker:
         """Return what takes rows in these columns."""
         key = tuple(schema.names)
-        found = self._takers.get(key)
-        if found is None:
-            found = self._takers[key] = RowTaker(schema, self)
-        return found
+        return self._takers.get(key) or self._takers.setdefault(key, RowTaker(schema, self))
+
+    def known_taker(self, names: tuple[str, ...]) -> RowTaker | None:
+        """Return what takes rows in these columns, if some were taken before."""
+        return self._takers.get(names)
 
 
 class RowTaker:
@@ -150,6 +151,8 @@ class RowTaker:
         """the first place of each column, and the number of all"""
         self._left = {n for n, gather in enumerate(self._gathers) if gather is None}
         """columns that are left to Arrow"""
+        self._nulls: set[int] = set()
+        """columns in which some batch has nulls"""
         self._known = np.empty(0, bool)
         """whether the places of a batch are known"""
         self._places = np.empty((self._first[-1], 0), np.int64)
@@ -188,12 +191,18 @@ class RowTaker:
     def cells(self, row: int) -> list[memoryview] | None:
         """Return views of the bytes of one row, a column each, after a check of its file.
 
-        None if not all columns of it consist of bytes alone, or its batch is not known.
+        None if not all columns of it consist of bytes alone.
         """
         shards = self._shards
         batch = shards.batch(row)
-        if batch >= len(self._known) or not self._known[batch] or self._left:
+        if not shards.mapped[batch] or self._left:
             return None
+        if batch >= len(self._known) or not self._known[batch]:
+            try:
+                self._learn(np.array([batch]))
+            except NotMappedError as error:
+                shards.not_mapped(error.args[0])
+                return None
         shards.shard(int(shards.batch_shards[batch])).check()
         assert shards.region is not None
         view, within = shards.region.view, row - int(shards.batch_starts[batch])
@@ -206,6 +215,27 @@ class RowTaker:
                 return None
             found.append(cell)
         return found
+
+    def row(self, row: int) -> dict[str, Any] | None:
+        """Return one row as Python values; None if it takes more than its bytes to make them."""
+        cells = None if self._values is None else self.cells(row)
+        if cells is None:
+            return None
+        assert self._values is not None
+        try:
+            return {
+                name: make(cell)
+                for name, make, cell in zip(self._names, self._values, cells, strict=True)
+            }
+        except UnicodeDecodeError:
+            return None
+
+    @computed_once
+    def _values(self) -> list[Callable[[memoryview], Any]] | None:
+        """What makes Python values, a column each."""
+        made = [None if gather is None else gather.value for gather in self._gathers]
+        found = [make for make in made if make is not None]
+        return found if len(found) == len(made) else None
 
     # --- where rows are
 
@@ -239,6 +269,8 @@ class RowTaker:
                 of_column = gather.places(batch.column(self._names[number]), base)
                 if of_column is None:
                     self._left.add(number)
+                elif of_column[0] >= 0:
+                    self._nulls.add(number)
                 found += of_column or [0] * gather.count
         return found
 
@@ -257,6 +289,7 @@ class RowTaker:
                 region,
                 places[self._first[column] : self._first[column + 1]],
                 within,
+                nulls=column in self._nulls,
                 as_cells=column in as_cells,
             )
             for column, gather in enumerate(self._gathers)

@@ -158,6 +158,8 @@ class RowDataset(Dataset[Any]):
     # --- rows
 
     def __getitem__(self, index: Any) -> Any:
+        if type(index) is int:
+            return self._row(index)
         if isinstance(index, slice):
             return self._with(view=self._view.sliced(index))
         if isinstance(index, str):
@@ -171,7 +173,15 @@ class RowDataset(Dataset[Any]):
                 "rows are named by an integer, a slice, a list of integers or a mask, and columns "
                 f"by their name, not by {index!r}"
             ) from None
-        return self._finished(self._read([place], skip=False).row(0))
+        return self._row(place)
+
+    def _row(self, place: int) -> Any:
+        end_with_parent()
+        row = self._view.row(place)
+        made = self._reader.row(row)
+        if made is None:
+            made = self._reader.read(np.array([row]), skip=False)[0].row(0)
+        return self._finished(made)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         register_collate()  # a worker process collates as well

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -39,7 +40,7 @@ from headrace.model import Int64Array
 __all__ = ["DATA_ERRORS", "CellBatches", "RowForm", "RowReader", "in_threads", "named_decoders"]
 
 _Cells: TypeAlias = npt.NDArray[Any]
-_Maker: TypeAlias = Callable[[_Cells], Any]
+_Maker: TypeAlias = Callable[[Any], Any]
 
 _FORMATS = ("torch", "numpy", "arrow", "dict", "raw")
 _STORED = ("arrow", "raw")
@@ -173,6 +174,10 @@ class RowReader:
         self._straight = (
             None if self._direct is None else CellBatches.of(self._converter, form.nulls)
         )
+        self._read_names = tuple(stored.names)
+        self._row_makers: tuple[tuple[str, _Maker], ...] | None = None
+        if isinstance(self._direct, ArrowBackend):
+            self._row_makers = _row_makers(self._converter, form.nulls)
 
     def table(self, rows: Int64Array) -> pa.Table:
         """Return rows as they are stored, in the columns of this form."""
@@ -206,6 +211,20 @@ class RowReader:
         block = self._converter.convert(table.select(self._plain) if decoded else table)
         reasons = [*unread.values(), *broken.values()]
         return RowBatch(block, decoded, self._format, len(rows) - len(broken)), reasons
+
+    def row(self, row: int) -> dict[str, Any] | None:
+        """Return a row that can be made straight of the bytes of its columns; None for others."""
+        if self._row_makers is None:
+            return None
+        assert isinstance(self._direct, ArrowBackend)
+        cells = self._direct.row_cells(row, self._read_names)
+        if cells is None:
+            return None
+        try:
+            made = zip(self._row_makers, cells, strict=True)
+            return {name: make(cell) for (name, make), cell in made}
+        except UnicodeDecodeError:
+            return None
 
     def batch(self, rows: Int64Array, *, skip: bool) -> dict[str, Any] | None:
         """Return the columns of rows, where nothing needs to be known of the rows themselves.
@@ -415,10 +434,7 @@ class CellBatches:
         None if not all columns may come as cells, or if some of them get a mask.
         """
         schema = converter.schema
-        remedies = Remedies.parse(nulls, field_paths(list(schema)))
-        if any(remedies.of(field.name, field.nullable, Remedy()).mask for field in schema):
-            return None
-        if len(converter.cell_columns) < len(schema):
+        if _has_masks(schema, nulls) or len(converter.cell_columns) < len(schema):
             return None
         for_torch = converter.output_format == "torch"
         return cls(tuple((field.name, _maker(field, for_torch)) for field in schema))
@@ -456,6 +472,45 @@ def _maker(field: pa.Field, for_torch: bool) -> _Maker:
     stays = dense.stored == dense.dtype and dense.axes is None
     row = np.dtype((dense.dtype, dense.shape)) if stays else None
     return _Numbers(dense, field.name, row, for_torch)
+
+
+def _has_masks(schema: pa.Schema, nulls: object) -> bool:
+    remedies = Remedies.parse(nulls, field_paths(list(schema)))
+    return any(remedies.of(field.name, field.nullable, Remedy()).mask for field in schema)
+
+
+def _row_makers(converter: Converter, nulls: object) -> tuple[tuple[str, _Maker], ...] | None:
+    """Return what makes the values of one row of their bytes; None if that takes more."""
+    schema, for_torch = converter.schema, converter.output_format == "torch"
+    if converter.kinds or _has_masks(schema, nulls):
+        return None
+    makers = [(field.name, _row_maker(field.type, for_torch)) for field in schema]
+    found = tuple((name, make) for name, make in makers if make is not None)
+    return found if len(found) == len(makers) else None
+
+
+def _row_maker(type_: pa.DataType, for_torch: bool) -> _Maker | None:
+    dense = dense_type(type_, for_torch)
+    if dense is None:
+        if pt.is_string(type_) or pt.is_large_string(type_):
+            return _text
+        return bytes if pt.is_binary(type_) or pt.is_large_binary(type_) else None
+    if dense.cast is not None or dense.stored != dense.dtype or dense.axes is not None:
+        return None
+    return partial(_row_tensor if for_torch else _row_array, dense.shape, dense.dtype)
+
+
+def _row_tensor(shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview) -> torch.Tensor:
+    return torch.from_numpy(np.ndarray(shape, dtype, bytearray(cell)))
+
+
+def _row_array(shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview) -> Any:
+    made: npt.NDArray[Any] = np.ndarray(shape, dtype, bytearray(cell))
+    return made if shape else made[()]
+
+
+def _text(cell: memoryview) -> str:
+    return str(cell, "utf-8")
 
 
 def _bytes(cells: _Cells) -> list[bytes]:

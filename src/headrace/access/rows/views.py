@@ -73,6 +73,17 @@ class View:
             places = step.at(places)
         return places
 
+    def row(self, place: int) -> int:
+        """Return which row is at a place, which may count from the end.
+
+        Raises:
+            IndexError: There is no such place.
+        """
+        count = self.count
+        if not 0 <= place < count:
+            (place,) = checked_indices([place], count).tolist()
+        return int(self.at(np.array([place]))[0]) if self.steps else place
+
     def sliced(self, part: slice) -> View:
         """The view of a slice of this one."""
         return self._strided(range(*part.indices(self.count)))
