@@ -480,3 +480,10 @@ def test_shards_in_order_within() -> None:
         mixed.load_state_dict(sampler.state_dict())
     with pytest.raises(OptionError, match="within_shard"):
         ShardShuffleSampler([5], within_shard="no")
+
+
+def test_a_view_in_another_order_has_no_shards(rows: RowDataset) -> None:
+    assert len(ShardShuffleSampler(rows[:])) == ROWS
+    for view in (rows.shuffle(1), rows[::-1], rows[1:]):
+        with pytest.raises(OptionError, match="has no shards"):
+            ShardShuffleSampler(view)

@@ -137,7 +137,7 @@ class RowDataset(Dataset[Any]):
     @property
     def is_whole(self) -> bool:
         """True if these are all rows of the backend, in its order."""
-        return not self._view.steps
+        return self._view.is_run and len(self) == self._view.total
 
     @property
     def kinds(self) -> Kinds:
