@@ -110,7 +110,6 @@ class ArrowBackend(Backend):
             self._describe(schema, skips=on_error == "skip")
         self.fork_safe = self._store.fork_safe
         _check_names(self._schema)
-        self._names = tuple(self._schema.names)
 
     def decoded_as(self, kinds: Kinds) -> ArrowBackend:
         """Return the same rows, of which another backend has decoded some columns.
@@ -210,11 +209,6 @@ class ArrowBackend(Backend):
         if not 0 <= row < self.num_rows:
             (row,) = checked_indices([idx], self.num_rows).tolist()
         shards = self._opened()
-        names = self._names if columns is None else tuple(self.projected(columns).names)
-        taker = shards.known_taker(names) or shards.taker(self.projected(names))
-        values = taker.row(row)
-        if values is not None:
-            return values
         batch = shards.batch(row)
         number = int(shards.batch_shards[batch])
         shard = shards.shard(number)
@@ -226,6 +220,7 @@ class ArrowBackend(Backend):
             found = None
         if found is None:
             return super().get_row(row, columns=columns)
+        names = found if columns is None else self.projected(columns).names
         within = row - int(shards.batch_starts[batch])
         return {name: found[name][within].as_py() for name in names}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -44,8 +44,6 @@ class Gather(ABC):
 
     count: int
     """of the places of an array, of which the first is that of its bitmap, or negative"""
-    width: int = 0
-    """bytes of each row, at the second place, if all have as many and none is null"""
 
     @abstractmethod
     def places(self, array: pa.Array, base: int) -> list[int] | None:
@@ -54,20 +52,11 @@ class Gather(ABC):
         None where they cannot be had by copying bytes.
         """
 
-    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
-        """Return the array of rows of one width that were copied."""
-        raise TypeError("rows of this type have no width")
-
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         """Return the bytes of one row that consists of bytes alone.
 
         None if it is null or damaged, or of a type that consists of more.
         """
-        return None
-
-    @property
-    def value(self) -> Callable[[memoryview], Any] | None:
-        """A function from the bytes of one row to its Python value; None if it takes more."""
         return None
 
     @abstractmethod
@@ -140,23 +129,9 @@ class _Fixed(Gather):
             return values
         return _filled(self.type_, len(rows), validity, count, pa.py_buffer(values))
 
-    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
-        return _filled(self.type_, len(cells), None, 0, pa.py_buffer(cells))
-
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         start = places[1] + row * self.width
         return data[start : start + self.width] if places[0] == _NO_BITMAP else None
-
-    @property
-    def value(self) -> Callable[[memoryview], Any] | None:
-        type_: pa.DataType = self.type_
-        shape: tuple[int, ...] = ()
-        while pt.is_fixed_size_list(type_):
-            type_, shape = type_.value_type, (*shape, type_.list_size)
-        if not pt.is_integer(type_) and not pt.is_floating(type_):
-            return None
-        dtype = np.dtype(type_.to_pandas_dtype())
-        return lambda cell: np.ndarray(shape, dtype, cell).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +221,6 @@ class _Spans(Gather):
         return data[values + start * self.item_bytes : values + stop * self.item_bytes]
 
     @property
-    def value(self) -> Callable[[memoryview], Any] | None:
-        if self._is_list:
-            return None
-        is_text = pt.is_string(self.type_) or pt.is_large_string(self.type_)
-        return _text if is_text else bytes
-
-    @property
     def _is_list(self) -> bool:
         return bool(pt.is_list(self.type_) or pt.is_large_list(self.type_))
 
@@ -265,13 +233,6 @@ class _Extension(Gather):
     @property
     def count(self) -> int:  # type: ignore[override]
         return self.storage.count
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        return self.storage.width
-
-    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
-        return pa.ExtensionArray.from_storage(self.type_, self.storage.array(cells))
 
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         return self.storage.cell(data, places, row)
@@ -286,10 +247,6 @@ class _Extension(Gather):
         if isinstance(found, np.ndarray):
             return found
         return pa.ExtensionArray.from_storage(self.type_, found)
-
-
-def _text(cell: memoryview) -> str:
-    return str(cell, "utf-8")
 
 
 def _check_text(array: pa.Array) -> None:

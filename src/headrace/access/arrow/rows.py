@@ -18,7 +18,7 @@ from headrace.access.taking import in_order, take_from
 from headrace.errors import ReadError
 from headrace.formats.blocks import rows_only
 from headrace.formats.cache import BoundedCache
-from headrace.model import Int64Array, computed_once
+from headrace.model import Int64Array
 
 __all__ = ["OpenShards", "RowTaker", "Taken"]
 
@@ -215,27 +215,6 @@ class RowTaker:
                 return None
             found.append(cell)
         return found
-
-    def row(self, row: int) -> dict[str, Any] | None:
-        """Return one row as Python values; None if it takes more than its bytes to make them."""
-        cells = None if self._values is None else self.cells(row)
-        if cells is None:
-            return None
-        assert self._values is not None
-        try:
-            return {
-                name: make(cell)
-                for name, make, cell in zip(self._names, self._values, cells, strict=True)
-            }
-        except UnicodeDecodeError:
-            return None
-
-    @computed_once
-    def _values(self) -> list[Callable[[memoryview], Any]] | None:
-        """What makes Python values, a column each."""
-        made = [None if gather is None else gather.value for gather in self._gathers]
-        found = [make for make in made if make is not None]
-        return found if len(found) == len(made) else None
 
     # --- where rows are
 

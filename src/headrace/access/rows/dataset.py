@@ -196,10 +196,7 @@ class RowDataset(Dataset[Any]):
         """Return rows in columns, as a loader collates them."""
         if self._transform is not None and len(indices):
             return default_collate(self.__getitems__(indices))
-        end_with_parent()
-        rows = self._view.at(checked_indices(indices, self._view.count))
-        batch = self._reader.batch(rows, skip=self._skipped is not None)
-        return self._some_of(indices).columns if batch is None else batch
+        return self._some_of(indices).columns
 
     def table(self, indices: Indices) -> pa.Table:
         """Return rows as a table of what is stored, neither decoded nor transformed."""

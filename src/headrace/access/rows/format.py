@@ -28,19 +28,18 @@ from headrace.access.backend import Backend, StorageBackend
 from headrace.access.rows.batch import RowBatch
 from headrace.access.taking import take_rows
 from headrace.convert import Converter
-from headrace.convert.arrays import Dense, dense_cells, dense_type
+from headrace.convert.arrays import dense_type
 from headrace.convert.builders import Remedies, Remedy
-from headrace.convert.columns import object_array
 from headrace.convert.converter import field_paths
 from headrace.convert.images import decode_image
 from headrace.errors import HeadraceError, OptionError, ReadError, SchemaError
 from headrace.formats.failures import may_be_skipped
 from headrace.model import Int64Array
 
-__all__ = ["DATA_ERRORS", "CellBatches", "RowForm", "RowReader", "in_threads", "named_decoders"]
+__all__ = ["DATA_ERRORS", "RowForm", "RowReader", "in_threads", "named_decoders"]
 
-_Cells: TypeAlias = npt.NDArray[Any]
-_Maker: TypeAlias = Callable[[Any], Any]
+_Maker: TypeAlias = Callable[[memoryview], Any]
+"""from the bytes of a row to what it has of a column"""
 
 _FORMATS = ("torch", "numpy", "arrow", "dict", "raw")
 _STORED = ("arrow", "raw")
@@ -171,9 +170,6 @@ class RowReader:
         self._cells = self._converter.cell_columns
         is_plain = form.output_format in ("torch", "numpy") and not decoded and bool(plain)
         self._direct = backend if is_plain and _gives_columns(backend) else None
-        self._straight = (
-            None if self._direct is None else CellBatches.of(self._converter, form.nulls)
-        )
         self._read_names = tuple(stored.names)
         self._row_makers: tuple[tuple[str, _Maker], ...] | None = None
         if isinstance(self._direct, ArrowBackend):
@@ -225,22 +221,6 @@ class RowReader:
             return {name: make(cell) for (name, make), cell in made}
         except UnicodeDecodeError:
             return None
-
-    def batch(self, rows: Int64Array, *, skip: bool) -> dict[str, Any] | None:
-        """Return the columns of rows, where nothing needs to be known of the rows themselves.
-
-        None if it does, or if some of them may have to be left out.
-        """
-        if self._straight is None:
-            return None
-        columns = self._columns(rows, skip)
-        if columns is None:
-            return None
-        batch = self._straight.batch(columns)
-        if batch is None:
-            block = self._converter.convert_columns(columns, len(rows))
-            batch = RowBatch(block, {}, self._format, len(rows)).columns
-        return batch
 
     def _columns(self, rows: Int64Array, skip: bool) -> list[Taken] | None:
         """Return rows without a table between what they are read from and what they become.
@@ -417,63 +397,6 @@ def _threads() -> int:
     return max(1, (cores or 1) // (info.num_workers if info else 1))
 
 
-@dataclass(frozen=True, slots=True)
-class CellBatches:
-    """What a ``Converter`` makes of columns that come as cells, without the blocks between.
-
-    For a few hundred rows these would take an eighth of the time.
-    """
-
-    makers: tuple[tuple[str, _Maker], ...]
-    """by the name of the column"""
-
-    @classmethod
-    def of(cls, converter: Converter, nulls: object) -> CellBatches | None:
-        """For a converter that was made with these ``nulls``.
-
-        None if not all columns may come as cells, or if some of them get a mask.
-        """
-        schema = converter.schema
-        if _has_masks(schema, nulls) or len(converter.cell_columns) < len(schema):
-            return None
-        for_torch = converter.output_format == "torch"
-        return cls(tuple((field.name, _maker(field, for_torch)) for field in schema))
-
-    def batch(self, columns: Sequence[Taken]) -> dict[str, Any] | None:
-        """A batch of all rows; None if not all columns have come as cells."""
-        batch = {}
-        for (name, make), cells in zip(self.makers, columns, strict=True):
-            if not isinstance(cells, np.ndarray):
-                return None
-            batch[name] = make(cells)
-        return batch
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """Makes a tensor or an array."""
-
-    dense: Dense
-    column: str
-    row: np.dtype[Any] | None
-    """what the bytes of a row are, where they stay as they are"""
-    for_torch: bool
-
-    def __call__(self, cells: _Cells) -> torch.Tensor | npt.NDArray[Any]:
-        row = self.row
-        values = dense_cells(cells, self.dense, self.column) if row is None else cells.view(row)
-        return torch.from_numpy(values) if self.for_torch else values
-
-
-def _maker(field: pa.Field, for_torch: bool) -> _Maker:
-    dense = dense_type(field.type, for_torch)
-    if dense is None:
-        return _bytes if for_torch else _bytes_in_array
-    stays = dense.stored == dense.dtype and dense.axes is None
-    row = np.dtype((dense.dtype, dense.shape)) if stays else None
-    return _Numbers(dense, field.name, row, for_torch)
-
-
 def _has_masks(schema: pa.Schema, nulls: object) -> bool:
     remedies = Remedies.parse(nulls, field_paths(list(schema)))
     return any(remedies.of(field.name, field.nullable, Remedy()).mask for field in schema)
@@ -511,12 +434,3 @@ def _row_array(shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview) -
 
 def _text(cell: memoryview) -> str:
     return str(cell, "utf-8")
-
-
-def _bytes(cells: _Cells) -> list[bytes]:
-    made: list[bytes] = cells.tolist()
-    return made
-
-
-def _bytes_in_array(cells: _Cells) -> npt.NDArray[np.object_]:
-    return object_array(_bytes(cells))
