@@ -183,14 +183,15 @@ class _Spans(Gather):
         self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
     ) -> Taken:
         size = self.offset.itemsize
-        bounds = region.records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
-        starts, stops = bounds[:, 0].astype(np.int64), bounds[:, 1].astype(np.int64)
+        pairs = region.records(places[1] + rows * size, 2 * size).view(self.offset)
+        starts, stops = pairs.reshape(-1, 2).T.astype(np.int64)
         lengths = stops - starts
         shortest, longest = int(lengths.min()), int(lengths.max())
         if shortest < 0 or int((starts | (places[3] - stops)).min()) < 0:
             wrong = (lengths < 0) | (starts < 0) | (stops > places[3])
             raise DamagedRowError(int(wrong.argmax()))
-        if int(lengths.sum()) > np.iinfo(self.offset).max:
+        most = np.iinfo(self.offset).max
+        if longest * len(rows) > most and int(lengths.sum()) > most:
             raise OverflowError
         first = places[2] + starts * self.item_bytes
         values: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -32,9 +33,11 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 _PROT_NONE = 0
 _FIXED = 0x10
-_NO_RESERVE = 0x4000 if hasattr(mmap, "MAP_POPULATE") else 0  # where it is known: Linux
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _LONG_BYTES = 512
 """width from which on it pays to look at both ends of all rows before they are copied"""
+_MOST_WIDTHS = 64
+"""of records, whose views are kept"""
 
 
 class _Held:
@@ -67,6 +70,7 @@ class Region:
         whole = pa.foreign_buffer(self.address, size, base=self._held)
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(whole, np.uint8)
         self.view = self._bytes.data
+        self._windows: dict[int, npt.NDArray[Any]] = {}
 
     def map(self, number: int, descriptor: int) -> pa.Buffer:
         """Map a file, which may be closed then, and return its bytes.
@@ -90,7 +94,12 @@ class Region:
             # The processor finds the pages of all ends side by side, those of copies one by one.
             data.take(places)
             data.take(places + (width - 1))
-        windows = np.ndarray((max(data.size - width + 1, 0),), f"V{width}", data, strides=(1,))
+        windows = self._windows.get(width)
+        if windows is None:
+            count = max(data.size - width + 1, 0)
+            windows = np.ndarray((count,), f"V{width}", data, strides=(1,))
+            if len(self._windows) < _MOST_WIDTHS:
+                self._windows[width] = windows
         copied: npt.NDArray[Any] = windows[places]
         return copied
 

@@ -262,7 +262,7 @@ class RowTaker:
         assert region is not None
         within = rows - self._shards.batch_starts[batches]
         places = self._places.take(batches, axis=1)
-        left = self._left
+        left = set(self._left)  # another thread may add to it
         found: dict[int, Taken] = {
             column: gather.rows(
                 region,

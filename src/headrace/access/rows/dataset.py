@@ -469,7 +469,7 @@ class RowDataset(Dataset[Any]):
         if cache_dir is None:
             backend = ArrowBackend(table=joined(tables, empty))
         else:
-            backend = ArrowBackend(write_shards(tables, empty, Path(cache_dir)))
+            backend = ArrowBackend(write_shards(tables, empty, Path(cache_dir).absolute()))
         return self._copied(backend, made)
 
     def _row_function(
