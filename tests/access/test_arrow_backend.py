@@ -329,12 +329,12 @@ def test_streams_elsewhere_are_refused() -> None:
 def test_files_that_are_not_opened_are_not_read(tmp_path: Path) -> None:
     """Rows with and without nulls, of the last of several files, before any other is mapped."""
     for number in range(3):
-        ids = pa.array([None if i % 3 == number else i for i in range(100)])
+        ids = pa.array([None if number == 1 and i % 3 == 0 else i for i in range(100)])
         table = pa.table({"id": ids, "text": ["", *map(str, range(99))], "x": range(100)})
         write(tmp_path / f"{number}.arrow", table)
-    for picks in ([250, 299], [299, 5], [100, 100, 200], [0]):
+    for picks in ([250, 150, 151], [299, 5], [100, 100, 200], [0]):
         backend = ArrowBackend(tmp_path)
-        expected = [(i % 100 if i % 100 % 3 != i // 100 else None) for i in picks]
+        expected = [None if i // 100 == 1 and i % 100 % 3 == 0 else i % 100 for i in picks]
         assert backend.take(picks)["id"].to_pylist() == expected
         assert [backend.get_row(pick)["id"] for pick in picks] == expected
         assert backend.take(picks)["x"].to_pylist() == [pick % 100 for pick in picks]

@@ -412,11 +412,12 @@ class RowDataset(Dataset[Any]):
 
     def _checked(self, columns: Sequence[str]) -> list[str]:
         """Return names of columns, all of which there are."""
-        for name in columns:
+        names = list(columns)
+        for name in names:
             if name not in self.column_names:
                 known = ", ".join(self.column_names)
                 raise SchemaError(f"there is no column {name!r}; the columns are {known}")
-        return list(columns)
+        return names
 
     # --- copies
 
