@@ -56,7 +56,7 @@ class RowBatch(Sequence[Any]):
 
     @property
     def columns(self) -> Any:
-        """The batch as its format has it: a dict of columns, or a record batch."""
+        """The batch in its format: a dict of columns, or a record batch."""
         if self.output_format == "arrow":
             return _record_batch(self._block)
         batch = _columns(self._block)
@@ -65,7 +65,7 @@ class RowBatch(Sequence[Any]):
         return batch
 
     def row(self, place: int) -> Any:
-        """One row, without those beside it."""
+        """Return one row, without making the others."""
         block = self._block if len(self) == 1 else self._block.slice(place, 1)
         if self.output_format == "arrow":
             return _record_batch(block)
@@ -99,7 +99,7 @@ class RowBatch(Sequence[Any]):
         return f"<RowBatch: {len(self)} rows>"
 
     def collated(self, collate_fn_map: Any) -> Any:
-        """What torch's default collate makes of the rows, after what a user has done to them.
+        """Return what torch's default collate makes of the rows, after a user has changed them.
 
         Columns are there already, and good for all rows that nobody has changed; in a worker such
         that they leave it in one buffer. Collating has itself looked at the first row, once.
@@ -117,7 +117,7 @@ class RowBatch(Sequence[Any]):
         return made if get_worker_info() is None else Batch(made)
 
     def _unchanged(self) -> set[str] | None:
-        """The columns that rows have as they were made; None: all, and nothing else."""
+        """Return the columns that no row has changed; None if all rows are as they were made."""
         pairs = list(zip(self._all_rows(), self._split(), strict=True))
         keys = {
             key
@@ -154,7 +154,7 @@ class RowBatch(Sequence[Any]):
         return batch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Sent as it is to another process, it arrives as a list."""
+        """Arrive as a list in another process."""
         return list, (self._all_rows(),)
 
     def _all_rows(self) -> list[Any]:
@@ -219,7 +219,7 @@ def _arrived(buffer: Bytes, layout: bytes) -> dict[str, Any]:
 
 
 def _columns(block: Block) -> dict[str, Any]:
-    """The batch of all rows, where it is a dict."""
+    """Return the batch of all rows, where it is a dict."""
     if isinstance(block, ColumnBlock):
         columns = map(_whole, block.columns)
         return dict(zip(block.fields.names, columns, strict=True))
@@ -238,7 +238,7 @@ def _record_batch(block: Block) -> pa.RecordBatch:
 
 
 def _whole(column: Column) -> Any:
-    """What a batch of all rows holds."""
+    """Return what a batch of all rows holds of a column."""
     if isinstance(column, TensorColumn | ArrayColumn):
         return column.values
     if isinstance(column, StructColumn):
@@ -248,14 +248,14 @@ def _whole(column: Column) -> Any:
 
 
 def _is_own(column: Column) -> bool:
-    """Whether a batch holds the memory of the column, or a list that can be compared."""
+    """Return True if a batch holds the memory of the column, or a list to be compared."""
     if isinstance(column, ObjectColumn):
         return not column.as_array
     return isinstance(column, TensorColumn | ArrayColumn)
 
 
 def _split(column: Column) -> list[Any]:
-    """The values of each row; there is one at least."""
+    """Return the values of each row; there is one at least."""
     if isinstance(column, TensorColumn):
         return list(column.values.unbind(0))
     if isinstance(column, ArrayColumn):
@@ -271,14 +271,14 @@ def _split(column: Column) -> list[Any]:
 
 
 def _first(column: Column) -> Any:
-    """The value of the first row."""
+    """Return the value of the first row."""
     if isinstance(column, TensorColumn | ArrayColumn):
         return column.values[0]
     return _split(column)[0]
 
 
 def _is_alike(value: Any, made: Any) -> bool:
-    """Whether what a row holds is what it was made with; tensors may have been written to."""
+    """Return True if a row holds what it was made with; tensors may have been written to."""
     if value is made:
         return True
     if type(value) is not type(made):

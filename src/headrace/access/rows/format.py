@@ -302,7 +302,7 @@ class Decoder:
     for_torch: bool
 
     def decoded(self, values: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception]]:
-        """All values, and why some of them could not be decoded."""
+        """Return all values, and why some of them could not be decoded."""
         results = in_threads(self._try, values.to_pylist())
         failed = {i: made for i, made in enumerate(results) if isinstance(made, _Failed)}
         return results, {i: made.why for i, made in failed.items()}
@@ -328,7 +328,7 @@ class _Failed:
 def make_decoders(
     decode: Mapping[str, Any], schema: pa.Schema, output_format: str
 ) -> tuple[Decoder, ...]:
-    """The decoders of some columns of a schema, by their names."""
+    """Return the decoders of some columns of a schema."""
     if decode and output_format in _STORED:
         raise OptionError(
             f'decode has no effect on output_format="{output_format}", which keeps what is stored'
@@ -348,7 +348,7 @@ def make_decoders(
 
 
 def named_decoders(decode: object) -> Mapping[str, Any]:
-    """The ``decode`` option by columns: names or fields of images, or functions by name."""
+    """Return the ``decode`` option by column: "image" or a function."""
     if decode is None or isinstance(decode, Mapping):
         return dict(decode or {})
     many = [decode] if isinstance(decode, str | pa.Field) else decode
@@ -374,7 +374,7 @@ def _holds_bytes(type_: pa.DataType) -> bool:
 
 
 def _encoded(value: Any) -> bytes:
-    """A struct of bytes and path is how image columns are stored elsewhere."""
+    """Return the bytes of an image, which Hugging Face stores in a struct with its path."""
     data = value["bytes"] if isinstance(value, dict) else value
     if data is None:
         raise ReadError("its bytes are null")
@@ -382,7 +382,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def in_threads(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-    """What a function makes of values, on all cores where that pays."""
+    """Return what a function makes of each value, by threads where that is faster."""
     threads = min(_threads(), len(values) // _VALUES_A_THREAD)
     if threads <= 1:
         return [function(value) for value in values]
@@ -391,7 +391,7 @@ def in_threads(function: Callable[[Any], Any], values: Sequence[Any]) -> list[An
 
 
 def _threads() -> int:
-    """Cores of this process, shared with the other workers of a loader."""
+    """Return the number of cores for this process, shared with other workers of a loader."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     info = get_worker_info()
     return max(1, (cores or 1) // (info.num_workers if info else 1))

@@ -80,7 +80,7 @@ def in_parts(reader: RowReader, view: View, part_rows: int) -> Iterator[pa.Table
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """The same without the files and the other rows that what is only a slice holds on to."""
+    """Return a copy that does not hold on to files, or to rows beside a slice."""
     if not table.num_columns:
         return table
     plain = _in_types(table, pa.schema([f.with_type(_without_views(f.type)) for f in table.schema]))
@@ -101,14 +101,14 @@ def _in_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _without_views(type_: pa.DataType) -> pa.DataType:
-    """Of values behind views all are written, also those of other rows."""
+    """Return a type without views, behind which all values are written, also of other rows."""
     if pt.is_string_view(type_):
         return pa.string()
     return pa.binary() if pt.is_binary_view(type_) else type_
 
 
 def _shares_memory(type_: pa.DataType) -> bool:
-    """Whether values of rows that were taken lie where they lay: in dictionaries, behind views."""
+    """Return True if values of rows that were taken stay where they were, as in dictionaries."""
     if isinstance(type_, pa.BaseExtensionType):
         return _shares_memory(type_.storage_type)
     if pt.is_dictionary(type_) or pt.is_string_view(type_) or pt.is_binary_view(type_):
@@ -117,7 +117,7 @@ def _shares_memory(type_: pa.DataType) -> bool:
 
 
 def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
-    """The table with one more column."""
+    """Return a table with one more column."""
     if name in table.schema.names:
         raise SchemaError(f"there is a column {name!r} already; rename it first")
     column = arrow_column(name, values)
@@ -337,7 +337,7 @@ def _common_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> Any:
-    """Values as Arrow has them: of the given type if they are such, else of their own."""
+    """Return values as an Arrow array: of the given type if they are such, else of their own."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, torch.Tensor):
@@ -368,7 +368,7 @@ def _numpy(name: str, value: Any) -> Any:
 
 
 def _as_one(values: list[Any]) -> Any:
-    """Arrays of one shape and type as one array; anything else stays a list."""
+    """Return arrays of one shape and type as one array; anything else stays a list."""
     if values and all(isinstance(value, np.ndarray) for value in values):
         if len({(value.shape, value.dtype.str) for value in values}) == 1:
             return np.stack(values)
@@ -421,7 +421,7 @@ def _reads_as(made: pa.Array, values: Any) -> bool:
 
 
 def _completed(new: pa.DataType, old: pa.DataType) -> pa.DataType | None:
-    """A type that values suggest, with the old one where all are null; None: of another kind."""
+    """Return a new type, with the old one where it is null; None if it is of another kind."""
     old = storage_type(old)
     if pt.is_null(new) or new == old:
         return old
@@ -450,7 +450,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 def _has_map(type_: pa.DataType) -> bool:
-    """Whether there are maps, whose values are tuples, for which Arrow has no type."""
+    """Return True if there are maps, whose values are tuples: Arrow infers no type for these."""
     type_ = storage_type(type_)
     inside = (type_.field(number).type for number in range(type_.num_fields))
     return bool(pt.is_map(type_)) or any(map(_has_map, inside))
