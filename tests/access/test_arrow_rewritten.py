@@ -66,8 +66,11 @@ def test_rows_by_index(path: Path, rewrite: Callable[[Path], None], columns: lis
     backend = ArrowBackend(path)
     picks = np.random.default_rng(0).integers(0, ROWS, 200)
     assert backend.take(picks, columns=columns).num_rows == 200
+    dataset = RowDataset(backend, columns=columns)
+    assert list(dataset[5]) == list(dataset[7]) == columns
     rewrite(path)
     for take in (
+        lambda: dataset[5],
         lambda: backend.take(picks, columns=columns),
         lambda: backend.get_row(5),
         lambda: backend.slice(30, 40),

@@ -1,4 +1,4 @@
-"""Batches that are made straight of the bytes of their rows are those that a converter makes."""
+"""Rows and batches that are made of the bytes of rows are those that a converter makes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from pyarrow import ipc
 
 from headrace.access import ArrowBackend, RowDataset
-from headrace.access.rows.cells import CellBatches
 from headrace.convert import Converter
 
 ROWS = 40
@@ -55,47 +53,31 @@ NOT_OF_CELLS = {
 }
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    return bool(one == other) and list(map(type, one)) == list(map(type, other))
-
-
-def cells_of(folder: Path, table: pa.Table, converter: Converter) -> list[Any]:
+def mapped(folder: Path, table: pa.Table) -> ArrowBackend:
     with ipc.new_file(folder / "a.arrow", table.schema) as writer:
         writer.write_table(table)
-    backend = ArrowBackend(folder)
-    return backend.take_columns(PICKS, backend.schema, as_cells=converter.cell_columns)
+    return ArrowBackend(folder)
 
 
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
-@pytest.mark.parametrize("name", OF_CELLS)
+@pytest.mark.parametrize("name", {**OF_CELLS, **NOT_OF_CELLS})
 def test_a_column_is_what_a_converter_makes_of_it(
     tmp_path: Path, name: str, output_format: str
 ) -> None:
-    table = pa.table({"c": OF_CELLS[name], "n": OF_CELLS["int64"]})
-    converter = Converter(table.schema, output_format)
-    straight = CellBatches.of(converter, None)
-    assert straight is not None
-    straight = pickle.loads(pickle.dumps(straight))
-    batch = straight.batch(cells_of(tmp_path, table, converter))
-    (expected,) = converter.convert(table.take(PICKS)).batches(len(PICKS))
-    assert batch is not None
-    assert list(batch) == list(expected)
-    for key in expected:
-        assert type(batch[key]) is type(expected[key])
-        assert same(batch[key], expected[key])
-
-
-@pytest.mark.parametrize("name", NOT_OF_CELLS)
-def test_columns_that_are_more_than_bytes_are_left_to_the_converter(name: str) -> None:
-    table = pa.table({"n": OF_CELLS["int64"], "c": NOT_OF_CELLS[name]})
-    assert CellBatches.of(Converter(table.schema), None) is None
-    (expected,) = Converter(table.schema).convert(table.take(PICKS)).batches(len(PICKS))
-    batch = RowDataset(ArrowBackend(table=table)).batch(PICKS)
-    assert all(repr(batch[key]) == repr(expected[key]) for key in expected)
+    column = {**OF_CELLS, **NOT_OF_CELLS}[name]
+    table = pa.table({"c": column, "n": OF_CELLS["int64"]})
+    rows = RowDataset(mapped(tmp_path, table), output_format=output_format)
+    (expected,) = Converter(table.schema, output_format).convert(table.take(PICKS)).batches(6)
+    for made in (rows.batch(PICKS), pickle.loads(pickle.dumps(rows)).batch(PICKS)):
+        assert list(made) == list(expected)
+        for key in expected:
+            assert type(made[key]) is type(expected[key])
+            assert repr(made[key]) == repr(expected[key])
+    one_by_one = [rows[int(place)]["c"] for place in PICKS]
+    split = list(rows.__getitems__(PICKS))
+    for row, other in zip(one_by_one, split, strict=True):
+        assert type(row) is type(other["c"])
+        assert repr(row) == repr(other["c"])
 
 
 @pytest.mark.parametrize(
@@ -113,8 +95,6 @@ def test_masks_are_there_though_nothing_is_null(nulls: Any, keys: list[str]) -> 
     assert list(batch) == keys
     assert not any(batch[key].any() for key in keys if key.endswith("_mask"))
     assert batch["a"].tolist() == PICKS.tolist()
-    is_masked = len(keys) > 2
-    assert (CellBatches.of(Converter(table.schema, nulls=nulls), nulls) is None) == is_masked
 
 
 def test_a_null_that_is_found_later_is_filled() -> None:

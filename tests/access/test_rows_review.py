@@ -183,7 +183,6 @@ def test_select_copies_indices(kind: str, tmp_path: Path) -> None:
 
 COPIES = {
     "flatten": lambda rows: rows.flatten(),
-    "rename": lambda rows: rows.rename_column("x", "z"),
     "add": lambda rows: rows.add_column("more", range(len(rows))),
     "map": lambda rows: rows.map(lambda row: {"more": 1}),
 }

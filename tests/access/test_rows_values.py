@@ -67,9 +67,9 @@ def test_rows_that_are_not_there(rows: RowDataset, name: int) -> None:
         rows.__getitems__([0, name])
 
 
-@pytest.mark.parametrize("name", ["id", 1.5, None, np.float64(3)])
+@pytest.mark.parametrize("name", [1.5, None, np.float64(3)])
 def test_names_of_no_row(rows: RowDataset, name: object) -> None:
-    with pytest.raises(TypeError, match="an integer, a slice or a list"):
+    with pytest.raises(TypeError, match="an integer, a slice, a list"):
         rows[name]
 
 

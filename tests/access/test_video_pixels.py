@@ -11,8 +11,7 @@ from video_rows import HEIGHT, WIDTH, Sizes, encoded, frames, pixels, video_list
 
 from headrace.access import Backend
 from headrace.access.arrow.backend import ArrowBackend
-from headrace.access.video.decoding import FrameForm
-from headrace.access.video.pixels import WindowReader
+from headrace.access.video.pixels import FrameForm, WindowReader
 from headrace.access.video.sidecar import derived, from_sidecar
 from headrace.access.video.windows import WindowOptions, Windows
 from headrace.errors import ReadError

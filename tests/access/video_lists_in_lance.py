@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from datetime import timedelta
 from pathlib import Path
@@ -66,3 +67,57 @@ def test_copies_read_the_list_that_was_read_first(uri: str) -> None:
     copy = pickle.loads(pickle.dumps(pickle.loads(pickled)))
     assert copy.take([0, -1], columns=["key", "start_frame"]).equals(before)
     assert VideoFramesBackend(uri).get_row(0, columns=["key"]) == {"key": "other"}
+
+
+def stable_metadata(counts: list[int], **more: object) -> str:
+    """Return what stable-datasets writes beside frames."""
+    videos = [
+        {
+            "id": number,
+            "key": number if number else "first",
+            "path": f"/videos/{number}.mp4",
+            "checksum": None,
+            "T": count,
+            "H": 6,
+            "W": 8,
+            "start_row": sum(counts[:number]),
+            "metadata": {"label": 10 * number, "split": "train"},
+        }
+        for number, count in enumerate(counts)
+    ]
+    return json.dumps({"format": "lance", "layout": "lance-video-frames", "videos": videos, **more})
+
+
+def test_the_list_of_stable_datasets(tmp_path: Path) -> None:
+    uri = write(tmp_path, frames(COUNTS), None)
+    (Path(uri) / "_metadata.json").write_text(stable_metadata(COUNTS))
+    backend = pickle.loads(pickle.dumps(VideoFramesBackend(uri, window_length=4)))
+    info = backend.segment_info(0)
+    assert (info.key, info.path, info.checksum) == ("first", "/videos/0.mp4", "")
+    assert info.metadata == {"label": 0, "split": "train"}
+    last = backend.take([-1], columns=["key", "video_id", "metadata"]).to_pylist()[0]
+    assert (last["key"], last["video_id"]) == ("3", 3)
+    assert json.loads(last["metadata"]) == {"label": 30, "split": "train"}
+
+
+@pytest.mark.parametrize("text", ['{"layout": "lance-rows"}', "[]"])
+def test_metadata_of_other_things(tmp_path: Path, text: str) -> None:
+    uri = write(tmp_path, frames([3, 3]), None)
+    (Path(uri) / "_metadata.json").write_text(text)
+    assert VideoFramesBackend(uri).segment_info(3).key == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("{", "is not a list of videos"),
+        (stable_metadata([3, 3], videos=None), "no list of videos"),
+        (stable_metadata([3, 3], videos=[{"id": 0}]), "a video has None for 'T'"),
+        (stable_metadata([3, 4]), "7 frames, and there are 6 rows"),
+    ],
+)
+def test_metadata_that_is_damaged(tmp_path: Path, text: str, match: str) -> None:
+    uri = write(tmp_path, frames([3, 3]), None)
+    (Path(uri) / "_metadata.json").write_text(text)
+    with pytest.raises(ReadError, match=match):
+        len(VideoFramesBackend(uri))

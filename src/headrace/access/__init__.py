@@ -3,7 +3,8 @@
 from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.access.arrow.backend import ArrowBackend
 from headrace.access.backend import Backend, StorageBackend
-from headrace.access.buckets.batches import BucketBatchSampler
+from headrace.access.buckets import BucketBatchSampler
+from headrace.access.concatenation import concatenate
 from headrace.access.lance import LanceBackend
 from headrace.access.parquet.backend import ParquetBackend
 from headrace.access.rows.dataset import RowDataset
@@ -24,4 +25,5 @@ __all__ = [
     "StorageBackend",
     "TarBackend",
     "VideoFramesBackend",
+    "concatenate",
 ]

@@ -1,11 +1,11 @@
-"""Rows by their index: the protocol, and what all of its backends do alike."""
+"""Rows by their index: the protocol, and what all backends have in common."""
 
 from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,13 @@ from headrace.storage import Store
 
 __all__ = ["Backend", "Indices", "StorageBackend", "checked_indices"]
 
-Indices = Sequence[int] | npt.NDArray[np.integer[Any]]
+Indices: TypeAlias = Sequence[int] | Sequence[bool] | npt.NDArray[Any]
+"""numbers of rows, or a mask with a value for each row; arrays of Arrow will do, too"""
 
 _BATCH_ROWS = 1024
-"""of what is read one after the other, where the data has no batches of its own"""
+"""rows of a batch of ``iter_batches``, where the data has no batches of its own"""
 _FIRST_ROWS = 64
-"""that tell how large the rows of a stream are"""
+"""rows by which the size of the rows of a stream is estimated"""
 
 
 @runtime_checkable
@@ -48,7 +49,7 @@ class StorageBackend(Protocol):
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]: ...
     def take(self, indices: Indices, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows in the order of their indices, as often as they are named."""
+        """Return rows in the order of their indices, as often as they are named."""
         ...
 
     def slice(
@@ -65,17 +66,21 @@ class StorageBackend(Protocol):
 
 
 class Backend(ABC):
-    """What every backend checks and derives, over the few things that each of them knows."""
+    """Base class of backends.
+
+    A backend gives ``schema``, ``shard_rows``, ``shard_names``, ``_take`` and ``_slice``. All else
+    is checked and derived here.
+    """
 
     fork_safe = True
-    """whether a forked child may read what its parent has read from"""
+    """True if a forked child may read what its parent has read from"""
 
     store: Store | None = None
-    """where streams wait for bytes, if they do"""
+    """the store that streams wait for; None for local data"""
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """Functions of the user that reading calls, by how he named them."""
+        """The functions of the user that reading calls, by the names of their options."""
         return {}
 
     @property
@@ -84,7 +89,7 @@ class Backend(ABC):
         return {}
 
     def through(self, store: Store) -> Backend:
-        """The same for a stream that counts its requests, and may give up waiting for them."""
+        """Return the same backend over a store that counts requests and may give up waiting."""
         return self
 
     # --- what a backend knows
@@ -97,55 +102,55 @@ class Backend(ABC):
     @property
     @abstractmethod
     def shard_rows(self) -> Int64Array:
-        """How many rows each shard has, in order."""
+        """The number of rows of each shard, in order."""
 
     @property
     @abstractmethod
     def shard_names(self) -> Sequence[str]:
-        """What each shard is called, in messages and plans: paths, each of them once."""
+        """The names of shards in messages and plans, all of them different."""
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
-        """About how large each shard is, where it can be told without reading it."""
+        """The approximate size of each shard, where it is known without reading it."""
         return [None] * self.num_shards
 
     @property
     def shard_etags(self) -> Sequence[str | None]:
-        """What tells a shard from another one that is there under its name later."""
+        """A tag of the version of each shard."""
         return [None] * self.num_shards
 
     @property
     def locations(self) -> Sequence[str]:
-        """What the user named, where that are places: nothing may be written into these."""
+        """The locations that the user named: nothing may be written into these."""
         return ()
 
     def unit_rows(self, shard: int) -> int | None:
-        """How many rows of a shard are best read as one; None: any rows are as good."""
+        """Return the number of rows of a shard that are best read as one; None if any will do."""
         return None
 
     @abstractmethod
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        """These rows (at least one, all of them there) in exactly the columns of ``schema``."""
+        """Return rows (at least one, all of them there) in exactly the columns of ``schema``."""
 
     @abstractmethod
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        """So many rows (at least one, all of them there) in exactly the columns of ``schema``."""
+        """Return a run of rows (at least one, all there) in exactly the columns of ``schema``."""
 
     def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """All rows of a shard, in order."""
+        """Yield all rows of a shard, in order."""
         for start, length in self._blocks(shard):
             yield from self._slice(start, length, schema).to_batches()
 
     def _streamed(
         self, shard: int, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        """The same, as the loader would read them."""
+        """Yield all rows of a shard as the loader reads them."""
         start, rows = int(self.shard_starts[shard]), int(self.shard_rows[shard])
         for table in self.stream(start, rows, schema, block_bytes):
             yield from table.to_batches()
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
-        """Runs of rows (first of all rows, number) that are best read as one."""
+        """Return the runs of a shard (first row, number of rows) that are best read as one."""
         first, rows = int(self.shard_starts[shard]), int(self.shard_rows[shard])
         starts = range(0, rows, _BATCH_ROWS)
         return [(first + start, min(_BATCH_ROWS, rows - start)) for start in starts]
@@ -153,7 +158,7 @@ class Backend(ABC):
     def stream(
         self, start: int, length: int, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        """Rows that follow each other, for the loader, in tables of about ``block_bytes``."""
+        """Yield a run of rows, for the loader, in tables of about ``block_bytes``."""
         stop, rows = start + length, _FIRST_ROWS
         while start < stop:
             table = self._slice(start, min(rows, stop - start), schema)
@@ -165,33 +170,46 @@ class Backend(ABC):
 
     @property
     def num_rows(self) -> int:
-        """Rows of all shards."""
+        """The number of rows of all shards."""
         return int(self.shard_starts[-1])
 
     @property
     def num_shards(self) -> int:
-        """Files, fragments or whatever the rows lie in."""
+        """The number of files, fragments or other parts that the rows lie in."""
         return len(self.shard_rows)
 
     @computed_once
     def shard_starts(self) -> Int64Array:
-        """The index of the first row of each shard, and that behind the last row of all."""
+        """The index of the first row of each shard, and the number of all rows."""
         starts: Int64Array = np.concatenate([[0], np.cumsum(self.shard_rows, dtype=np.int64)])
         return starts
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
-        """One row as Python values."""
+        """Return one row as Python values."""
         row: dict[str, Any] = self.take([idx], columns=columns).to_pylist()[0]
         return row
 
     def take(self, indices: Indices, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows in the order of their indices, as often as they are named."""
+        """Return rows in the order of their indices, as often as they are named.
+
+        Args:
+            indices: Numbers of rows, of which negative ones count from the end, or a mask.
+            columns: The columns that are read; None for all.
+
+        Raises:
+            IndexError: There is no such row.
+            SchemaError: There is no such column.
+        """
         schema = self.projected(columns)
         rows = checked_indices(indices, self.num_rows)
         return self._take(rows, schema) if len(rows) else pa.Table.from_batches([], schema)
 
     def slice(self, start: int, length: int, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """So many rows from ``start`` on, which may count from the end; all have to be there."""
+        """Return ``length`` rows from ``start`` on, which may count from the end.
+
+        Raises:
+            IndexError: Not all of them are there.
+        """
         schema = self.projected(columns)
         start, length = operator.index(start), operator.index(length)
         first = start + self.num_rows if start < 0 else start
@@ -207,10 +225,13 @@ class Backend(ABC):
         *,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """All rows of some shards once, batch by batch, in order.
+        """Yield all rows of some shards once, batch by batch.
 
-        ``shuffle``: shards, the batches in them and the rows in those are each in an order that
-        follows from ``seed``; without one it is another every time.
+        Args:
+            shard_indices: The shards, in this order; None for all.
+            shuffle: Whether shards, the batches in them and the rows in those are shuffled.
+            seed: What their order follows from; None for another one every time.
+            columns: The columns that are read; None for all.
         """
         schema = self.projected(columns)
         wanted = range(self.num_shards) if shard_indices is None else shard_indices
@@ -222,11 +243,11 @@ class Backend(ABC):
 
     @property
     def table(self) -> pa.Table:
-        """All rows, in memory: for data that fits there. Anything else should ask for some."""
+        """All rows, in memory."""
         return pa.Table.from_batches(self.iter_batches(), self.schema)
 
     def projected(self, columns: Sequence[str] | None) -> pa.Schema:
-        """The schema of some columns, in the order in which they are named."""
+        """Return the schema of some columns, in the order in which they are named."""
         if columns is None:
             return self.schema
         if isinstance(columns, str):
@@ -243,7 +264,7 @@ class Backend(ABC):
         return pa.schema([known[name] for name in columns], metadata=self.schema.metadata)
 
     def located(self, rows: Int64Array) -> Iterator[tuple[int, Int64Array, Int64Array]]:
-        """The shards that hold these rows: which, the places among ``rows``, the rows within it."""
+        """Yield the shards that hold rows: number, places among ``rows``, rows within the shard."""
         shards = np.searchsorted(self.shard_starts, rows, side="right") - 1
         order = np.argsort(shards, kind="stable")
         held, begins = np.unique(shards[order], return_index=True)
@@ -274,10 +295,24 @@ class Backend(ABC):
 
 
 def checked_indices(indices: Indices | range, count: int, what: str = "row") -> Int64Array:
-    """Indices of ``count`` things, those from the end made such from the beginning."""
+    """Return indices of ``count`` things, those from the end made such from the beginning.
+
+    Args:
+        indices: Numbers, of which negative ones count from the end, or a mask of all things.
+        count: Number of things.
+        what: What messages call one of them.
+
+    Raises:
+        IndexError: There is no such thing, or a mask has another length.
+        TypeError: The indices are not integers.
+    """
     given = np.asarray(indices)
     if given.ndim != 1:
         raise TypeError(f"indices must be a list or one-dimensional, not of shape {given.shape}")
+    if given.dtype == np.bool_ and len(given):
+        if len(given) != count:
+            raise IndexError(f"the mask has {len(given)} values for {count} {what}s")
+        return np.flatnonzero(given)
     if not len(given):
         return np.empty(0, np.int64)
     if given.dtype == np.int64 and int(np.maximum.reduce(given.view(np.uint64))) < count:

@@ -17,7 +17,7 @@ __all__ = ["in_order", "take_from", "take_rows"]
 def take_from(
     arrays: Mapping[int, pa.Array], batches: Int64Array, rows: Int64Array
 ) -> pa.Array | pa.ChunkedArray:
-    """Rows of some arrays, each of which is in the array that ``batches`` says."""
+    """Return rows of several arrays; ``batches`` says which array each of them is in."""
     order = np.argsort(batches, kind="stable")
     held, begins = np.unique(batches[order], return_index=True)
     places = np.split(order, begins[1:])
@@ -35,12 +35,12 @@ def take_from(
 
 
 def in_order(table: pa.Table, order: Int64Array) -> pa.Table:
-    """Rows put where ``order`` says that each of them belongs."""
+    """Return rows in their places: row n belongs to place ``order[n]``."""
     return take_rows(table, np.argsort(order))
 
 
 def take_rows(table: pa.Table, places: Int64Array) -> pa.Table:
-    """Rows of a table that has some, in any order."""
+    """Return rows of a table that has some, in any order."""
     if not table.num_columns:
         return rows_only(len(places))
     columns = [_taken_of(column, places) for column in table.columns]
@@ -68,6 +68,6 @@ def _taken(array: pa.Array, rows: Int64Array) -> pa.Array:
 def _row_by_row(
     arrays: Mapping[int, pa.Array], batches: Int64Array, rows: Int64Array
 ) -> pa.ChunkedArray:
-    """For what cannot be one array, such as codes of more values than their type can count."""
+    """Return chunks of one row each, where rows cannot be one array."""
     places = zip(batches.tolist(), rows.tolist(), strict=True)
     return pa.chunked_array([arrays[number].slice(row, 1) for number, row in places])

@@ -60,8 +60,8 @@ class FileVersion:
     @classmethod
     def of(cls, path: str) -> FileVersion:
         """Return the version that is there now."""
-        status = _status(path)
-        return cls(path, status, content_tag(path))
+        found = os.stat(path)
+        return cls(path, (found.st_ino, found.st_size, found.st_mtime_ns), content_tag(path))
 
     def check(self) -> None:
         """Check that the file is still this version.
@@ -70,7 +70,8 @@ class FileVersion:
             FileChangedError: It was rewritten, or is gone.
         """
         try:
-            now = _status(self.path)
+            found = os.stat(self.path)
+            now = found.st_ino, found.st_size, found.st_mtime_ns
             if now == self.status:
                 return
             if now[1] == self.status[1] and content_tag(self.path) == self.tag:
@@ -79,8 +80,3 @@ class FileVersion:
         except FileNotFoundError as error:
             raise FileChangedError(vanished(self.path)) from error
         raise FileChangedError(changed(self.path, self.status[1], now[1]))
-
-
-def _status(path: str) -> tuple[int, int, int]:
-    found = os.stat(path)
-    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -124,7 +124,7 @@ class BackendContract:
         with pytest.raises(IndexError):
             backend.slice(wrong, 1)
 
-    @pytest.mark.parametrize("wrong", [[0.5], ["a"], [True], [[0, 1]]])
+    @pytest.mark.parametrize("wrong", [[0.5], ["a"], [[0, 1]]])
     def test_indices_are_integers(self, backend: Backend, wrong: Any) -> None:
         with pytest.raises(TypeError):
             backend.take(wrong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Container, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,15 +14,18 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
+from headrace.access.arrow.region import Region
 from headrace.access.arrow.rows import OpenShards, Taken
 from headrace.access.arrow.shards import (
+    MappedShard,
+    NotMappedError,
     Shard,
     ShardIndex,
     StoredShard,
     TableShard,
     check_schema,
     index_of,
-    open_shard,
+    may_be_mapped,
 )
 from headrace.access.backend import Backend, checked_indices
 from headrace.convert.decoded import Kinds
@@ -46,6 +50,8 @@ __all__ = ["ArrowBackend"]
 PathLike = str | os.PathLike[str]
 
 _COUNTING_THREADS = 16
+_MOST_MAPPED = 16_384
+"""files up to which all are mapped: a process may have some sixty thousand maps"""
 _TABLE_NAME = "table"
 
 
@@ -53,10 +59,10 @@ _TABLE_NAME = "table"
 class ArrowBackend(Backend):
     """Rows of Arrow IPC files and streams, or of a table in memory.
 
-    Local files are mapped when rows of them are wanted, and rows are copied out of the maps with
-    one pass a column, whatever the number of record batches and shards they are in. Compressed
-    batches and those of remote files are read one by one, and those used last are kept. What is
-    handed out is always a copy. A file that is rewritten while the backend is open is a
+    Local files are mapped side by side when rows of them are wanted, and rows are copied out of
+    the maps with one pass a column, whatever the number of record batches and shards they are in.
+    Compressed batches and those of remote files are read one by one, and those used last are kept.
+    What is handed out is always a copy. A file that is rewritten while the backend is open is a
     `FileChangedError`.
     """
 
@@ -105,15 +111,13 @@ class ArrowBackend(Backend):
         self.fork_safe = self._store.fork_safe
         _check_names(self._schema)
 
-    @classmethod
-    def of_decoded(cls, table: pa.Table, kinds: Kinds) -> ArrowBackend:
-        """Return a backend over rows in memory that another backend has decoded.
+    def decoded_as(self, kinds: Kinds) -> ArrowBackend:
+        """Return the same rows, of which another backend has decoded some columns.
 
         Args:
-            table: The rows.
             kinds: What the columns hold, as that backend says.
         """
-        made = cls(table=table)
+        made = copy(self)
         made._kinds = dict(kinds)
         return made
 
@@ -191,21 +195,34 @@ class ArrowBackend(Backend):
         """
         return self._opened().taker(schema).columns(rows, as_cells=as_cells)
 
+    def row_cells(self, row: int, names: tuple[str, ...]) -> list[memoryview] | None:
+        """Return views of the bytes of a row, a column each, to be copied at once.
+
+        None if not all columns of it consist of bytes alone, or none was taken before.
+        """
+        taker = self._opened().known_taker(names)
+        return None if taker is None else taker.cells(row)
+
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return one row as Python values."""
         row = operator.index(idx)
         if not 0 <= row < self.num_rows:
             (row,) = checked_indices([idx], self.num_rows).tolist()
-        found = self._opened().row(row)
+        shards = self._opened()
+        batch = shards.batch(row)
+        number = int(shards.batch_shards[batch])
+        shard = shards.shard(number)
+        shard.check()
+        try:
+            found = shard.columns(int(shards.batch_places[batch]))
+        except NotMappedError:
+            shards.not_mapped(number)
+            found = None
         if found is None:
             return super().get_row(row, columns=columns)
-        batch, within, shard = found
-        if columns is not None:
-            batch = batch.select(self.projected(columns).names)
-        names = batch.schema.names
-        values = {name: batch.column(n)[within].as_py() for n, name in enumerate(names)}
-        shard.check()
-        return values
+        names = found if columns is None else self.projected(columns).names
+        within = row - int(shards.batch_starts[batch])
+        return {name: found[name][within].as_py() for name in names}
 
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
         return self._take(np.arange(start, start + length), schema)
@@ -216,7 +233,7 @@ class ArrowBackend(Backend):
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
         """Return the record batches."""
-        starts = self._shard(shard).starts
+        starts = self._opened().shard(shard).starts
         first = int(self.shard_starts[shard])
         rows = np.diff(starts).tolist()
         return [(first + a, n) for a, n in zip(starts[:-1].tolist(), rows, strict=True) if n]
@@ -242,7 +259,7 @@ class ArrowBackend(Backend):
         if self._table is not None:
             yield self._table.slice(rows.offset, rows.length).select(schema.names)
             return
-        counts = np.diff(self._shard(number).starts)
+        counts = np.diff(self._opened().shard(number).starts)
         groups = RowGroups.of(counts, np.zeros_like(counts))
         chunk = FileSplit(replace(self._files[number], row_groups=groups), rows)
         for table in ArrowFormat().read(self._store, chunk, schema, block_bytes):
@@ -252,26 +269,34 @@ class ArrowBackend(Backend):
 
     # --- what is open
 
-    def _shard(self, number: int) -> Shard:
-        shards = self._opened()
-        with shards.lock:
-            return shards.shard(number)
-
     def _opened(self) -> OpenShards:
         """Return what this process has open; what a parent had is left to the parent."""
         if self._process is None or self._process.pid != os.getpid():
             identities = [(self._store.identity, f.path, f.file_size, f.etag) for f in self._files]
-            self._process = OpenShards(self._open, self.shard_starts, self.shard_names, identities)
+            region = self._region()
+            open_one = partial(self._open, region)
+            self._process = OpenShards(
+                open_one, self.shard_starts, self.shard_names, identities, region
+            )
         return self._process
 
-    def _open(self, number: int, may_map: bool) -> Shard:
+    def _region(self) -> Region | None:
+        """Reserve addresses for all files; None if they are not local, or not to be had."""
+        if self._table is not None or not self._store.local or len(self._files) > _MOST_MAPPED:
+            return None
+        try:
+            return Region([file.file_size or 0 for file in self._files])
+        except OSError:
+            return None
+
+    def _open(self, region: Region | None, number: int, may_map: bool) -> Shard:
         if self._table is not None:
             return TableShard.of(self._table)
         file, index = self._files[number], self._indices.get(number)
         if index is None:
             index = self._indices[number] = index_of(self._store, file, self._schema)
-        if may_map:
-            return open_shard(self._store, file, index)
+        if region is not None and may_map and may_be_mapped(index):
+            return MappedShard(self._store, file, index, region, number)
         return StoredShard(self._store, file, index)
 
     def __getstate__(self) -> dict[str, Any]:

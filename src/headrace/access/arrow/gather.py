@@ -1,14 +1,14 @@
 """Rows gathered from mapped files by numpy, with one copy a column.
 
 To find the rows of an array, a few numbers of it have to be known: the places of its buffers in the
-map, with the offset of the array already added. They come from pyarrow. The rows of many arrays are
-found by arithmetic on the places of the array that each of them is in, and copied through numpy
-views of the maps, which check that no copy leaves its map.
+region of maps, with the offset of the array already added. They come from pyarrow, which has
+compared them with the size of the file. The rows of many arrays are found by arithmetic on the
+places of the array that each of them is in. Offsets that are read from a file are checked first.
 """
 
 from __future__ import annotations
 
-import sys
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,97 +20,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.model import Int64Array, computed_once
+from headrace.access.arrow.region import Region
+from headrace.model import Int64Array
 
-__all__ = ["DamagedRowError", "Gather", "Maps", "Taken", "gather_for"]
+__all__ = ["DamagedRowError", "Gather", "Taken", "gather_for"]
 
 Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
 """a column; an array is of cells: the bytes of each row, where none is null, equally many or, if
 they are values of a column of bytes, as objects"""
 
 _NO_BITMAP = -1
+_OFFSETS = {4: struct.Struct("=2i"), 8: struct.Struct("=2q")}
+"""two offsets that follow each other, by the size of one"""
 _FIXED = (pt.is_primitive, pt.is_decimal, pt.is_fixed_size_binary)
-_MOST_GATHERS = 24
-"""maps up to which a gather for each of them is faster than a slice for each row"""
-_LONG_BYTES = 512
-"""width from which on it pays to look at both ends of all rows before they are copied"""
 
 
 class DamagedRowError(Exception):
     """A row is damaged; the only argument is its number among those gathered."""
-
-
-class Maps:
-    """The maps that some rows lie in.
-
-    Args:
-        maps: The bytes of each map.
-        of_row: The map of each row, by its number among ``maps``; None if there is one map.
-    """
-
-    def __init__(self, maps: Sequence[npt.NDArray[np.uint8]], of_row: Int64Array | None) -> None:
-        self._maps, self._of_row = maps, of_row
-
-    @computed_once
-    def _rows_of(self) -> list[Int64Array]:
-        """The rows of each map."""
-        assert self._of_row is not None
-        order = np.argsort(self._of_row, kind="stable")
-        ends = np.cumsum(np.bincount(self._of_row, minlength=len(self._maps))).tolist()
-        return [order[start:stop] for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
-
-    def records(self, places: Int64Array, width: int) -> npt.NDArray[Any]:
-        """Copy ``width`` bytes from the places of each row, of which the last axis is of rows."""
-        if self._of_row is None:
-            return _copied(self._maps[0], places, width)
-        if len(self._maps) > _MOST_GATHERS:
-            flat, times = places.ravel(), places.size // len(self._of_row)
-            rows = self.joined(flat, flat + width, np.tile(self._of_row, times))
-            return np.frombuffer(rows, f"V{width}").reshape(places.shape)
-        records = np.empty(places.shape, f"V{width}")
-        for data, chosen in zip(self._maps, self._rows_of, strict=True):
-            if places.ndim == 1:  # which numpy copies faster than one of several axes
-                records[chosen] = _copied(data, places[chosen], width)
-            else:
-                records[:, chosen] = _copied(data, places[:, chosen], width)
-        return records
-
-    def joined(
-        self, starts: Int64Array, stops: Int64Array, of_row: Int64Array | None = None
-    ) -> bytearray:
-        """Copy the bytes from a start to a stop of each row, one row behind the other."""
-        of_row = self._of_row if of_row is None else of_row
-        first, last = starts.tolist(), stops.tolist()
-        if of_row is None:
-            view = self._maps[0].data
-            parts = [view[start:stop] for start, stop in zip(first, last, strict=True)]
-        else:
-            views = [each.data for each in self._maps]
-            held = [views[number] for number in of_row.tolist()]
-            parts = [v[start:stop] for v, start, stop in zip(held, first, last, strict=True)]
-        joined = bytearray().join(parts)
-        if len(joined) != sum(last) - sum(first):
-            raise IndexError("rows go beyond the end of their file")
-        return joined
-
-    def bits(self, places: Int64Array) -> npt.NDArray[np.uint8]:
-        """Return single bits, whose places are counted in bits."""
-        holding = self.records(places >> 3, 1).view(np.uint8)
-        return (holding >> (places & 7).astype(np.uint8)) & np.uint8(1)
-
-
-def _copied(data: npt.NDArray[np.uint8], places: Int64Array, width: int) -> npt.NDArray[Any]:
-    if width >= _LONG_BYTES and data.size:
-        # The processor finds the pages of all ends side by side, those of copies one by one.
-        data.take(places)
-        data.take(places + (width - 1))
-    copied: npt.NDArray[Any] = _windows(data, width)[places]
-    return copied
-
-
-def _windows(data: npt.NDArray[np.uint8], width: int) -> npt.NDArray[Any]:
-    """Return the records that begin at each byte. numpy refuses any that would leave ``data``."""
-    return np.ndarray((max(data.size - width + 1, 0),), f"V{width}", data, strides=(1,))
 
 
 class Gather(ABC):
@@ -118,30 +44,33 @@ class Gather(ABC):
 
     count: int
     """of the places of an array, of which the first is that of its bitmap, or negative"""
-    width: int = 0
-    """bytes of each row, at the second place, if all have as many and none is null"""
 
     @abstractmethod
     def places(self, array: pa.Array, base: int) -> list[int] | None:
-        """Return where the rows of an array are in a map whose first byte has address ``base``.
+        """Return where the rows of an array are in a region whose first byte has address ``base``.
 
         None where they cannot be had by copying bytes.
         """
 
-    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
-        """Return the array of rows of one width that were copied."""
-        raise TypeError("rows of this type have no width")
-
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         """Return the bytes of one row that consists of bytes alone.
 
-        None if it is null, empty or damaged, or of a type that consists of more.
+        None if it is null or damaged, or of a type that consists of more.
         """
         return None
 
     @abstractmethod
-    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
         """Copy rows, each of an array of its own: ``places`` has a column for each of them.
+
+        Args:
+            region: Where the arrays are.
+            places: The places of the array of each row.
+            rows: The number of each row in its array.
+            nulls: Whether an array has nulls.
+            as_cells: Whether rows that consist of bytes alone are returned as such.
 
         Raises:
             OverflowError: They are too many bytes for one array.
@@ -191,15 +120,14 @@ class _Fixed(Gather):
         values = _values(array)
         return None if values is None else [_bitmap(array, base), values - base]
 
-    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
-        values = maps.records(places[1] + rows * self.width, self.width)
-        validity, nulls = _validity(maps, places[0], rows)
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
+        values = region.records(places[1] + rows * self.width, self.width)
+        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
         if as_cells and validity is None:
             return values
-        return _filled(self.type_, len(rows), validity, nulls, pa.py_buffer(values))
-
-    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
-        return _filled(self.type_, len(cells), None, 0, pa.py_buffer(cells))
+        return _filled(self.type_, len(rows), validity, count, pa.py_buffer(values))
 
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         start = places[1] + row * self.width
@@ -216,11 +144,13 @@ class _Bits(Gather):
     def places(self, array: pa.Array, base: int) -> list[int] | None:
         return [_bitmap(array, base), 8 * (array.buffers()[1].address - base) + array.offset]
 
-    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
-        values = np.packbits(maps.bits(places[1] + rows), bitorder="little")
-        validity, nulls = _validity(maps, places[0], rows)
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
+        values = np.packbits(region.bits(places[1] + rows), bitorder="little")
+        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
         buffers = [validity, pa.py_buffer(values)]
-        return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls)
+        return pa.Array.from_buffers(self.type_, len(rows), buffers, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,44 +179,45 @@ class _Spans(Gather):
         first = offsets.address - base + array.offset * self.offset.itemsize
         return [_bitmap(array, base), first, start - base, held]
 
-    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
         size = self.offset.itemsize
-        bounds = maps.records(places[1] + rows * size, 2 * size).view(self.offset).reshape(-1, 2)
-        starts, stops = bounds[:, 0].astype(np.int64), bounds[:, 1].astype(np.int64)
+        pairs = region.records(places[1] + rows * size, 2 * size).view(self.offset)
+        starts, stops = pairs.reshape(-1, 2).T.astype(np.int64)
         lengths = stops - starts
         shortest, longest = int(lengths.min()), int(lengths.max())
         if shortest < 0 or int((starts | (places[3] - stops)).min()) < 0:
             wrong = (lengths < 0) | (starts < 0) | (stops > places[3])
             raise DamagedRowError(int(wrong.argmax()))
-        if int(lengths.sum()) > np.iinfo(self.offset).max:
+        most = np.iinfo(self.offset).max
+        if longest * len(rows) > most and int(lengths.sum()) > most:
             raise OverflowError
         first = places[2] + starts * self.item_bytes
         values: Any
         if shortest == longest > 0:
-            values = maps.records(first, longest * self.item_bytes)
+            values = region.records(first, longest * self.item_bytes)
         else:
-            values = maps.joined(first, first + lengths * self.item_bytes)
-        validity, nulls = _validity(maps, places[0], rows)
+            values = region.joined(first, first + lengths * self.item_bytes)
+        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
         if as_cells and validity is None and shortest == longest > 0:
             return values
         ends = np.zeros(len(rows) + 1, self.offset)
         lengths.cumsum(out=ends[1:], dtype=self.offset)
         buffers, data = [validity, pa.py_buffer(ends)], pa.py_buffer(values)
         if not self._is_list:
-            found = pa.Array.from_buffers(self.type_, len(rows), [*buffers, data], nulls)
+            found = pa.Array.from_buffers(self.type_, len(rows), [*buffers, data], count)
             if pt.is_string(self.type_) or pt.is_large_string(self.type_):
                 _check_text(found)
             return found
         inside = _filled(self.type_.value_type, data.size // self.item_bytes, None, 0, data)
-        return pa.Array.from_buffers(self.type_, len(rows), buffers, nulls, children=[inside])
+        return pa.Array.from_buffers(self.type_, len(rows), buffers, count, children=[inside])
 
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         bitmap, offsets, values, held = places
         size = self.offset.itemsize
-        at = offsets + row * size
-        start = int.from_bytes(data[at : at + size], sys.byteorder, signed=True)
-        stop = int.from_bytes(data[at + size : at + 2 * size], sys.byteorder, signed=True)
-        if bitmap != _NO_BITMAP or not 0 <= start < stop <= held:
+        start, stop = _OFFSETS[size].unpack_from(data, offsets + row * size)
+        if bitmap != _NO_BITMAP or not 0 <= start <= stop <= held:
             return None
         return data[values + start * self.item_bytes : values + stop * self.item_bytes]
 
@@ -304,21 +235,16 @@ class _Extension(Gather):
     def count(self) -> int:  # type: ignore[override]
         return self.storage.count
 
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        return self.storage.width
-
-    def array(self, cells: npt.NDArray[Any]) -> pa.Array:
-        return pa.ExtensionArray.from_storage(self.type_, self.storage.array(cells))
-
     def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
         return self.storage.cell(data, places, row)
 
     def places(self, array: pa.Array, base: int) -> list[int] | None:
         return self.storage.places(array.storage, base)
 
-    def rows(self, maps: Maps, places: Int64Array, rows: Int64Array, *, as_cells: bool) -> Taken:
-        found = self.storage.rows(maps, places, rows, as_cells=as_cells)
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
+        found = self.storage.rows(region, places, rows, nulls=nulls, as_cells=as_cells)
         if isinstance(found, np.ndarray):
             return found
         return pa.ExtensionArray.from_storage(self.type_, found)
@@ -358,12 +284,15 @@ def _bitmap(array: pa.Array, base: int) -> int:
     return int(8 * (array.buffers()[0].address - base) + array.offset)
 
 
-def _validity(maps: Maps, bitmaps: Int64Array, rows: Int64Array) -> tuple[pa.Buffer | None, int]:
+def _validity(
+    region: Region, bitmaps: Int64Array, rows: Int64Array
+) -> tuple[pa.Buffer | None, int]:
     """Return the bitmap and the number of nulls of some rows, each in a bitmap or in none."""
     if int(bitmaps.max()) == _NO_BITMAP:
         return None, 0
     held = bitmaps != _NO_BITMAP
-    valid = np.where(held, maps.bits(np.where(held, bitmaps + rows, 0)), np.uint8(1))
+    somewhere = int(bitmaps.max())  # in a file that is mapped
+    valid = np.where(held, region.bits(np.where(held, bitmaps + rows, somewhere)), np.uint8(1))
     nulls = len(rows) - int(valid.sum())
     return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
 

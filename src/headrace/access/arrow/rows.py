@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Container, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import ipc
 
-from headrace.access.arrow.gather import DamagedRowError, Maps, Taken, gather_for
-from headrace.access.arrow.shards import MappedShard, NotMappedError, Shard, StoredShard
+from headrace.access.arrow.gather import DamagedRowError, Taken, gather_for
+from headrace.access.arrow.region import Region
+from headrace.access.arrow.shards import MappedShard, NotMappedError, Shard
 from headrace.access.taking import in_order, take_from
 from headrace.errors import ReadError
 from headrace.formats.blocks import rows_only
@@ -23,26 +22,27 @@ from headrace.model import Int64Array
 
 __all__ = ["OpenShards", "RowTaker", "Taken"]
 
-_MOST_OPEN = 1024
-"""shards that are open at a time: a process may have some ten thousand maps"""
 _DECODED_BYTES = 256 << 20
 """of record batches that had to be fetched or decompressed, kept for the next rows of them"""
 _MOST_DECODED = 32
 """such batches that are held at once, whatever they take"""
 
-_NOTHING: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-
 _decoded: BoundedCache[pa.RecordBatch] = BoundedCache(lambda made: made.get_total_buffer_size())
 
 
 class OpenShards:
-    """The shards that a process has open. Its users hold ``lock``.
+    """The shards that a process has open, and the record batches in them.
+
+    Record batches that have rows are numbered as their shards are opened: what is known of a batch
+    stays at its number. Rows are found by a search among the first rows of batches, and of shards
+    that are not open.
 
     Args:
         opener: Opens a shard, given its number and whether it may be mapped.
         first_rows: First row of each shard, and the number of all rows.
         names: What each shard is called in messages.
         identities: What tells shards apart from all others that this process may read.
+        region: Where shards are mapped.
     """
 
     def __init__(
@@ -51,16 +51,26 @@ class OpenShards:
         first_rows: Int64Array,
         names: Sequence[str],
         identities: Sequence[Hashable],
+        region: Region | None,
     ) -> None:
         self._opener = opener
         self.first_rows, self.names, self.identities = first_rows, names, identities
+        self.region = region
         self.pid = os.getpid()
         self.lock = threading.RLock()
-        self.open: dict[int, Shard] = {}
-        self.version = 0
-        """grows whenever other shards are open"""
-        self._not_mapped: set[int] = set()
+        self._open: dict[int, Shard] = {}
         self._takers: dict[tuple[str, ...], RowTaker] = {}
+        with_rows = np.flatnonzero(np.diff(first_rows))
+        self._entries: tuple[Int64Array, Int64Array] = (first_rows[with_rows], -1 - with_rows)
+        """first rows, and the batch that begins there; -1 - n for shard n, which is not open"""
+        self.batch_starts = np.empty(0, np.int64)
+        """the first row of each batch, of all rows"""
+        self.batch_shards = np.empty(0, np.int64)
+        """the shard of each batch"""
+        self.batch_places = np.empty(0, np.int64)
+        """the number of each batch in its shard"""
+        self.mapped = np.empty(0, bool)
+        """whether each batch is mapped"""
 
     def find(self, rows: Int64Array) -> Int64Array:
         """Return the shards in which some rows are."""
@@ -69,125 +79,64 @@ class OpenShards:
 
     def shard(self, number: int) -> Shard:
         """Return a shard, opened if it is not."""
-        found = self.open.get(number)
+        found = self._open.get(number)
         if found is None:
-            found = self.open[number] = self._opener(number, number not in self._not_mapped)
-            self.version += 1
+            with self.lock:
+                self._open_all([number])
+            found = self._open[number]
         return found
 
-    def keep_only(self, numbers: Container[int]) -> None:
-        """Close shards beyond the limit, but not these."""
-        if len(self.open) > _MOST_OPEN:
-            self.open = {n: shard for n, shard in self.open.items() if n in numbers}
-            self.version += 1
+    def batches(self, rows: Int64Array) -> Int64Array:
+        """Return the batches in which some rows are, after opening their shards."""
+        starts, numbers = self._entries
+        found: Int64Array = numbers[starts.searchsorted(rows, "right") - 1]
+        if int(found.min()) >= 0:
+            return found
+        with self.lock:
+            missing = np.unique(-1 - found[found < 0]).tolist()
+            self._open_all([number for number in missing if number not in self._open])
+        return self.batches(rows)
 
-    def read_in_batches(self, number: int) -> None:
-        """Close a mapped shard, and open it next time as one that is read into memory."""
-        self._not_mapped.add(number)
-        self.open.pop(number, None)
-        self.version += 1
+    def batch(self, row: int) -> int:
+        """Return the batch in which a row is, after opening its shard."""
+        starts, numbers = self._entries
+        found = int(numbers[starts.searchsorted(row, "right") - 1])
+        return found if found >= 0 else int(self.batches(np.array([row]))[0])
+
+    def _open_all(self, shards: Sequence[int]) -> None:
+        """Open shards, and put their batches into the places of the shards among the entries."""
+        before = len(self.batch_starts)
+        for number in shards:
+            shard = self._open[number] = self._opener(number, True)
+            places = np.flatnonzero(np.diff(shard.starts))
+            starts = shard.starts[places] + self.first_rows[number]
+            self.batch_shards = np.append(self.batch_shards, np.full_like(places, number))
+            self.batch_places = np.append(self.batch_places, places)
+            self.mapped = np.append(
+                self.mapped, np.repeat(isinstance(shard, MappedShard), len(places))
+            )
+            self.batch_starts = np.append(self.batch_starts, starts)
+        starts, numbers = self._entries
+        others = ~np.isin(numbers, -1 - np.asarray(shards, np.int64))
+        made = np.arange(before, len(self.batch_starts))
+        starts = np.append(starts[others], self.batch_starts[made])
+        order = np.argsort(starts)
+        self._entries = starts[order], np.append(numbers[others], made)[order]
+
+    def not_mapped(self, number: int) -> None:
+        """Read a shard in batches from now on: some of it is not in its map as in memory."""
+        with self.lock:
+            self._open[number] = self._opener(number, False)
+            self.mapped[self.batch_shards == number] = False
 
     def taker(self, schema: pa.Schema) -> RowTaker:
         """Return what takes rows in these columns."""
         key = tuple(schema.names)
-        found = self._takers.get(key)
-        if found is None:
-            found = self._takers[key] = RowTaker(schema, self)
-        return found
+        return self._takers.get(key) or self._takers.setdefault(key, RowTaker(schema, self))
 
-    def row(self, row: int) -> tuple[pa.RecordBatch, int, Shard] | None:
-        """Return a view of the batch that holds a row, the place of the row in it, and its shard.
-
-        None if the batch has to be read.
-        """
-        number = int(self.first_rows.searchsorted(row, "right")) - 1
-        shard = self.open.get(number)
-        if shard is None:
-            with self.lock:
-                shard = self.shard(number)
-                self.keep_only([number])
-        if isinstance(shard, StoredShard):
-            return None
-        shard.check()
-        within = row - int(self.first_rows[number])
-        batch = int(shard.starts.searchsorted(within, "right")) - 1
-        try:
-            (found,) = shard.batches((batch,), ())
-        except NotMappedError:
-            with self.lock:
-                self.read_in_batches(number)
-            return None
-        return found, within - int(shard.starts[batch]), shard
-
-
-@dataclass(slots=True, eq=False)
-class _Directory:
-    """The batches of all open shards, as columns."""
-
-    version: int
-    shards: list[Shard]
-    numbers: list[int]
-    """of the shards, among all"""
-    covered: npt.NDArray[np.bool_]
-    """of all shards, which are open"""
-    whole: bool
-    """whether all are"""
-    starts: Int64Array
-    """first row of each batch, of all rows"""
-    slot: Int64Array
-    """the shard of each batch, by its place in ``shards``"""
-    inside: Int64Array
-    """number of each batch in its shard"""
-    mapped: npt.NDArray[np.bool_]
-    """whether a batch is in a map"""
-    all_mapped: bool
-    maps: list[npt.NDArray[np.uint8]]
-    """the bytes of each shard that is mapped"""
-    known: npt.NDArray[np.bool_]
-    """whether the places of a batch are known"""
-    places: Int64Array
-    """a column for each batch"""
-    complete: bool = False
-    """whether all of them are known"""
-
-    @classmethod
-    def of(cls, shards: OpenShards, places: int, before: _Directory | None) -> _Directory:
-        numbers = sorted(shards.open)
-        held = [shards.open[number] for number in numbers]
-        sizes = [len(shard.starts) - 1 for shard in held]
-        first_rows = shards.first_rows
-        covered = np.zeros(len(first_rows) - 1, bool)
-        covered[numbers] = True
-        made = cls(
-            shards.version,
-            held,
-            numbers,
-            covered,
-            bool(covered.all()),
-            np.concatenate(
-                [shard.starts[:-1] + first_rows[n] for n, shard in zip(numbers, held, strict=True)]
-            ),
-            np.repeat(np.arange(len(held)), sizes),
-            np.concatenate([np.arange(size) for size in sizes]),
-            np.repeat([isinstance(shard, MappedShard) for shard in held], sizes),
-            all(isinstance(shard, MappedShard) for shard in held),
-            [shard.bytes if isinstance(shard, MappedShard) else _NOTHING for shard in held],
-            np.repeat(False, sum(sizes)),
-            np.zeros((places, sum(sizes)), np.int64),
-        )
-        for slot, number in enumerate(numbers if before is not None else []):
-            assert before is not None
-            if number in before.numbers:
-                old = before.numbers.index(number)
-                if before.shards[old] is held[slot]:
-                    here, there = made._batches_of(slot), before._batches_of(old)
-                    made.known[here] = before.known[there]
-                    made.places[:, here] = before.places[:, there]
-        made.known |= np.diff(np.append(made.starts, first_rows[-1])) <= 0
-        return made
-
-    def _batches_of(self, slot: int) -> slice:
-        return slice(*np.searchsorted(self.slot, [slot, slot + 1]).tolist())
+    def known_taker(self, names: tuple[str, ...]) -> RowTaker | None:
+        """Return what takes rows in these columns, if some were taken before."""
+        return self._takers.get(names)
 
 
 class RowTaker:
@@ -197,15 +146,17 @@ class RowTaker:
         self._schema, self._shards = schema, shards
         self._names = tuple(schema.names)
         self._gathers = [gather_for(field.type) for field in schema]
+        counts = [0 if gather is None else gather.count for gather in self._gathers]
+        self._first = np.cumsum([0, *counts]).tolist()
+        """the first place of each column, and the number of all"""
         self._left = {n for n, gather in enumerate(self._gathers) if gather is None}
         """columns that are left to Arrow"""
-        self._uneven: set[int] = set()
-        """columns whose rows have nulls or different lengths"""
-        counts = [0 if gather is None else gather.count for gather in self._gathers]
-        self._first = [sum(counts[:column]) for column in range(len(counts))]
-        """the first place of each column"""
-        self._widths: tuple[set[int], list[tuple[int, list[int], list[int]]]] | None = None
-        self._directory: _Directory | None = None
+        self._nulls: set[int] = set()
+        """columns in which some batch has nulls"""
+        self._known = np.empty(0, bool)
+        """whether the places of a batch are known"""
+        self._places = np.empty((self._first[-1], 0), np.int64)
+        """a column for each batch"""
 
     def take(self, rows: Int64Array) -> pa.Table:
         """Return these rows, at least one, all of them there."""
@@ -215,171 +166,130 @@ class RowTaker:
 
     def columns(self, rows: Int64Array, *, as_cells: Container[int] = ()) -> list[Taken]:
         """Return the same in columns; some of them as cells, where they can be had so."""
-        if len(rows) == 1:
-            cells = self._cells_of(int(rows[0]), as_cells)
-            if cells is not None:
-                return cells
+        shards = self._shards
+        batches = shards.batches(rows)
+        used = [shards.shard(n) for n in _distinct(shards.batch_shards[batches])]
+        for shard in used:
+            shard.check()
         try:
-            with self._shards.lock:
-                directory = self._covering(rows)
-                if directory is None:
-                    return self._in_parts(rows, self._shards.find(rows), _MOST_OPEN)
-                batches = directory.starts.searchsorted(rows, "right") - 1
-                used, of_row = _used(directory, batches)
-                for slot in used:
-                    directory.shards[slot].check()
-                is_mapped = directory.all_mapped or bool(directory.mapped[batches].all())
-                if is_mapped and not directory.complete:
-                    self._learn(directory, batches)
-            if not is_mapped:
-                return self._from_batches(directory, rows, batches)
-            maps = Maps([directory.maps[slot] for slot in used], of_row)
-            found = self._gathered(directory, rows, batches, maps, as_cells)
+            if not shards.mapped[batches].all():
+                return self._from_batches(rows, batches)
+            self._learn(batches)
+            found = self._gathered(rows, batches, as_cells)
         except DamagedRowError as error:
             raise self._damaged(int(rows[error.args[0]])) from error
         except OverflowError:
             half = len(rows) // 2
             return _columns(pa.concat_tables([self.take(rows[:half]), self.take(rows[half:])]))
         except NotMappedError as error:
-            self._shards.read_in_batches(error.args[0])
+            shards.not_mapped(error.args[0])
             return self.columns(rows, as_cells=as_cells)
-        for slot in used:
-            directory.shards[slot].check()
+        for shard in used:
+            shard.check()
         return found
 
-    def _cells_of(self, row: int, as_cells: Container[int]) -> list[Taken] | None:
-        """Return one row as cells, without the arrays that pay for many rows.
+    def cells(self, row: int) -> list[memoryview] | None:
+        """Return views of the bytes of one row, a column each, after a check of its file.
 
-        None if not all columns of it are cells, or not all batches have been looked at.
+        None if not all columns of it consist of bytes alone.
         """
-        directory = self._directory
-        if directory is None or not directory.complete or not directory.whole or self._left:
+        shards = self._shards
+        batch = shards.batch(row)
+        if not shards.mapped[batch] or self._left:
             return None
-        batch = int(directory.starts.searchsorted(row, "right")) - 1
-        slot, within = int(directory.slot[batch]), row - int(directory.starts[batch])
-        shard, data = directory.shards[slot], directory.maps[slot].data
-        shard.check()
-        places = directory.places[:, batch].tolist()
-        found: list[Taken] = []
-        for column, gather in enumerate(self._gathers):
-            if gather is None or column not in as_cells:
+        if batch >= len(self._known) or not self._known[batch]:
+            try:
+                self._learn(np.array([batch]))
+            except NotMappedError as error:
+                shards.not_mapped(error.args[0])
                 return None
-            first = self._first[column]
-            cell = gather.cell(data, places[first : first + gather.count], within)
-            if not cell:
+        shards.shard(int(shards.batch_shards[batch])).check()
+        assert shards.region is not None
+        view, within = shards.region.view, row - int(shards.batch_starts[batch])
+        places = self._places[:, batch].tolist()
+        found: list[memoryview] = []
+        for gather, first in zip(self._gathers, self._first, strict=False):
+            assert gather is not None
+            cell = gather.cell(view, places[first : first + gather.count], within)
+            if cell is None:
                 return None
-            found.append(np.frombuffer(bytearray(cell), f"V{len(cell)}"))
-        shard.check()
+            found.append(cell)
         return found
 
     # --- where rows are
 
-    def _covering(self, rows: Int64Array) -> _Directory | None:
-        """Return a directory of the shards of some rows; None if these are too many to be open."""
-        known = self._directory
-        is_current = known is not None and known.version == self._shards.version
-        if known is not None and is_current and known.whole:
-            return known
-        of_rows = self._shards.find(rows)
-        if known is not None and is_current and known.covered[of_rows].all():
-            return known
-        wanted = np.unique(of_rows).tolist()
-        if len(wanted) > _MOST_OPEN:
-            return None
-        for number in wanted:
-            self._shards.shard(number)
-        self._shards.keep_only(wanted)
-        places = sum(gather.count for gather in self._gathers if gather is not None)
-        self._directory = _Directory.of(self._shards, places, known)
-        return self._directory
-
-    def _learn(self, directory: _Directory, batches: Int64Array) -> None:
+    def _learn(self, batches: Int64Array) -> None:
         """Find the places of batches that were not looked at before."""
-        if directory.known[batches].all():
+        if len(self._known) == len(self._shards.batch_starts) and self._known[batches].all():
             return
-        for number in np.unique(batches[~directory.known[batches]]).tolist():
-            slot, inside = int(directory.slot[number]), int(directory.inside[number])
-            shard = directory.shards[slot]
-            assert isinstance(shard, MappedShard)
-            try:
-                batch = shard.batch(inside)
-            except NotMappedError:
-                raise NotMappedError(directory.numbers[slot]) from None
-            directory.places[:, number] = self._places(batch, shard.address)
-            directory.known[number] = True
-        directory.complete = bool(directory.known.all())
+        shards = self._shards
+        with shards.lock:
+            more = len(shards.batch_starts) - len(self._known)
+            if more:
+                self._places = np.pad(self._places, ((0, 0), (0, more)))
+                self._known = np.pad(self._known, (0, more))
+            assert shards.region is not None
+            for number in np.unique(batches[~self._known[batches]]).tolist():
+                shard_number = int(shards.batch_shards[number])
+                shard = shards.shard(shard_number)
+                assert isinstance(shard, MappedShard)
+                try:
+                    batch = shard.batch(int(shards.batch_places[number]))
+                except NotMappedError:
+                    raise NotMappedError(shard_number) from None
+                self._places[:, number] = self._places_of(batch, shards.region.address)
+                self._known[number] = True
 
-    def _places(self, batch: pa.RecordBatch, base: int) -> list[int]:
-        """A column of which one batch cannot be gathered is left to Arrow from then on."""
+    def _places_of(self, batch: pa.RecordBatch, base: int) -> list[int]:
+        """Leave a column of which one batch cannot be gathered to Arrow from then on."""
         found: list[int] = []
         for number, gather in enumerate(self._gathers):
             if gather is not None:
                 of_column = gather.places(batch.column(self._names[number]), base)
                 if of_column is None:
                     self._left.add(number)
-                elif not gather.width or of_column[0] >= 0:
-                    self._uneven.add(number)
+                elif of_column[0] >= 0:
+                    self._nulls.add(number)
                 found += of_column or [0] * gather.count
         return found
 
     # --- the rows
 
     def _gathered(
-        self,
-        directory: _Directory,
-        rows: Int64Array,
-        batches: Int64Array,
-        maps: Maps,
-        as_cells: Container[int],
+        self, rows: Int64Array, batches: Int64Array, as_cells: Container[int]
     ) -> list[Taken]:
-        within = rows - directory.starts[batches]
-        places = directory.places.take(batches, axis=1)
-        found: dict[int, Taken] = {}
-        for column, gather in enumerate(self._gathers):
-            if gather is None or column in self._left or column not in self._uneven:
-                continue
-            first = self._first[column]
-            own = places[first : first + gather.count]
-            found[column] = gather.rows(maps, own, within, as_cells=column in as_cells)
-        for width, columns, values in self._even():
-            if len(values) == 1:
-                records = [maps.records(places[values[0]] + width * within, width)]
-            else:
-                records = list(maps.records(places[values] + width * within, width))
-            for column, cells in zip(columns, records, strict=True):
-                gather = self._gathers[column]
-                assert gather is not None
-                found[column] = cells if column in as_cells else gather.array(cells)
-        if len(found) < len(self._names):
-            held = self._held(directory, np.unique(batches).tolist())
-            for column in range(len(self._names)):
-                if column not in found:
-                    found[column] = _owned(self._taken(held, column, batches, within))
+        region = self._shards.region
+        assert region is not None
+        within = rows - self._shards.batch_starts[batches]
+        places = self._places.take(batches, axis=1)
+        left = set(self._left)  # another thread may add to it
+        found: dict[int, Taken] = {
+            column: gather.rows(
+                region,
+                places[self._first[column] : self._first[column + 1]],
+                within,
+                nulls=column in self._nulls,
+                as_cells=column in as_cells,
+            )
+            for column, gather in enumerate(self._gathers)
+            if gather is not None and column not in left
+        }
+        if left:
+            held = self._held(np.unique(batches).tolist())
+            for column in left:
+                found[column] = _owned(self._taken(held, column, batches, within))
         return [found[column] for column in range(len(self._names))]
 
-    def _even(self) -> list[tuple[int, list[int], list[int]]]:
-        """Return the columns whose rows have one width and no nulls, by width, and their places."""
-        odd = self._left | self._uneven
-        if self._widths is None or self._widths[0] != odd:
-            found: dict[int, list[int]] = {}
-            for column, gather in enumerate(self._gathers):
-                if gather is not None and column not in odd:
-                    found.setdefault(gather.width, []).append(column)
-            made = [(w, cs, [self._first[c] + 1 for c in cs]) for w, cs in found.items()]
-            self._widths = odd, made
-        return self._widths[1]
-
-    def _from_batches(
-        self, directory: _Directory, rows: Int64Array, batches: Int64Array
-    ) -> list[Taken]:
+    def _from_batches(self, rows: Int64Array, batches: Int64Array) -> list[Taken]:
         """Take rows batch by batch, where not all of them are in maps."""
         numbers = np.unique(batches)
-        if np.count_nonzero(~directory.mapped[numbers]) > _MOST_DECODED:
+        mapped = self._shards.mapped[numbers]
+        if np.count_nonzero(~mapped) > _MOST_DECODED:
             return self._in_parts(rows, batches, _MOST_DECODED)
-        held = self._held(directory, numbers.tolist())
-        within = rows - directory.starts[batches]
+        held = self._held(numbers.tolist())
+        within = rows - self._shards.batch_starts[batches]
         found = [self._taken(held, c, batches, within) for c in range(len(self._names))]
-        return [_owned(each) for each in found] if directory.mapped[numbers].any() else found
+        return [_owned(each) for each in found] if mapped.any() else found
 
     def _taken(
         self,
@@ -392,32 +302,34 @@ class RowTaker:
         arrays = {number: batch.column(name) for number, batch in held.items()}
         return take_from(arrays, batches, within)
 
-    def _held(self, directory: _Directory, numbers: Sequence[int]) -> dict[int, pa.RecordBatch]:
+    def _held(self, numbers: Sequence[int]) -> dict[int, pa.RecordBatch]:
         """Return some batches: views of maps and tables, others from the cache or made anew."""
+        shards = self._shards
         made: dict[int, pa.RecordBatch] = {}
         missing: dict[int, list[int]] = {}
         for number in numbers:
-            found = _decoded.get(self._key(directory, number))
+            found = _decoded.get(self._key(number))
             if found is None:
-                missing.setdefault(int(directory.slot[number]), []).append(number)
+                missing.setdefault(int(shards.batch_shards[number]), []).append(number)
             else:
                 made[number] = found
-        for slot, lacking in missing.items():
-            inside = directory.inside[lacking].tolist()
+        for shard, lacking in missing.items():
+            places = shards.batch_places[lacking].tolist()
             try:
-                batches = directory.shards[slot].batches(inside, self._names)
+                batches = shards.shard(shard).batches(places, self._names)
             except NotMappedError:
-                raise NotMappedError(directory.numbers[slot]) from None
+                raise NotMappedError(shard) from None
             for number, batch in zip(lacking, batches, strict=True):
                 made[number] = batch
-                if self._shards.identities and not directory.mapped[number]:
-                    _decoded.add(self._key(directory, number), batch, limit_bytes=_DECODED_BYTES)
+                if shards.identities and not shards.mapped[number]:
+                    _decoded.add(self._key(number), batch, limit_bytes=_DECODED_BYTES)
         return made
 
-    def _key(self, directory: _Directory, number: int) -> tuple[Any, ...]:
-        shard = directory.numbers[int(directory.slot[number])]
-        identity = self._shards.identities[shard] if self._shards.identities else id(self)
-        return identity, int(directory.inside[number]), self._names
+    def _key(self, number: int) -> tuple[Any, ...]:
+        shards = self._shards
+        shard = int(shards.batch_shards[number])
+        identity = shards.identities[shard] if shards.identities else id(self)
+        return identity, int(shards.batch_places[number]), self._names
 
     def _damaged(self, row: int) -> ReadError:
         [shard] = self._shards.find(np.array([row])).tolist()
@@ -435,16 +347,10 @@ class RowTaker:
         return _columns(in_order(taken, order))
 
 
-def _used(directory: _Directory, batches: Int64Array) -> tuple[list[int], Int64Array | None]:
-    """Return the shards of some batches, and where in that list the shard of each batch is."""
-    if len(directory.shards) == 1:
-        return [0], None
-    slots = directory.slot[batches]
-    counts = np.bincount(slots)
-    used = np.flatnonzero(counts)
-    if len(used) == 1:
-        return used.tolist(), None
-    return used.tolist(), (np.cumsum(counts > 0) - 1)[slots]
+def _distinct(numbers: Int64Array) -> list[int]:
+    """Return different numbers, none of which is large, in order."""
+    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return found
 
 
 def _owned(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import ipc
 
-from headrace.access.arrow.mapped import mapped
+from headrace.access.arrow.region import Region
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.formats.arrow_ipc import (
     BatchIndex,
@@ -36,7 +35,7 @@ __all__ = [
     "TableShard",
     "check_schema",
     "index_of",
-    "open_shard",
+    "may_be_mapped",
 ]
 
 _MOST_VIEWS = 20_000
@@ -137,14 +136,15 @@ class Shard(Protocol):
         """Return some batches with at least these columns."""
         ...
 
+    def columns(self, number: int) -> Mapping[str, pa.Array] | None:
+        """Return all columns of a batch, by name; None if the batch has to be read for it."""
+        ...
 
-def open_shard(store: Store, file: DataFileInfo, index: ShardIndex) -> MappedShard | StoredShard:
-    """Open a file: mapped if its rows can be copied out of the map, else to be read in batches."""
-    plain = index.stored.equals(index.schema)
+
+def may_be_mapped(index: ShardIndex) -> bool:
+    """Return True if rows of a local file can be copied out of a map of it."""
     in_order = index.is_stream and any(map(has_dictionary, index.stored.types))
-    if not store.local or not plain or in_order:
-        return StoredShard(store, file, index)
-    return MappedShard(store, file, index)
+    return index.stored.equals(index.schema) and not in_order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,6 +167,10 @@ class TableShard:
 
     def batches(self, numbers: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
         return [self.held[number] for number in numbers]
+
+    def columns(self, number: int) -> Mapping[str, pa.Array]:
+        batch = self.held[number]
+        return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,6 +205,9 @@ class StoredShard:
             batches.announce(numbers)
             return [batches.get(number, self.index.rows(number)) for number in numbers]
 
+    def columns(self, number: int) -> None:
+        return None
+
     def _in_order(
         self, source: pa.NativeFile, numbers: Sequence[int], columns: list[int]
     ) -> Iterator[pa.RecordBatch]:
@@ -225,25 +232,22 @@ class MappedShard:
     a millisecond, ends this process, as with every map; at any other time it is an error.
     """
 
-    def __init__(self, store: Store, file: DataFileInfo, index: ShardIndex) -> None:
+    def __init__(
+        self, store: Store, file: DataFileInfo, index: ShardIndex, region: Region, number: int
+    ) -> None:
         self.path, self.index = file.path, index
         # The store's own handle has no file number with pyarrow 18 and older.
         with reading(file.path, file.file_size), store.open(file), open(file.path, "rb") as source:
             self._version = FileVersion.of(file.path)
-            self._memory = mapped(source.fileno(), sequential=False)
-        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8)
+            self._memory = region.map(number, source.fileno())
         self._lock = threading.Lock()
         self._views: dict[int, pa.RecordBatch] = {}
+        self._columns: dict[int, dict[str, pa.Array]] = {}
         self._valid: set[int] = set()
 
     @property
     def starts(self) -> Int64Array:
         return self.index.starts
-
-    @property
-    def address(self) -> int:
-        """Address of the first byte of the map."""
-        return int(self._memory.address)
 
     def check(self) -> None:
         self._version.check()
@@ -257,7 +261,7 @@ class MappedShard:
         found = self._views.get(number)
         if found is not None:
             return found
-        with self._lock, reading(f"{self.path}, record batch {number}", len(self.bytes)):
+        with self._lock, reading(f"{self.path}, record batch {number}", self._memory.size):
             batch = self._get(number)
             batch.validate()
             if batch.num_rows != self.index.rows(number):
@@ -269,6 +273,7 @@ class MappedShard:
                 raise NotMappedError
             if len(self._views) * len(self.index.schema) > _MOST_VIEWS:
                 self._views.clear()
+                self._columns.clear()
             self._views[number] = batch
         return batch
 
@@ -277,16 +282,26 @@ class MappedShard:
         found = [self._views.get(number) or self.batch(number) for number in numbers]
         for number, batch in zip(numbers, found, strict=True):
             if number not in self._valid:
-                with reading(f"{self.path}, record batch {number}", len(self.bytes)):
+                with reading(f"{self.path}, record batch {number}", self._memory.size):
                     batch.validate(full=True)
                 self._valid.add(number)
+        return found
+
+    def columns(self, number: int) -> Mapping[str, pa.Array]:
+        found = self._columns.get(number)
+        if found is None:
+            (batch,) = self.batches([number], ())
+            found = dict(zip(batch.schema.names, batch.columns, strict=True))
+            self._columns[number] = found
         return found
 
     def holds(self, batch: pa.RecordBatch) -> bool:
         """Return True if all of a batch is in the map."""
         first, last = self._memory.address, self._memory.address + self._memory.size
         return all(
-            buffer is None or not buffer.size or first <= buffer.address < last
+            buffer is None
+            or not buffer.size
+            or first <= buffer.address <= buffer.address + buffer.size <= last
             for column in batch.columns
             for buffer in column.buffers()
         )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+import numpy as np
 import pyarrow as pa
+import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from headrace.access.rows.likeness import is_alike
 from headrace.convert.blocks import ArrowBlock, Block, ColumnBlock
 from headrace.convert.columns import (
     ArrayColumn,
@@ -55,7 +56,7 @@ class RowBatch(Sequence[Any]):
 
     @property
     def columns(self) -> Any:
-        """The batch as its format has it: a dict of columns, or a record batch."""
+        """The batch in its format: a dict of columns, or a record batch."""
         if self.output_format == "arrow":
             return _record_batch(self._block)
         batch = _columns(self._block)
@@ -64,7 +65,7 @@ class RowBatch(Sequence[Any]):
         return batch
 
     def row(self, place: int) -> Any:
-        """One row, without those beside it."""
+        """Return one row, without making the others."""
         block = self._block if len(self) == 1 else self._block.slice(place, 1)
         if self.output_format == "arrow":
             return _record_batch(block)
@@ -98,7 +99,7 @@ class RowBatch(Sequence[Any]):
         return f"<RowBatch: {len(self)} rows>"
 
     def collated(self, collate_fn_map: Any) -> Any:
-        """What torch's default collate makes of the rows, after what a user has done to them.
+        """Return what torch's default collate makes of the rows, after a user has changed them.
 
         Columns are there already, and good for all rows that nobody has changed; in a worker such
         that they leave it in one buffer. Collating has itself looked at the first row, once.
@@ -107,20 +108,21 @@ class RowBatch(Sequence[Any]):
         if keys is None:
             return self.columns if get_worker_info() is None else self.sent
         columns, rows = self.columns, self._all_rows()
-        return {
+        made = {
             key: columns[key]
             if key in keys
             else collate([row[key] for row in rows], collate_fn_map=collate_fn_map)
             for key in rows[0]
         }
+        return made if get_worker_info() is None else Batch(made)
 
     def _unchanged(self) -> set[str] | None:
-        """The columns that rows have as they were made; None: all, and nothing else."""
+        """Return the columns that no row has changed; None if all rows are as they were made."""
         pairs = list(zip(self._all_rows(), self._split(), strict=True))
         keys = {
             key
             for key in pairs[0][1]
-            if all(key in row and is_alike(row[key], made[key]) for row, made in pairs)
+            if all(key in row and _is_alike(row[key], made[key]) for row, made in pairs)
         }
         return None if all(row.keys() == made.keys() == keys for row, made in pairs) else keys
 
@@ -138,8 +140,21 @@ class RowBatch(Sequence[Any]):
             return SentBatch(columns, block)
         return Batch(columns)
 
+    def transformed(self, function: Callable[[Any], Any]) -> Sequence[Any]:
+        """Return what a function makes of each row.
+
+        Where that are dicts, columns that it has left alone are collated as if there were no
+        function: those of rows of different lengths too.
+        """
+        made = [function(row) for row in self._split()]
+        if not made or any(type(row) is not dict for row in made):
+            return made
+        batch = RowBatch(self._block, self._decoded, self.output_format, self._num_rows)
+        batch._rows = [Row(row) for row in made]
+        return batch
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """Sent as it is to another process, it arrives as a list."""
+        """Arrive as a list in another process."""
         return list, (self._all_rows(),)
 
     def _all_rows(self) -> list[Any]:
@@ -204,7 +219,7 @@ def _arrived(buffer: Bytes, layout: bytes) -> dict[str, Any]:
 
 
 def _columns(block: Block) -> dict[str, Any]:
-    """The batch of all rows, where it is a dict."""
+    """Return the batch of all rows, where it is a dict."""
     if isinstance(block, ColumnBlock):
         columns = map(_whole, block.columns)
         return dict(zip(block.fields.names, columns, strict=True))
@@ -223,7 +238,7 @@ def _record_batch(block: Block) -> pa.RecordBatch:
 
 
 def _whole(column: Column) -> Any:
-    """What a batch of all rows holds."""
+    """Return what a batch of all rows holds of a column."""
     if isinstance(column, TensorColumn | ArrayColumn):
         return column.values
     if isinstance(column, StructColumn):
@@ -233,14 +248,14 @@ def _whole(column: Column) -> Any:
 
 
 def _is_own(column: Column) -> bool:
-    """Whether a batch holds the memory of the column, or a list that can be compared."""
+    """Return True if a batch holds the memory of the column, or a list to be compared."""
     if isinstance(column, ObjectColumn):
         return not column.as_array
     return isinstance(column, TensorColumn | ArrayColumn)
 
 
 def _split(column: Column) -> list[Any]:
-    """The values of each row; there is one at least."""
+    """Return the values of each row; there is one at least."""
     if isinstance(column, TensorColumn):
         return list(column.values.unbind(0))
     if isinstance(column, ArrayColumn):
@@ -256,10 +271,38 @@ def _split(column: Column) -> list[Any]:
 
 
 def _first(column: Column) -> Any:
-    """The value of the first row."""
+    """Return the value of the first row."""
     if isinstance(column, TensorColumn | ArrayColumn):
         return column.values[0]
     return _split(column)[0]
+
+
+def _is_alike(value: Any, made: Any) -> bool:
+    """Return True if a row holds what it was made with; tensors may have been written to."""
+    if value is made:
+        return True
+    if type(value) is not type(made):
+        return False
+    if isinstance(made, torch.Tensor):
+        if value.dtype != made.dtype or value.shape != made.shape:
+            return False
+        is_there = value.data_ptr() == made.data_ptr() and value.stride() == made.stride()
+        return is_there or torch.equal(value, made)
+    if isinstance(made, np.ndarray):
+        if value.dtype != made.dtype or value.shape != made.shape:
+            return False
+        if made.dtype == object:
+            return all(map(_is_alike, value.flat, made.flat))
+        return np.array_equal(value, made, equal_nan=made.dtype.kind in "fc")
+    if isinstance(made, dict):
+        return value.keys() == made.keys() and all(_is_alike(value[k], made[k]) for k in made)
+    if isinstance(made, list | tuple):
+        return len(value) == len(made) and all(map(_is_alike, value, made))
+    return bool(value == made) or _is_nan(value, made)
+
+
+def _is_nan(*values: Any) -> bool:
+    return all(isinstance(value, float | np.floating) and np.isnan(value) for value in values)
 
 
 def _collate_rows(batch: Any, *, collate_fn_map: Any = None) -> Any:

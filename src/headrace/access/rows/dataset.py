@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import operator
+import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from headrace.access.arrow.backend import ArrowBackend
 from headrace.access.backend import Backend, Indices, StorageBackend, checked_indices
 from headrace.access.orphans import end_with_parent
 from headrace.access.rows.batch import Row, RowBatch, register_collate
-from headrace.access.rows.decoding import named_decoders
-from headrace.access.rows.form import RowForm
-from headrace.access.rows.reading import RowReader
-from headrace.access.rows.tables import gathered, mapped, with_column
+from headrace.access.rows.format import RowForm, RowReader, named_decoders
+from headrace.access.rows.tables import (
+    RowFunction,
+    gathered,
+    in_parts,
+    joined,
+    mapped,
+    rows_matching,
+    rows_that,
+    with_column,
+    write_shards,
+)
 from headrace.access.rows.views import View
 from headrace.convert.decoded import Kinds
 from headrace.convert.shared import shared_integers
 from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning
+from headrace.formats.filters import columns_of, settle_filter, to_expression
 from headrace.options import checked_keywords
 
 __all__ = ["RowDataset"]
@@ -39,15 +52,27 @@ _COUNTERS = 256
 class RowDataset(Dataset[Any]):
     """The rows of a backend, by index and in any order.
 
-    ``rows[i]`` is a row, ``rows[a:b]`` a view, ``rows[[3, 1]]`` a batch. A plain ``DataLoader``
-    over it reads and converts each of its batches at once, in columns; a ``collate_fn`` of your
-    own gets rows. What columns become (``output_format``, ``nulls``, ``ragged``) is as in all
-    loaders of this library, but that a row has its own values of a ragged column.
+    ``rows[i]`` is a row, ``rows[a:b]`` a view, ``rows[[3, 1]]`` a batch (as is ``rows[mask]``),
+    ``rows["x"]`` a column of all rows. A plain ``DataLoader`` over it reads and converts each of
+    its batches at once, in columns; a ``collate_fn`` of your own gets rows.
 
-    ``decode`` names columns of encoded images, which become uint8 [3, H, W], or gives functions by
-    column. ``transform`` is called with each row. With ``on_error="skip"`` rows that cannot be read
-    or decoded are left out of batches, counted in ``skipped`` and named in a SkippedDataWarning;
-    alone, as ``rows[i]``, they are an error all the same.
+    A dataset is a view: a backend, some of its rows in some order, some of its columns under some
+    names, a format and a transform. All methods that choose between these copy nothing and return
+    another view. ``flatten``, ``add_column`` and ``map`` copy.
+
+    Args:
+        backend: What is read from.
+        columns: The columns that are read, in this order.
+        output_format: "torch", "numpy", "arrow" or "dict", as in all loaders, or "raw": Python
+            values as they are stored, with nothing decoded.
+        nulls: What stands for nulls, as in all loaders.
+        ragged: The form of columns of lists of different lengths, as in all loaders. A row has its
+            own values in any form.
+        decode: Columns of encoded images, which become uint8 [3, H, W], or functions by column.
+        transform: A function that is called with each row.
+        on_error: With "skip", rows that cannot be read or decoded are left out of batches, counted
+            in ``skipped`` and named in a SkippedDataWarning. Alone, as ``rows[i]``, they are an
+            error all the same.
     """
 
     def __init__(
@@ -71,12 +96,11 @@ class RowDataset(Dataset[Any]):
             )
         if on_error not in ("raise", "skip"):
             raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
-        if transform is not None and not callable(transform):
-            raise OptionError(f"transform must be callable, not {transform!r}")
+        _check_transform(transform)
         if isinstance(columns, str):
             raise OptionError(f"columns must be a list of names, not {columns!r}")
         form = RowForm(
-            columns=None if columns is None else tuple(columns),
+            columns=None if columns is None else _identity(columns),
             output_format=output_format,
             nulls=nulls,
             ragged=ragged,
@@ -111,6 +135,16 @@ class RowDataset(Dataset[Any]):
         return self._view.count
 
     @property
+    def is_whole(self) -> bool:
+        """True if these are all rows of the backend, in its order."""
+        return self._view.is_run and len(self) == self._view.total
+
+    @property
+    def kinds(self) -> Kinds:
+        """What columns hold that the backend has decoded, where their types do not tell."""
+        return self._reader.kinds
+
+    @property
     def skipped(self) -> int:
         """Rows that were left out so far, here, in views of these rows and in worker processes."""
         return 0 if self._skipped is None else int(self._skipped.sum())
@@ -124,33 +158,54 @@ class RowDataset(Dataset[Any]):
     # --- rows
 
     def __getitem__(self, index: Any) -> Any:
+        if type(index) is int:
+            return self._row(index)
         if isinstance(index, slice):
             return self._with(view=self._view.sliced(index))
-        if isinstance(index, list | tuple | range | np.ndarray | torch.Tensor) and np.ndim(index):
+        if isinstance(index, str):
+            return self._column(index)
+        if isinstance(index, _MANY) and np.ndim(index):
             return self.batch(np.asarray(index))
         try:
             place = operator.index(index)
         except TypeError:
             raise TypeError(
-                f"rows are named by an integer, a slice or a list of integers, not {index!r}"
+                "rows are named by an integer, a slice, a list of integers or a mask, and columns "
+                f"by their name, not by {index!r}"
             ) from None
-        return self._finished(self._read([place], skip=False).row(0))
+        return self._row(place)
+
+    def _row(self, place: int) -> Any:
+        end_with_parent()
+        row = self._view.row(place)
+        made = self._reader.row(row)
+        if made is None:
+            made = self._reader.read(np.array([row]), skip=False)[0].row(0)
+        return self._finished(made)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         register_collate()  # a worker process collates as well
         self.__dict__.update(state)
 
     def __getitems__(self, indices: Indices) -> Any:
-        """The rows of a batch, by one read and one conversion: what torch's loader asks for."""
+        """Return the rows of a batch, by one read and one conversion; torch's loader asks so."""
         batch = self._some_of(indices)
-        return batch if self._transform is None else [self._finished(row) for row in batch]
+        return batch if self._transform is None else batch.transformed(self._finished)
 
     def batch(self, indices: Indices) -> Any:
-        """Rows in columns, as a loader collates them, but without ``transform``."""
-        end_with_parent()
-        rows = self._view.at(checked_indices(indices, self._view.count))
-        batch = self._reader.batch(rows, skip=self._skipped is not None)
-        return self._some_of(indices).columns if batch is None else batch
+        """Return rows in columns, as a loader collates them."""
+        if self._transform is not None and len(indices):
+            return default_collate(self.__getitems__(indices))
+        return self._some_of(indices).columns
+
+    def table(self, indices: Indices) -> pa.Table:
+        """Return rows as a table of what is stored, neither decoded nor transformed."""
+        return self._reader.table(self._view.at(checked_indices(indices, self._view.count)))
+
+    def _column(self, name: str) -> Any:
+        """Return a column of all rows, without ``transform``."""
+        alone = self.with_transform(None).select_columns([name])
+        return alone.batch(np.arange(len(self)))[name]
 
     def __iter__(self) -> Iterator[Any]:
         for start in range(0, len(self), _ITERATED_ROWS):
@@ -186,40 +241,163 @@ class RowDataset(Dataset[Any]):
         for reason in broken:
             warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
 
-    # --- views, which copy nothing
+    # --- views: which rows
 
     def select(self, indices: Indices | range) -> RowDataset:
-        """These rows, in this order, as often as they are named."""
+        """Return these rows, in this order, as often as they are named; or those of a mask."""
         return self._with(view=self._view.selected(indices))
 
     def shuffle(self, seed: int) -> RowDataset:
-        """All rows in an order that follows from the seed, and takes no memory."""
+        """Return all rows in an order that follows from the seed, and takes no memory."""
         return self._with(view=self._view.shuffled(seed))
 
+    def skip(self, n: int) -> RowDataset:
+        """Return all rows but the first ``n``."""
+        return self._sliced(_count("skip", n), None)
+
+    def take(self, n: int) -> RowDataset:
+        """Return the first ``n`` rows, or all if there are fewer."""
+        return self._sliced(0, _count("take", n))
+
+    def shard(self, num_shards: int, index: int, contiguous: bool = True) -> RowDataset:
+        """Return one of several equal parts, which differ by one row at most.
+
+        Args:
+            num_shards: Number of parts.
+            index: The part, from 0 on.
+            contiguous: Whether a part is a run of rows. Otherwise it is every ``num_shards``-th.
+        """
+        if not 0 <= _count("index", index) < _count("num_shards", num_shards):
+            raise OptionError(f"index must be less than num_shards={num_shards}, not {index}")
+        if not contiguous:
+            return self._sliced(index, None, num_shards)
+        size, more = divmod(len(self), num_shards)
+        start = index * size + min(index, more)
+        return self._sliced(start, start + size + (index < more))
+
+    def train_test_split(
+        self,
+        test_size: float | None = None,
+        train_size: float | None = None,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> dict[str, RowDataset]:
+        """Return two views of different rows, as ``{"train": ..., "test": ...}``.
+
+        Args:
+            test_size: The part of the rows that are for testing, as a fraction (which is rounded
+                up) or a number of rows. By default what ``train_size`` leaves, or a quarter.
+            train_size: The same of those for training, with fractions rounded down. By default all
+                others.
+            shuffle: Whether rows are chosen at random. Otherwise the last ones are for testing.
+            seed: What the choice follows from.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> rows = RowDataset(ArrowBackend(table=pa.table({"x": range(10)})))
+            >>> {name: len(part) for name, part in rows.train_test_split(test_size=0.2).items()}
+            {'train': 8, 'test': 2}
+        """
+        rows = len(self)
+        if test_size is None and train_size is None:
+            test_size = 0.25
+        train = None if train_size is None else _share("train_size", train_size, rows, math.floor)
+        if test_size is None:
+            assert train is not None
+            test = rows - train
+        else:
+            test = _share("test_size", test_size, rows, math.ceil)
+        train = rows - test if train is None else train
+        if train + test > rows or not train or not test:
+            raise OptionError(
+                f"{rows} rows cannot be split into {train} for training and {test} for testing"
+            )
+        mixed = self.shuffle(seed) if shuffle else self
+        return {"train": mixed.take(train), "test": mixed.skip(rows - test)}
+
+    def filter(
+        self,
+        function: Callable[..., Any] | ds.Expression | Sequence[Any],
+        *,
+        with_indices: bool = False,
+        input_columns: str | Sequence[str] | None = None,
+        batched: bool = False,
+        batch_size: int = 1000,
+    ) -> RowDataset:
+        """Return the rows for which a function returns True, or that an expression keeps.
+
+        All rows are read once, now.
+
+        Args:
+            function: Called with each row, as a dict of stored Python values; or a filter as all
+                loaders take them: a pyarrow expression, or a list of (column, operator, value).
+            with_indices: Whether it is also called with the index of the row.
+            input_columns: Columns that it is called with, one argument each, in place of a dict.
+                No others are read.
+            batched: Whether it is called with a dict of lists, and returns a list.
+            batch_size: Number of rows that are read together.
+        """
+        if not callable(function):
+            keep = to_expression(function)
+            if keep is None:
+                return self
+            keep = settle_filter(keep, self.schema)
+            needed = self.select_columns(columns_of(keep, self.schema))
+            return self.select(rows_matching(needed._parts(batch_size), keep))
+        calls = self._row_function(function, batched, with_indices, input_columns)
+        needed = self if input_columns is None else self.select_columns(calls.input_columns or ())
+        return self.select(rows_that(needed._parts(batch_size), calls))
+
+    # --- views: columns, format, transform
+
     def select_columns(self, columns: Sequence[str]) -> RowDataset:
-        """Only these columns, in this order; others are not read."""
+        """Return only these columns, in this order; others are not read."""
         if isinstance(columns, str):
             raise OptionError(f"columns must be a list of names, not {columns!r}")
-        columns = list(columns)
-        unknown = [name for name in columns if name not in self.column_names]
-        if unknown:
-            known = ", ".join(self.column_names)
-            raise SchemaError(f"there is no column {unknown[0]!r}; the columns are {known}")
-        return self._with(form=self._reader.form.projected(columns, self.column_names))
+        return self._named(_identity(self._checked(columns)))
+
+    def remove_columns(self, columns: str | Sequence[str]) -> RowDataset:
+        """Return all columns but these."""
+        gone = self._checked([columns] if isinstance(columns, str) else columns)
+        return self._named(_identity([name for name in self.column_names if name not in gone]))
+
+    def rename_column(self, old: str, new: str) -> RowDataset:
+        """Return the same columns, one of them under another name."""
+        return self.rename_columns({old: new})
+
+    def rename_columns(self, names: Mapping[str, str]) -> RowDataset:
+        """Return the same columns, some of them under other names, by their names now."""
+        self._checked(list(names))
+        made = {name: names.get(name, name) for name in self.column_names}
+        for name in names.values():
+            if list(made.values()).count(name) > 1:
+                raise SchemaError(f"there is a column {name!r} already; rename it first")
+        return self._named(made)
 
     def with_format(self, output_format: str) -> RowDataset:
-        """The same rows as "torch", "numpy", "arrow" or "dict".
+        """Return the same rows as "torch", "numpy", "arrow", "dict" or "raw".
 
-        Arrow and dicts keep nulls and lists, and Arrow the bytes of images, whatever was chosen
-        for them.
+        Arrow, dicts and raw rows keep nulls and lists, and Arrow and raw rows the bytes of images,
+        whatever was chosen for them.
         """
         return self._with(form=self._reader.form.formatted(output_format))
 
+    def with_transform(self, transform: Callable[[Any], Any] | None) -> RowDataset:
+        """Return the same rows with a function that is called with each of them, or with none."""
+        _check_transform(transform)
+        made = copy(self)
+        made._transform = transform
+        return made
+
     def with_empty_batches(self) -> RowDataset:
-        """The same for a loader that knows what to do with a batch of which all was left out."""
+        """Return the same for a loader that can handle a batch of which all was left out."""
         made = copy(self)
         made._may_give_none = True
         return made
+
+    def _sliced(self, start: int, stop: int | None, step: int = 1) -> RowDataset:
+        return self._with(view=self._view.sliced(slice(start, stop, step)))
 
     def _with(self, *, view: View | None = None, form: RowForm | None = None) -> RowDataset:
         made = copy(self)
@@ -229,63 +407,137 @@ class RowDataset(Dataset[Any]):
             made._reader = RowReader(self.backend, form)
         return made
 
-    # --- copies, in memory
+    def _named(self, names: Mapping[str, str]) -> RowDataset:
+        return self._with(form=self._reader.form.named(names, self.column_names))
+
+    def _checked(self, columns: Sequence[str]) -> list[str]:
+        """Return names of columns, all of which there are."""
+        names = list(columns)
+        for name in names:
+            if name not in self.column_names:
+                known = ", ".join(self.column_names)
+                raise SchemaError(f"there is no column {name!r}; the columns are {known}")
+        return names
+
+    # --- copies
 
     def flatten(self) -> RowDataset:
-        """The rows of this view gathered in its order."""
-        return self._over(self._table(), self._kinds)
-
-    def rename_column(self, old: str, new: str) -> RowDataset:
-        """A copy in which a column has another name."""
-        if old not in self.column_names:
-            known = ", ".join(self.column_names)
-            raise SchemaError(f"there is no column {old!r}; the columns are {known}")
-        if new in self.column_names and new != old:
-            raise SchemaError(f"there is a column {new!r} already; rename it first")
-        names = [new if name == old else name for name in self.column_names]
-        form = self._reader.form.renamed(old, new, self.column_names)
-        kinds = {new if name == old else name: kind for name, kind in self._kinds.items()}
-        return self._over(self._table().rename_columns(names), kinds, form)
+        """Return a copy of the rows in memory, gathered in the order of this view."""
+        return self._copied(ArrowBackend(table=gathered(self._reader, self._view)))
 
     def add_column(self, name: str, values: Any) -> RowDataset:
-        """A copy with one more column: a list, an array or a tensor with a value for each row."""
-        return self._over(with_column(self._table(), name, values), self._kinds)
+        """Return a copy in memory with one more column.
+
+        Args:
+            name: The name of the column.
+            values: A list, an array or a tensor with a value for each row.
+        """
+        table = gathered(self._reader, self._view)
+        return self._copied(ArrowBackend(table=with_column(table, name, values)))
 
     def map(
         self,
-        function: Callable[[Any], Mapping[str, Any]],
+        function: Callable[..., Mapping[str, Any]],
         *,
+        with_indices: bool = False,
+        input_columns: str | Sequence[str] | None = None,
         batched: bool = False,
         batch_size: int = 1000,
+        remove_columns: str | Sequence[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
     ) -> RowDataset:
-        """A copy with the columns that a function returns in place of, or beside, the others.
+        """Return a copy with the columns that a function returns in place of, or beside, others.
 
-        It is called with rows as dicts of what is stored, in Python values, neither decoded nor
-        transformed; ``batched`` with dicts of lists. Values may also be arrays and tensors.
+        Args:
+            function: Called with each row, as a dict of stored Python values, neither decoded nor
+                transformed. It returns a dict, whose values may also be arrays and tensors.
+            with_indices: Whether it is also called with the index of the row.
+            input_columns: Columns that it is called with, one argument each, in place of a dict.
+            batched: Whether it is called with, and returns, a dict of lists. They may have another
+                number of rows if all columns that it does not return are removed.
+            batch_size: Number of rows that are read together.
+            remove_columns: Columns that the copy does not have, unless the function returns them.
+            cache_dir: A new folder in which the copy is written as Arrow files, a few of its rows
+                in memory at a time. It appears when it is complete. Without it the copy is in
+                memory.
         """
+        removed = [] if remove_columns is None else remove_columns
+        removed = self._checked([removed] if isinstance(removed, str) else removed)
+        calls = self._row_function(function, batched, with_indices, input_columns)
+        made: set[str] = set()
+        tables = mapped(self._parts(batch_size), calls, removed, made)
+        empty = pa.Table.from_batches([], self.schema).drop_columns(removed)
+        if cache_dir is None:
+            backend = ArrowBackend(table=joined(tables, empty))
+        else:
+            backend = ArrowBackend(write_shards(tables, empty, Path(cache_dir).absolute()))
+        return self._copied(backend, made)
+
+    def _row_function(
+        self,
+        function: Callable[..., Any],
+        batched: bool,
+        with_indices: bool,
+        input_columns: str | Sequence[str] | None,
+    ) -> RowFunction:
+        if isinstance(input_columns, str):
+            input_columns = [input_columns]
+        if input_columns is not None:
+            input_columns = self._checked(input_columns)
+        return RowFunction(function, batched, with_indices, input_columns)
+
+    def _parts(self, batch_size: int) -> Iterator[pa.Table]:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise OptionError(f"batch_size must be an int of at least 1, not {batch_size!r}")
-        table, made = mapped(self._table(), function, batched, batch_size)
-        kinds = {name: kind for name, kind in self._kinds.items() if name not in made}
-        return self._over(table, kinds)
+        return in_parts(self._reader, self._view, batch_size)
 
-    def _table(self) -> pa.Table:
-        return gathered(self.backend, self._view, self._reader.columns)
+    def _copied(self, backend: ArrowBackend, made: Container[str] = ()) -> RowDataset:
+        """Return a copy of these rows, in which some columns were made anew."""
+        names = [name for name in backend.schema.names if name not in made]
+        kinds = {name: kind for name, kind in self.kinds.items() if name in names}
+        return self.over(backend.decoded_as(kinds))
 
-    @property
-    def _kinds(self) -> Kinds:
-        """The kinds of the columns that are read."""
-        kinds = self.backend.kinds if isinstance(self.backend, Backend) else {}
-        return {name: kind for name, kind in kinds.items() if name in self.column_names}
+    def over(self, backend: Backend) -> RowDataset:
+        """Return all rows of another backend, with the options of these rows.
 
-    def _over(self, table: pa.Table, kinds: Kinds, form: RowForm | None = None) -> RowDataset:
+        Options of columns that it does not have, or has in another type, are left out.
+        """
+        known = {field.name: field.type for field in backend.schema}
+        kept = [field.name for field in self.schema if known.get(field.name) == field.type]
         made = copy(self)
-        replaced = [
-            f.name
-            for f in self.schema
-            if f.name in table.schema.names and table.schema.field(f.name).type != f.type
-        ]
-        form = (form or self._reader.form).of_all(replaced, table.schema.names)
-        made._reader = RowReader(ArrowBackend.of_decoded(table, kinds), form)
-        made._view = View(table.num_rows)
+        made._reader = RowReader(backend, self._reader.form.over(kept, self.column_names))
+        made._view = View(backend.num_rows)
         return made
+
+
+_MANY = (list, tuple, range, np.ndarray, torch.Tensor, pa.Array, pa.ChunkedArray)
+
+
+def _identity(columns: Sequence[str]) -> dict[str, str]:
+    names = list(columns)
+    if len(set(names)) < len(names):
+        raise SchemaError(f"a column is named twice: {', '.join(names)}")
+    return {name: name for name in names}
+
+
+def _check_transform(transform: object) -> None:
+    if transform is not None and not callable(transform):
+        raise OptionError(f"transform must be callable, not {transform!r}")
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise OptionError(f"{name} must be a number of at least 0, not {value!r}")
+    return int(value)
+
+
+def _share(name: str, size: float, rows: int, rounded: Callable[[float], int]) -> int:
+    """Return a number of rows, given as such or as a fraction."""
+    if isinstance(size, float) and 0 < size < 1:
+        return rounded(size * rows)
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 0 < size < rows:
+        raise OptionError(
+            f"{name} must be a fraction between 0 and 1, or a number of the {rows} rows, "
+            f"not {size!r}"
+        )
+    return int(size)

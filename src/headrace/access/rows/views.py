@@ -64,17 +64,28 @@ class View:
 
     @property
     def count(self) -> int:
-        """Rows of the view."""
+        """The number of rows of the view."""
         return self.steps[0].count if self.steps else self.total
 
     def at(self, places: Int64Array) -> Int64Array:
-        """Which rows are at these places, all of which there are."""
+        """Return the rows at some places, all of which there are."""
         for step in self.steps:
             places = step.at(places)
         return places
 
+    def row(self, place: int) -> int:
+        """Return which row is at a place, which may count from the end.
+
+        Raises:
+            IndexError: There is no such place.
+        """
+        count = self.count
+        if not 0 <= place < count:
+            (place,) = checked_indices([place], count).tolist()
+        return int(self.at(np.array([place]))[0]) if self.steps else place
+
     def sliced(self, part: slice) -> View:
-        """The view of a slice of this one."""
+        """Return the view of a slice of this one."""
         return self._strided(range(*part.indices(self.count)))
 
     def _strided(self, places: range) -> View:
@@ -85,7 +96,7 @@ class View:
         return View(self.total, (_Stride(start, step, len(places)), *below))
 
     def selected(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]] | range) -> View:
-        """The view of these places of this one."""
+        """Return the view of some places of this one."""
         if isinstance(indices, range):
             checked_indices([*indices[:1], *indices[-1:]], self.count)
             if not indices or min(indices[0], indices[-1]) >= 0:
@@ -97,14 +108,14 @@ class View:
         return View(self.total, (_Chosen(chosen), *self.steps))
 
     def shuffled(self, seed: int) -> View:
-        """The view of all places of this one in an order at random."""
+        """Return the view of all places of this one in an order at random."""
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             raise OptionError(f"seed must be an int, not {seed!r}")
         return View(self.total, (IndexPermutation(self.count, int(seed)), *self.steps))
 
     @property
     def is_run(self) -> bool:
-        """Whether these are rows that follow each other, or all."""
+        """True if these are rows that follow each other, or all."""
         if not self.steps:
             return True
         only = self.steps[0]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.access.backend import Backend
 from headrace.access.broken_records import BrokenRecords
-from headrace.access.rows.decoding import in_threads
+from headrace.access.rows.format import in_threads
 from headrace.access.tar.chosen import ChosenSamples
 from headrace.access.tar.columns import AskedField, columns_of
 from headrace.access.tar.decoding import Decode, FieldForm, field_forms

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.access.rows.decoding import DATA_ERRORS
+from headrace.access.rows.format import DATA_ERRORS
 from headrace.convert.decoded import STORED_TYPES, Kind, npy_array, npy_header
 from headrace.convert.images import image_pixels
 from headrace.errors import MissingExtraError, OptionError, ReadError, SchemaError

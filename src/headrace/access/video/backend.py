@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from headrace.access.backend import Backend, checked_indices
 from headrace.access.lance import LanceBackend
-from headrace.access.video.decoding import FrameForm
-from headrace.access.video.lists import load_videos
-from headrace.access.video.pixels import WindowReader
+from headrace.access.video.pixels import FrameForm, WindowReader
+from headrace.access.video.sidecar import load_videos
 from headrace.access.video.windows import Videos, WindowOptions, Windows
 from headrace.errors import OptionError, ReadError
 from headrace.formats.blocks import rows_only

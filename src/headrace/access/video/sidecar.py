@@ -1,17 +1,38 @@
-"""Which videos the frames of a data set belong to: from the list beside them, or from the rows."""
+"""Which videos the frames of a data set belong to: from a list beside them, or from the rows.
+
+The list is a Lance table that the schema of the frames names, or the file ``_metadata.json`` that
+stable-datasets writes.
+"""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from headrace.access.lance import LanceBackend
 from headrace.access.video.windows import Videos
-from headrace.errors import ReadError, SchemaError
-from headrace.model import Int64Array
+from headrace.convert.images import decode_image
+from headrace.errors import NothingFoundError, ReadError, SchemaError
+from headrace.model import DataFileInfo, Int64Array
+from headrace.storage import Access, Options, find_files
 
-__all__ = ["FRAME_SCHEMA", "VIDEOS_KEY", "VIDEO_SCHEMA", "check_frames", "derived", "from_sidecar"]
+__all__ = [
+    "FRAME_SCHEMA",
+    "VIDEOS_KEY",
+    "VIDEO_SCHEMA",
+    "check_frames",
+    "derived",
+    "from_json",
+    "from_sidecar",
+    "load_videos",
+]
 
 VIDEOS_KEY = b"headrace.videos"
 """in the metadata of the frames' schema: where the list of videos is, below the data set"""
@@ -37,7 +58,107 @@ VIDEO_SCHEMA = pa.schema(
         ("metadata", pa.string()),
     ]
 )
+_JSON_NAME = "_metadata.json"
+_JSON_LAYOUT = "lance-video-frames"
+_JSON_KEYS = {
+    "video_id": "id",
+    "key": "key",
+    "path": "path",
+    "checksum": "checksum",
+    "frames": "T",
+    "height": "H",
+    "width": "W",
+    "first_row": "start_row",
+    "metadata": "metadata",
+}
+"""what stable-datasets calls the columns of the list"""
 _DETAILS = ["key", "path", "checksum", "metadata"]
+
+
+def load_videos(frames: LanceBackend, options: Options | None, list_version: int | None) -> Videos:
+    """Return the videos that a list beside the frames names, or else those that rows tell of.
+
+    For the latter the ids of all rows are read, and the size of all videos is that of the first
+    frame.
+    """
+    check_frames(frames.schema, frames.uri)
+    name = (frames.schema.metadata or {}).get(VIDEOS_KEY)
+    if name is None:
+        table = _table_of_json(frames.uri, options)
+        if table is None:
+            return _found_by_rows(frames)
+        return from_sidecar(table, frames.num_rows, frames.uri)
+    try:
+        where = f"{frames.uri}/{name.decode()}"
+        listed = LanceBackend(where, version=list_version, storage_options=options)
+        table = listed.slice(0, listed.num_rows)
+    except (NothingFoundError, ReadError) as error:
+        raise ReadError(f"the list of videos of {frames.uri} cannot be read: {error}") from error
+    videos = from_sidecar(table, frames.num_rows, frames.uri)
+    return replace(videos, list_version=listed.version)
+
+
+def _table_of_json(uri: str, options: Options | None) -> pa.Table | None:
+    """Return the list of videos that stable-datasets has written beside frames, if it has."""
+    where = f"{uri.rstrip('/')}/{_JSON_NAME}"
+    try:
+        listing = find_files(where, Access(storage_options=options or {}))
+    except NothingFoundError:
+        return None
+    (found,) = listing.files
+    file = DataFileInfo(found.path, file_size=found.size, etag=found.etag)
+    with listing.store.open(file) as source:
+        text = source.read()
+    try:
+        return from_json(json.loads(text))
+    except (ValueError, pa.ArrowException) as error:
+        raise ReadError(f"{where} is not a list of videos: {error}") from error
+
+
+def from_json(noted: object) -> pa.Table | None:
+    """Return the list of videos in the metadata that stable-datasets writes.
+
+    What an example had beside its video, such as its label, is the metadata of the video. None if
+    the metadata is of something else.
+
+    Raises:
+        ValueError: A video lacks what all need.
+    """
+    if not isinstance(noted, Mapping) or noted.get("layout") != _JSON_LAYOUT:
+        return None
+    videos = noted.get("videos")
+    if not isinstance(videos, list) or not all(isinstance(one, Mapping) for one in videos):
+        raise ValueError("it has no list of videos")
+    return pa.Table.from_pylist([_video(one) for one in videos], VIDEO_SCHEMA)
+
+
+def _video(noted: Mapping[str, Any]) -> dict[str, Any]:
+    made = {name: noted.get(key) for name, key in _JSON_KEYS.items()}
+    for name in ("video_id", "frames", "height", "width", "first_row"):
+        if not isinstance(made[name], int):
+            raise ValueError(f"a video has {made[name]!r} for {_JSON_KEYS[name]!r}")
+    key = made["key"]
+    return {
+        **made,
+        "key": key if key is None else str(key),
+        "metadata": json.dumps(made["metadata"] or {}),
+    }
+
+
+def _found_by_rows(frames: LanceBackend) -> Videos:
+    if not frames.num_rows:
+        return derived(pa.table({VIDEO_ID: [], FRAME_IDX: []}))
+    videos = derived(frames.slice(0, frames.num_rows, columns=[VIDEO_ID, FRAME_IDX]))
+    first = frames.get_row(0, columns=[FRAME_BYTES])[FRAME_BYTES]
+    try:
+        height, width, _ = decode_image(first or b"", channels_first=False).shape
+    except ReadError as error:
+        raise ReadError(
+            f"{frames.uri}: row 0 does not tell the size of frames: {error}; delete it, or write "
+            "a list of videos"
+        ) from error
+    size = np.ones(len(videos.ids), np.int64)
+    return replace(videos, heights=height * size, widths=width * size)
 
 
 def check_frames(schema: pa.Schema, uri: str) -> None:
@@ -154,6 +275,6 @@ def _numbers(table: pa.Table, name: str) -> Int64Array:
 def _disagrees(uri: str, how: str) -> ReadError:
     return ReadError(
         f"the list of videos of {uri} disagrees with its rows: {how}; write the data set again, or "
-        f"take {VIDEOS_KEY.decode()} out of the metadata of its schema to have videos found by "
-        "their rows"
+        f"take {VIDEOS_KEY.decode()} out of the metadata of its schema, or {_JSON_NAME} away, to "
+        "have videos found by their rows"
     )

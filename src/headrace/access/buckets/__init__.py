@@ -1,1 +1,0 @@
-"""Batches of samples of one shape."""
