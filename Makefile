@@ -72,12 +72,12 @@ demo: $(READY)
 test: environments
 	@scripts/run-tests $(BIN)/python -n $(JOBS) --hypothesis-profile=ci
 	@scripts/run-tests $(PAIMON)/bin/python -n $(JOBS) --hypothesis-profile=ci \
-		tests/formats/test_parquet_format.py tests/loader/test_loader_contract.py tests/tables/paimon
+		tests/sources/files/test_parquet_format.py tests/loader/test_loader_contract.py tests/sources/paimon
 
 # Ten times as many random examples, and others in every run.
 thorough: $(READY)
 	@env -u CI -u BUILD_NUMBER $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=thorough \
-		tests/plan tests/formats tests/tables/iceberg/test_iceberg_histories.py
+		tests/plan tests/sources/files tests/sources/iceberg/test_iceberg_histories.py
 
 # Apart from test: to count lines takes a quarter of the time again.
 coverage: $(READY)

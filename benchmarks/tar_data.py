@@ -103,7 +103,7 @@ def _jpeg(width: int, height: int) -> bytes:
 
 
 def _write_indexed(data: Data, folder: Path) -> None:
-    from headrace.archives import index_tars
+    from headrace.sources.tar import index_tars
 
     for path in tar_paths(data):
         os.link(path, folder / path.name)
@@ -112,8 +112,8 @@ def _write_indexed(data: Data, folder: Path) -> None:
 
 def _write_entries(data: Data, folder: Path) -> None:
     """An index as those in the wild are: name, place, and the size of the image."""
-    from headrace.archives.tar.arrow_index import write_arrow_indexes
-    from headrace.archives.tar.json_index import read_json_index
+    from headrace.sources.tar.arrow_index import write_arrow_indexes
+    from headrace.sources.tar.json_index import read_json_index
 
     chosen = random.Random(0)
     files: dict[str, dict[str, float]] = {}

@@ -54,7 +54,7 @@ def pytest_collection_finish() -> None:
 
 # Rooms whose tests fork thousands of workers. What is read and imported in other tests stays in
 # memory, and forks of a process that has been through them take half as long again.
-FORKING = ("loader/", "integrations/", "testing/", "tables/iceberg/test_iceberg_contracts.py")
+FORKING = ("loader/", "integrations/", "testing/", "sources/iceberg/test_iceberg_contracts.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ from iceberg_tables import catalog_config, load, make_tables
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 
-import headrace.tables.iceberg.table  # noqa: F401  (or the first table would be timed with imports)
+import headrace.sources.iceberg.table  # noqa: F401  (or the first table would be timed with imports)
 from arms.registry import Arm, Mark, Pieces, register
 from arms.touch import count_rows
 from headrace import IcebergDataset, StructuredDataset

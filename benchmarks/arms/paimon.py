@@ -9,7 +9,7 @@ from data import Data
 from paimon_tables import catalog_options, load, make_tables
 from torch.utils.data import DataLoader
 
-import headrace.tables.paimon.table  # noqa: F401  (or the first table would be timed with imports)
+import headrace.sources.paimon.table  # noqa: F401  (or the first table would be timed with imports)
 from arms.registry import Arm, register
 from arms.touch import count_rows
 from headrace import PaimonDataset

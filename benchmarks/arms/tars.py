@@ -31,7 +31,7 @@ from arms.tar_orders import (
     whole_epoch,
 )
 from headrace import TarDataset, TarShards
-from headrace.archives import index_tars
+from headrace.sources.tar import index_tars
 
 GEOMETRY = {"key": "geometry-tuple", "target_pixel_area": 1024**2}
 BUCKET_ROUNDS = 20

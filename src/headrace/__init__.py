@@ -9,7 +9,6 @@ batches are cut from the blocks and handed out by a standard DataLoader (``loade
 """
 
 from headrace.access import BucketBatchSampler
-from headrace.archives.tar.shards import TarShards
 from headrace.errors import (
     AccessDeniedError,
     ConversionError,
@@ -29,7 +28,6 @@ from headrace.errors import (
     WorkerError,
     WriteError,
 )
-from headrace.formats import Source
 from headrace.loader import (
     ArrayRecordDataset,
     ArrowDataset,
@@ -59,6 +57,8 @@ from headrace.plan import (
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
 )
+from headrace.sources.files import Source
+from headrace.sources.tar.shards import TarShards
 from headrace.write import TarWriter, shuffle_into
 
 __all__ = [

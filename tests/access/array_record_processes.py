@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from headrace.access.array_record.backend import ArrayRecordBackend
+from headrace.sources.array_record.backend import ArrayRecordBackend
 
 
 class Rows:

@@ -23,7 +23,7 @@ from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
 from warm_interpreters import WarmProcess, assert_interrupted
 
-from headrace.archives import index_tars
+from headrace.sources.tar import index_tars
 
 FOR_EVER = SlowFirstByte(3600)
 ROWS = 60_000
@@ -87,7 +87,7 @@ READING = """
 import json, sys
 from headrace.access import ArrayRecordBackend, ArrowBackend, ParquetBackend
 from headrace import TarShards
-from headrace.archives import index_tars
+from headrace.sources.tar import index_tars
 urls, folder = json.loads(sys.argv[1]), sys.argv[2]
 """
 

@@ -16,8 +16,8 @@ from array_record_files import records_of, write_records
 
 from headrace import ArrayRecordDataset
 from headrace.access import StorageBackend
-from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.write.array_record import write_array_record
 
 

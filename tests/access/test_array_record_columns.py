@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.access.array_record.codecs import ArrowRows
 from headrace.errors import ReadError, SchemaError
+from headrace.sources.array_record.codecs import ArrowRows
 
 
 def where(place: int) -> str:

@@ -14,10 +14,10 @@ import pytest
 from array_record_files import records_of, write_records
 
 from headrace.access import ArrayRecordBackend
-from headrace.access.array_record.reader import Readers
-from headrace.access.array_record.shards import RecordFiles
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo
+from headrace.sources.array_record.reader import Readers
+from headrace.sources.array_record.shards import RecordFiles
 from headrace.storage import LocalStore
 
 PATIENCE_S = 20.0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from array_record_files import records_of, write_records
 
-from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.errors import FileChangedError, NothingFoundError, OptionError, ReadError
+from headrace.sources.array_record.backend import ArrayRecordBackend
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from array_record_files import records_of, write_records
 from servers.s3 import S3Server
 
 from headrace import ArrayRecordDataset
-from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.errors import FileChangedError, NothingFoundError, OptionError, ReadError
+from headrace.sources.array_record.backend import ArrayRecordBackend
 
 RECORDS = [records_of(400, seed, size=6000) for seed in range(3)]
 FLAT = [record for part in RECORDS for record in part]

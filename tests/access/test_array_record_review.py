@@ -11,8 +11,8 @@ import pytest
 from array_record_files import records_of, write_records
 
 from headrace import ArrayRecordDataset
-from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.errors import FileChangedError, ReadError
+from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.write.array_record import write_array_record
 
 

@@ -14,8 +14,8 @@ from array_record_files import records_of, write_records
 from torch.utils.data import DataLoader
 
 from headrace.access import ArrayRecordBackend, RowDataset
-from headrace.access.array_record.codecs import LabelPayload
 from headrace.errors import ReadError, SkippedDataWarning
+from headrace.sources.array_record.codecs import LabelPayload
 
 RECORDS = records_of(120, size=900)
 NAMED = [5, 3, 5, -1, 77]

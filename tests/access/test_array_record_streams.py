@@ -14,8 +14,8 @@ from array_record_files import write_records
 
 from headrace import ArrayRecordDataset
 from headrace.access import Backend
-from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.errors import OptionError, ReadError
+from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.testing import BackendContract
 from headrace.write.array_record import write_array_record
 

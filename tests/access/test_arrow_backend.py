@@ -15,7 +15,6 @@ import pytest
 from pyarrow import ipc
 from warm_interpreters import run_warm
 
-from headrace.access.arrow.backend import ArrowBackend
 from headrace.errors import (
     FileChangedError,
     NothingFoundError,
@@ -23,6 +22,7 @@ from headrace.errors import (
     ReadError,
     SchemaError,
 )
+from headrace.sources.arrow.backend import ArrowBackend
 
 
 def numbered(first: int, rows: int) -> pa.Table:
@@ -186,7 +186,7 @@ def test_open_shards_take_no_file_descriptors(tmp_path: Path) -> None:
     code = f"""
 import resource
 import numpy as np
-from headrace.access.arrow.backend import ArrowBackend
+from headrace.sources.arrow.backend import ArrowBackend
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 backend = ArrowBackend({str(tmp_path)!r})

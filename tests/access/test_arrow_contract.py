@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from headrace.access import Backend
-from headrace.access.arrow.backend import ArrowBackend
+from headrace.sources.arrow.backend import ArrowBackend
 from headrace.testing import BackendContract
 
 

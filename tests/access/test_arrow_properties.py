@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc
 
-from headrace.access.arrow.backend import ArrowBackend
+from headrace.sources.arrow.backend import ArrowBackend
 
 _STRUCT = pa.struct([("a", pa.int16()), ("b", pa.string()), ("c", pa.list_(pa.float32(), 2))])
 TYPES = {

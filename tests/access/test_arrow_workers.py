@@ -12,7 +12,7 @@ import pytest
 from pyarrow import ipc
 from torch.utils.data import DataLoader, Dataset
 
-from headrace.access.arrow.backend import ArrowBackend
+from headrace.sources.arrow.backend import ArrowBackend
 
 ROWS = 900
 

@@ -13,8 +13,8 @@ from bucket_batches_made import BATCH, BUCKETS, SAMPLES, make, ranks_of
 
 import headrace
 from headrace.access import ArrowBackend, BucketBatchSampler, RowDataset
-from headrace.archives.tar.buckets import AspectBuckets
 from headrace.errors import OptionError, SkippedDataWarning
+from headrace.sources.tar.buckets import AspectBuckets
 
 
 def shaped(key_twice: bool = False, unknown: int = 0) -> AspectBuckets:

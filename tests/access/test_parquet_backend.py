@@ -13,7 +13,6 @@ import pytest
 from parquet_pages import SMALL_PAGES, cheap_pages, numbered, wanted, write  # noqa: F401  # fixtures
 
 from headrace.access import Backend
-from headrace.access.parquet.backend import ParquetBackend
 from headrace.errors import (
     FileChangedError,
     NothingFoundError,
@@ -21,7 +20,8 @@ from headrace.errors import (
     ReadError,
     SchemaError,
 )
-from headrace.formats.discovery import discover
+from headrace.sources.files.discovery import discover
+from headrace.sources.parquet.backend import ParquetBackend
 from headrace.testing import BackendContract
 
 

@@ -12,9 +12,9 @@ import pytest
 from servers.http_files import HttpServer
 from torch.utils.data import DataLoader, Dataset
 
-from headrace.access.parquet.backend import ParquetBackend
 from headrace.loader.datasets import BackendDataset
 from headrace.options import DatasetOptions, resolve
+from headrace.sources.parquet.backend import ParquetBackend
 
 ROWS = 3000
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_pages import SMALL_PAGES, cheap_pages, numbered, wanted, write  # noqa: F401  # fixtures
 
-from headrace.access.parquet import groups as parquet_groups
-from headrace.access.parquet.backend import ParquetBackend
-from headrace.access.parquet.groups import GroupRows, RowTaker
+from headrace.sources.parquet import groups as parquet_groups
+from headrace.sources.parquet.backend import ParquetBackend
+from headrace.sources.parquet.groups import GroupRows, RowTaker
 
 
 def in_memory(name: str, table: pa.Table, **writing: Any) -> ParquetBackend:

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from warm_interpreters import run_warm
 
-from headrace.access.parquet.backend import ParquetBackend
+from headrace.sources.parquet.backend import ParquetBackend
 
 FORKING = """
 import faulthandler, os, sys, threading, warnings
 import numpy as np
-from headrace.access.parquet.backend import ParquetBackend
+from headrace.sources.parquet.backend import ParquetBackend
 
 warnings.simplefilter("ignore")
 backend = ParquetBackend(sys.argv[1])

@@ -14,8 +14,6 @@ import pytest
 from sample_tars import SIZES, sample, write_samples, write_tar
 
 from headrace.access import Backend, RowDataset, TarBackend
-from headrace.archives.tar.arrow_index import write_arrow_indexes
-from headrace.archives.tar.scanning import scan_tar
 from headrace.errors import (
     ConversionError,
     FileChangedError,
@@ -26,6 +24,8 @@ from headrace.errors import (
     SkippedDataWarning,
 )
 from headrace.model import DataFileInfo
+from headrace.sources.tar.arrow_index import write_arrow_indexes
+from headrace.sources.tar.scanning import scan_tar
 from headrace.storage import LocalStore
 from headrace.testing import BackendContract
 

@@ -10,12 +10,12 @@ import pytest
 from video_rows import HEIGHT, WIDTH, Sizes, encoded, frames, pixels, video_list
 
 from headrace.access import Backend
-from headrace.access.arrow.backend import ArrowBackend
-from headrace.access.video.pixels import FrameForm, WindowReader
-from headrace.access.video.sidecar import derived, from_sidecar
-from headrace.access.video.windows import WindowOptions, Windows
 from headrace.errors import ReadError
 from headrace.model import Int64Array
+from headrace.sources.arrow.backend import ArrowBackend
+from headrace.sources.video.pixels import FrameForm, WindowReader
+from headrace.sources.video.sidecar import derived, from_sidecar
+from headrace.sources.video.windows import WindowOptions, Windows
 
 COUNTS = [9, 2, 0, 7]
 

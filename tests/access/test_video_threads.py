@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.access.crew import Crew
+from headrace.sources.crew import Crew
 
 
 def sizes(crew: Crew, calls: int, seconds: dict[int, float]) -> list[int]:

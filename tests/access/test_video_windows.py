@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.access.video.sidecar import VIDEO_SCHEMA, check_frames, derived, from_sidecar
-from headrace.access.video.windows import Videos, WindowOptions, Windows
 from headrace.errors import HeadraceError, OptionError, ReadError, SchemaError
+from headrace.sources.video.sidecar import VIDEO_SCHEMA, check_frames, derived, from_sidecar
+from headrace.sources.video.windows import Videos, WindowOptions, Windows
 
 
 def videos_of(counts: list[int]) -> Videos:

@@ -14,9 +14,9 @@ from video_rows import frames, pixels, video_list, write
 
 from headrace import VideoFramesDataset
 from headrace.access import StorageBackend
-from headrace.access.video.backend import VideoFramesBackend
 from headrace.errors import OptionError, ReadError, SchemaError, StateMismatchError
 from headrace.loader.epoch import SkippedDataWarning
+from headrace.sources.video.backend import VideoFramesBackend
 
 COUNTS = [40, 7, 0, 25, 3]
 WINDOWS = {"window_length": 4, "frame_skip": 1, "hop_size": 3}

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from video_rows import frames, video_list, write
 
-from headrace.access.video.backend import VideoFramesBackend
-from headrace.access.video.sidecar import VIDEOS_KEY
 from headrace.errors import ReadError
+from headrace.sources.video.backend import VideoFramesBackend
+from headrace.sources.video.sidecar import VIDEOS_KEY
 
 COUNTS = [40, 7, 0, 25, 3]
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from warm_interpreters import run_warm
 
-from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.cli import main
+from headrace.sources.array_record.backend import ArrayRecordBackend
 
 
 @pytest.fixture

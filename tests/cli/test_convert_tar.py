@@ -13,8 +13,8 @@ import pytest
 from warm_interpreters import run_warm
 
 import headrace
-from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.cli import main
+from headrace.sources.array_record.backend import ArrayRecordBackend
 
 
 @pytest.fixture

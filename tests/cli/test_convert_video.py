@@ -11,7 +11,7 @@ from warm_interpreters import run_warm
 
 READ = """
 import sys
-from headrace.access.video.backend import VideoFramesBackend
+from headrace.sources.video.backend import VideoFramesBackend
 windows = VideoFramesBackend(sys.argv[1], window_length=2, hop_size=2)
 print(len(windows), windows.get_row(0)["video"].shape, windows.segment_filename(1))
 """

@@ -23,10 +23,10 @@ from headrace import (
     WorkerError,
     merge_states,
 )
-from headrace.archives.tar.arrow_index import write_arrow_indexes
-from headrace.archives.tar.scanning import scan_tar
 from headrace.loader.tar import BucketedLoader
 from headrace.model import DataFileInfo
+from headrace.sources.tar.arrow_index import write_arrow_indexes
+from headrace.sources.tar.scanning import scan_tar
 from headrace.storage import LocalStore
 
 COUNTS = (37, 26)

@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 
 import headrace
 from headrace import OptionError, StaleIndexError, StructuredDataset, TarDataset
-from headrace.archives.tar.arrow_index import write_arrow_indexes
-from headrace.archives.tar.json_index import json_index
-from headrace.archives.tar.scanning import scan_tar
 from headrace.cli import main
 from headrace.model import DataFileInfo
+from headrace.sources.tar.arrow_index import write_arrow_indexes
+from headrace.sources.tar.json_index import json_index
+from headrace.sources.tar.scanning import scan_tar
 from headrace.storage import LocalStore
 
 COUNTS = (6, 5)

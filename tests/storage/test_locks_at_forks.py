@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.archives.tar.replacing import turn_in_folder
-from headrace.formats.cache import BoundedCache
 from headrace.model import DataFileInfo
+from headrace.sources.files.cache import BoundedCache
+from headrace.sources.tar.replacing import turn_in_folder
 from headrace.storage import DiskCache, Patience, RetryPolicy, fetching
 from headrace.storage.connection import Connection
 from headrace.storage.fetching import in_background

@@ -14,9 +14,9 @@ import torch
 from array_record.python.array_record_module import ArrayRecordReader
 from warm_interpreters import run_warm
 
-from headrace.access.array_record.backend import ArrayRecordBackend
 from headrace.errors import OptionError, SchemaError, WriteError
 from headrace.loader import StructuredDataset
+from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.write.array_record import write_array_record
 
 TABLE = pa.table({"id": range(1000), "text": [f"row {i}" for i in range(1000)]})

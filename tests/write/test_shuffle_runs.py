@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import IcebergDataFileInfo, StateMismatchError
-from headrace.formats import discover
 from headrace.model import FileList
+from headrace.sources.files import discover
 from headrace.write.gather import Place, ShuffledRows
 from headrace.write.journal import Journal
 from headrace.write.keys import row_keys

@@ -13,8 +13,8 @@ from tars_written import samples, write
 
 import headrace
 from headrace import OptionError, TarShards, TarWriter
-from headrace.archives import write_captions
-from headrace.archives.tar.collection import TarCollection
+from headrace.sources.tar import write_captions
+from headrace.sources.tar.collection import TarCollection
 from headrace.storage import Access
 from headrace.write import write_tar
 

@@ -18,11 +18,11 @@ from PIL import Image
 from tars_written import members, numbered, write
 
 from headrace import ConversionError, OptionError, TarWriter
-from headrace.archives.tar.arrow_index import ArrowIndexes
-from headrace.archives.tar.index import TarIndex
-from headrace.archives.tar.json_index import json_index, read_json_index
-from headrace.archives.tar.scanning import scan_tar
 from headrace.model import DataFileInfo
+from headrace.sources.tar.arrow_index import ArrowIndexes
+from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.json_index import json_index, read_json_index
+from headrace.sources.tar.scanning import scan_tar
 from headrace.storage import LocalStore
 from headrace.write.tar_members import header
 

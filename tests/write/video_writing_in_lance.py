@@ -19,9 +19,9 @@ import pyarrow as pa
 import pytest
 from video_files import HEIGHT, TELLS_ROTATION, WIDTH, cut_off, damage, make_video, picture, turn
 
-from headrace.access.video.backend import VideoFramesBackend
-from headrace.access.video.sidecar import VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.errors import OptionError, ReadError, StateMismatchError, WriteError
+from headrace.sources.video.backend import VideoFramesBackend
+from headrace.sources.video.sidecar import VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.write.video_frames import VideoFramesReport, write_video_frames
 
 SMALL = 4000

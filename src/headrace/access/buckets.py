@@ -21,12 +21,12 @@ import torch.distributed as dist
 
 from headrace.access.rows.dataset import RowDataset
 from headrace.access.samplers import ResumableSampler, whole_number
-from headrace.archives.tar.buckets import AspectBuckets
 from headrace.errors import OptionError, SkippedDataWarning
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
 from headrace.plan import State
 from headrace.plan.permutations import IndexPermutation
+from headrace.sources.tar.buckets import AspectBuckets
 
 __all__ = ["BucketBatchSampler"]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.access.backend import Backend
 from headrace.access.rows.dataset import RowDataset
-from headrace.access.taking import in_order
 from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, SchemaError
-from headrace.formats.blocks import rows_only
 from headrace.model import Int64Array
+from headrace.sources.backend import Backend
+from headrace.sources.files.blocks import rows_only
+from headrace.sources.taking import in_order
 
 __all__ = ["ConcatenatedBackend", "concatenate"]
 

@@ -18,13 +18,13 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
-from headrace.access.backend import Backend
 from headrace.access.rows.dataset import RowDataset
 from headrace.errors import OptionError, StateMismatchError
 from headrace.model import Cursor, Int64Array
 from headrace.options import checked_keywords
 from headrace.plan import END, Fingerprint, Readers, State
 from headrace.plan.permutations import IndexPermutation
+from headrace.sources.backend import Backend
 
 __all__ = ["GlobalShuffleSampler", "ResumableSampler", "ShardShuffleSampler", "whole_number"]
 

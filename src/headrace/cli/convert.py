@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from headrace.access import Backend
-from headrace.access.array_record.codecs import CODECS
 from headrace.cli import convert_tar, convert_video
 from headrace.cli.command import Command
 from headrace.cli.shuffle_into import Bar
@@ -25,6 +24,7 @@ from headrace.cli.sources import (
     chosen_storage,
 )
 from headrace.errors import OptionError
+from headrace.sources.array_record.codecs import CODECS
 from headrace.write.array_record import write_array_record
 
 __all__ = ["CONVERT"]

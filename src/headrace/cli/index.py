@@ -7,12 +7,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.archives import IndexReport, index_tars
-from headrace.archives.tar.index_files import convert_indexes, verify_tars
 from headrace.cli.command import Command
 from headrace.cli.shuffle_into import Bar
 from headrace.cli.sources import chosen_storage
 from headrace.errors import OptionError
+from headrace.sources.tar import IndexReport, index_tars
+from headrace.sources.tar.index_files import convert_indexes, verify_tars
 
 __all__ = ["INDEX"]
 

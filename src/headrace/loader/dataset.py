@@ -20,13 +20,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
 from headrace.access import ArrowBackend, Backend, ParquetBackend, RowDataset
-from headrace.access.crew import usable_cores
 from headrace.access.orphans import end_with_parent
-from headrace.access.streaming import BackendRows
 from headrace.convert import Converter
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
-from headrace.formats.discovery import Discovered
-from headrace.formats.reader import FormatRows, TabularReader
 from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Board, Feed
@@ -48,6 +44,10 @@ from headrace.options import (
     split_options,
 )
 from headrace.plan import Fingerprint, LanePlan, State, decode_factor
+from headrace.sources.crew import usable_cores
+from headrace.sources.files.discovery import Discovered
+from headrace.sources.files.reader import FormatRows, TabularReader
+from headrace.sources.streaming import BackendRows
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
 

@@ -12,16 +12,7 @@ from typing import Any, Self, Unpack
 import pyarrow as pa
 
 from headrace.access import Backend
-from headrace.access.array_record.backend import ArrayRecordBackend
-from headrace.access.array_record.shards import Paths as ArrayRecordPaths
-from headrace.access.arrow.backend import ArrowBackend
-from headrace.access.streaming import discovered
-from headrace.access.video.backend import VideoFramesBackend
 from headrace.errors import OptionError
-from headrace.formats.discovery import Discovered, discover
-from headrace.formats.reader import Source, UserSourceRows
-from headrace.formats.registry import format_of
-from headrace.formats.schemas import project
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, store_access
 from headrace.loader.tables import IcebergDataset, LanceDataset, PaimonDataset
@@ -37,6 +28,15 @@ from headrace.options import (
     VideoFramesOptions,
     documented,
 )
+from headrace.sources.array_record.backend import ArrayRecordBackend
+from headrace.sources.array_record.shards import Paths as ArrayRecordPaths
+from headrace.sources.arrow.backend import ArrowBackend
+from headrace.sources.files.discovery import Discovered, discover
+from headrace.sources.files.reader import Source, UserSourceRows
+from headrace.sources.files.registry import format_of
+from headrace.sources.files.schemas import project
+from headrace.sources.streaming import discovered
+from headrace.sources.video.backend import VideoFramesBackend
 from headrace.storage import LocalStore
 
 __all__ = [

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 
-from headrace.formats.discovery import Discovered
 from headrace.loader.order import Order
 from headrace.loader.planner import Planner
 from headrace.model import FileList
 from headrace.plan import Fingerprint
+from headrace.sources.files.discovery import Discovered
 
 __all__ = ["ContentDigest", "fingerprint_of", "paths_below"]
 

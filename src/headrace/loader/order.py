@@ -22,7 +22,6 @@ import numpy as np
 
 from headrace.convert.decoded import Kind
 from headrace.errors import OptionError
-from headrace.formats.discovery import Discovered
 from headrace.loader.pipeline import row_cost
 from headrace.model import FileList, Int64Array, SplitStrategy
 from headrace.options import DatasetOptions, parse_bytes
@@ -33,6 +32,7 @@ from headrace.plan import (
     plan_lanes,
     same_in_every_epoch,
 )
+from headrace.sources.files.discovery import Discovered
 
 __all__ = ["Order", "budget_bytes", "chunk_bytes", "order_of"]
 

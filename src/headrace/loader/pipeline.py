@@ -15,13 +15,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headrace.access.crew import usable_cores
 from headrace.convert import Block, Converter
 from headrace.convert.blocks import Permuted
 from headrace.convert.decoded import Kind, Kinds
 from headrace.errors import ConversionError, ReadError
-from headrace.formats.failures import may_be_skipped
-from headrace.formats.reader import TabularReader
 from headrace.loader.stats import Stats
 from headrace.matrices import width_of
 from headrace.model import (
@@ -47,6 +44,9 @@ from headrace.plan import (
     taking_turns,
     window_pieces,
 )
+from headrace.sources.crew import usable_cores
+from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.files.reader import TabularReader
 from headrace.storage import Meter, Patience, side_by_side
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 

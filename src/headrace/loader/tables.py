@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 import pyarrow as pa
 
-from headrace.access.lance import LanceBackend
-from headrace.access.streaming import BackendRows, discovered
 from headrace.errors import MissingExtraError, OptionError
-from headrace.formats.discovery import Discovered
-from headrace.formats.filters import to_expression
 from headrace.loader.agreement import Agreement
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, store_access
@@ -35,6 +31,10 @@ from headrace.options import (
     documented,
 )
 from headrace.plan import Fingerprint, check_state
+from headrace.sources.files.discovery import Discovered
+from headrace.sources.files.filters import to_expression
+from headrace.sources.lance.backend import LanceBackend
+from headrace.sources.streaming import BackendRows, discovered
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -183,7 +183,7 @@ class IcebergDataset(TableDataset):
         """
         chosen = self._resolve(options)
         with _of_extra("iceberg", "pyiceberg"):
-            from headrace.tables.iceberg.table import IcebergTable, Scan, Wanted
+            from headrace.sources.iceberg.table import IcebergTable, Scan, Wanted
         wanted = Wanted(chosen["snapshot_id"], chosen["tag"], chosen["branch"], chosen["as_of"])
         scan = Scan(
             chosen["columns"],
@@ -239,7 +239,7 @@ class PaimonDataset(TableDataset):
         if chosen["chunk_size"] is not None:
             chosen["split_rows"] = chosen["chunk_size"]
         with _of_extra("paimon", "pypaimon"):
-            from headrace.tables.paimon.table import PaimonTable, Scan, Wanted
+            from headrace.sources.paimon.table import PaimonTable, Scan, Wanted
         scan = Scan(
             chosen["columns"],
             to_expression(chosen["filters"]),

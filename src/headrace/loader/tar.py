@@ -13,15 +13,10 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access import BucketBatchSampler, RowDataset
-from headrace.access.backend import Backend
-from headrace.access.streaming import BackendRows, discovered
-from headrace.access.tar.backend import TarBackend
 from headrace.convert import Converter
 from headrace.convert.packing import unpack
 from headrace.convert.shared import Bytes, SharedBuffer
 from headrace.errors import OptionError, ReadError
-from headrace.formats.discovery import Discovered
-from headrace.formats.filters import columns_of
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, rows_of, store_access
 from headrace.loader.feed import Failure, pack_batches
@@ -41,6 +36,11 @@ from headrace.options import (
 )
 from headrace.plan import Fingerprint, State
 from headrace.process import run_aside
+from headrace.sources.backend import Backend
+from headrace.sources.files.discovery import Discovered
+from headrace.sources.files.filters import columns_of
+from headrace.sources.streaming import BackendRows, discovered
+from headrace.sources.tar.backend import TarBackend
 
 __all__ = ["BucketedLoader", "TarDataset", "refuse_streaming"]
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from headrace.formats.protocol import FileFacts
 from headrace.model import ByteRange, DataFileInfo, FileSplit, RowRange
+from headrace.sources.files.protocol import FileFacts
 
 __all__ = ["assert_same_rows", "cut_chunks", "joined", "with_facts"]
 

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import FileChangedError, ReadError
-from headrace.formats.protocol import FileFacts, Format
 from headrace.model import DataFileInfo, FileSplit, RowRange
+from headrace.sources.files.protocol import FileFacts, Format
 from headrace.storage import Store, store_for
 from headrace.testing.chunks import assert_same_rows, cut_chunks, joined, with_facts
 

@@ -19,15 +19,15 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.access import Backend
-from headrace.access.array_record.codecs import (
+from headrace.errors import OptionError, SchemaError, WriteError
+from headrace.sources.array_record.codecs import (
     LabelPayload,
     RawRecords,
     WritingCodec,
     writing_codec,
 )
-from headrace.access.array_record.decoded import Misfit, plain_value, table_of, type_of
-from headrace.access.array_record.reader import native
-from headrace.errors import OptionError, SchemaError, WriteError
+from headrace.sources.array_record.decoded import Misfit, plain_value, table_of, type_of
+from headrace.sources.array_record.reader import native
 from headrace.storage import Options
 from headrace.storage.file_locks import close_locked
 from headrace.write.durable import flush_directory

@@ -131,7 +131,7 @@ class PaimonTable:
     def _committed(self, table: Any, receipts: Sequence[Receipt], run: str) -> None:
         from pypaimon.write.commit_message_serializer import deserialize_commit_message
 
-        from headrace.tables.paimon.native import write_builder
+        from headrace.sources.paimon.native import write_builder
 
         snapshots = table.snapshot_manager().list_snapshots()
         if any(snapshot.commit_user == run for snapshot in snapshots):

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from headrace.formats.failures import naming
 from headrace.matrices import rows_at, values_at
 from headrace.model import Int64Array
+from headrace.sources.files.failures import naming
 from headrace.write.durable import whole_file
 from headrace.write.failures import writing
 from headrace.write.keys import KEY_BITS, Keys, row_keys

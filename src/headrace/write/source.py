@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from headrace.access.streaming import BackendRows
 from headrace.convert.decoded import Kind
 from headrace.errors import OptionError
-from headrace.formats import TabularReader, discover
-from headrace.formats.failures import naming
-from headrace.formats.reader import FormatRows
 from headrace.model import FileList
 from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
+from headrace.sources.files import TabularReader, discover
+from headrace.sources.files.failures import naming
+from headrace.sources.files.reader import FormatRows
+from headrace.sources.streaming import BackendRows
 from headrace.storage import side_threads
 
 __all__ = ["FileRows", "SourceRows", "as_rows", "read_in_order"]

@@ -9,14 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.archives.tar.arrow_index import ArrowIndexes
-from headrace.archives.tar.checks import check_index
-from headrace.archives.tar.index import TarIndex
-from headrace.archives.tar.json_index import read_json_index
-from headrace.archives.tar.scanning import scan_tar
 from headrace.errors import OptionError, WriteError
 from headrace.model import DataFileInfo
 from headrace.options import checked_keywords
+from headrace.sources.tar.arrow_index import ArrowIndexes
+from headrace.sources.tar.checks import check_index
+from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.json_index import read_json_index
+from headrace.sources.tar.scanning import scan_tar
 from headrace.storage import LocalStore
 from headrace.storage.file_locks import close_locked
 from headrace.write.failures import writing

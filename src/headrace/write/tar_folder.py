@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from headrace.archives.tar.grouping import WHOLE
 from headrace.errors import OptionError
-from headrace.formats.failures import naming
 from headrace.model import DataFileInfo, computed_once
+from headrace.sources.files.failures import naming
+from headrace.sources.tar.grouping import WHOLE
 from headrace.storage import FileStatus, Listing, Store
 from headrace.storage.store import UNKNOWN_SIZE
 from headrace.write.tar_members import KEY

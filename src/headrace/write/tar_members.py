@@ -6,8 +6,8 @@ import tarfile
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.archives.tar.grouping import WHOLE
 from headrace.errors import OptionError
+from headrace.sources.tar.grouping import WHOLE
 
 __all__ = ["BLOCK_BYTES", "KEY", "RECORD_BYTES", "checked_fields", "checked_key", "header", "room"]
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.archives.tar.captions import Captions
-from headrace.archives.tar.geometry import image_size
-from headrace.archives.tar.index import TarFacts, TarIndex
-from headrace.archives.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
 from headrace.errors import FileChangedError
+from headrace.sources.tar.captions import Captions
+from headrace.sources.tar.geometry import image_size
+from headrace.sources.tar.index import TarFacts, TarIndex
+from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
 from headrace.write.failures import writing
 from headrace.write.tar_members import (
     BLOCK_BYTES,

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from headrace.archives.tar.arrow_index import write_arrow_indexes
-from headrace.archives.tar.index import TarIndex
-from headrace.archives.tar.json_index import json_index
 from headrace.errors import OptionError
 from headrace.options import parse_bytes
+from headrace.sources.tar.arrow_index import write_arrow_indexes
+from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.json_index import json_index
 from headrace.write.durable import flush_directory, whole_file
 from headrace.write.failures import writing
 from headrace.write.tar_shard import Member, Noting, OpenShard

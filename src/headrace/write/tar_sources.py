@@ -13,9 +13,9 @@ from uuid import uuid4
 import pyarrow as pa
 
 from headrace.access import Backend
-from headrace.access.streaming import discovered
 from headrace.errors import OptionError
-from headrace.formats.registry import format_of
+from headrace.sources.files.registry import format_of
+from headrace.sources.streaming import discovered
 from headrace.storage import Access, Listing, Options, find_files
 from headrace.write.incoming import Incoming
 from headrace.write.source import FileRows, SourceRows, as_rows

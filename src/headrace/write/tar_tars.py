@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from headrace.archives.tar.captions import Captions, is_captions
-from headrace.archives.tar.collection import TarCollection
-from headrace.archives.tar.grouping import WHOLE, Int32Array
-from headrace.archives.tar.index import TarIndex
-from headrace.archives.tar.payloads import Payloads
 from headrace.errors import StaleIndexError
 from headrace.model import computed_once
+from headrace.sources.tar.captions import Captions, is_captions
+from headrace.sources.tar.collection import TarCollection
+from headrace.sources.tar.grouping import WHOLE, Int32Array
+from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.payloads import Payloads
 from headrace.storage import Access
 from headrace.write.tar_members import KEY
 from headrace.write.tar_samples import Arriving, Place, Sample, digest_of, numbered_key

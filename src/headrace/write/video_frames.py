@@ -13,13 +13,13 @@ from itertools import chain
 from typing import Any
 from uuid import uuid4
 
-from headrace.access.video.sidecar import FRAME_SCHEMA, VIDEOS_KEY
 from headrace.errors import OptionError, ReadError, WriteError
-from headrace.formats.failures import may_be_skipped
 from headrace.options import parse_bytes
+from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.lance.options import lance_options
+from headrace.sources.video.sidecar import FRAME_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options
 from headrace.storage.credentials import resolve
-from headrace.tables.lance.options import lance_options
 from headrace.write.journal import Journal
 from headrace.write.lance_table import LanceTable
 from headrace.write.overlap import refuse_overlap

@@ -24,10 +24,10 @@ from headrace import (
     StructuredDataset,
     TarDataset,
 )
-from headrace.archives.tar.indexing import index_tars
 from headrace.loader.rank_comparison import ComparedFiles, RankComparison
 from headrace.loader.ranks import find_ranks
 from headrace.model import FileList
+from headrace.sources.tar.indexing import index_tars
 
 OPTIONS: dict[str, Any] = {"batch_size": 20, "num_workers": 0, "shuffle": True, "split_rows": 30}
 

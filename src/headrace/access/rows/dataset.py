@@ -17,8 +17,6 @@ import pyarrow.dataset as ds
 import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
-from headrace.access.arrow.backend import ArrowBackend
-from headrace.access.backend import Backend, Indices, StorageBackend, checked_indices
 from headrace.access.orphans import end_with_parent
 from headrace.access.rows.batch import Row, RowBatch, register_collate
 from headrace.access.rows.format import RowForm, RowReader, named_decoders
@@ -37,8 +35,10 @@ from headrace.access.rows.views import View
 from headrace.convert.decoded import Kinds
 from headrace.convert.shared import shared_integers
 from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning
-from headrace.formats.filters import columns_of, settle_filter, to_expression
 from headrace.options import checked_keywords
+from headrace.sources.arrow.backend import ArrowBackend
+from headrace.sources.backend import Backend, Indices, StorageBackend, checked_indices
+from headrace.sources.files.filters import columns_of, settle_filter, to_expression
 
 __all__ = ["RowDataset"]
 

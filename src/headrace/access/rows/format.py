@@ -6,10 +6,7 @@ decoded decoded, one conversion.
 
 from __future__ import annotations
 
-import os
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard
@@ -19,24 +16,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 import torch
-from torch.utils.data import get_worker_info
 
-from headrace.access.array_record.backend import ArrayRecordBackend
-from headrace.access.arrow.backend import ArrowBackend
-from headrace.access.arrow.rows import Taken
-from headrace.access.backend import Backend, StorageBackend
 from headrace.access.rows.batch import RowBatch
-from headrace.access.taking import take_rows
 from headrace.convert import Converter
 from headrace.convert.arrays import dense_type
 from headrace.convert.builders import Remedies, Remedy
 from headrace.convert.converter import field_paths
 from headrace.convert.images import decode_image
-from headrace.errors import HeadraceError, OptionError, ReadError, SchemaError
-from headrace.formats.failures import may_be_skipped
+from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import Int64Array
+from headrace.sources.array_record.backend import ArrayRecordBackend
+from headrace.sources.arrow.backend import ArrowBackend
+from headrace.sources.arrow.rows import Taken
+from headrace.sources.backend import Backend, StorageBackend
+from headrace.sources.crew import in_threads
+from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
+from headrace.sources.taking import take_rows
 
-__all__ = ["DATA_ERRORS", "RowForm", "RowReader", "in_threads", "named_decoders"]
+__all__ = ["RowForm", "RowReader", "named_decoders"]
 
 _Maker: TypeAlias = Callable[[memoryview], Any]
 """from the bytes of a row to what it has of a column"""
@@ -44,20 +41,6 @@ _Maker: TypeAlias = Callable[[memoryview], Any]
 _FORMATS = ("torch", "numpy", "arrow", "dict", "raw")
 _STORED = ("arrow", "raw")
 """formats that keep what is stored"""
-_VALUES_A_THREAD = 4
-"""with fewer the work of starting a thread is not worth it"""
-
-DATA_ERRORS = (
-    HeadraceError,
-    ValueError,
-    OSError,
-    EOFError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    struct.error,
-)
-"""what a function raises because of a value, and not because it is wrong itself"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,22 +362,6 @@ def _encoded(value: Any) -> bytes:
     if data is None:
         raise ReadError("its bytes are null")
     return bytes(data)
-
-
-def in_threads(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-    """Return what a function makes of each value, by threads where that is faster."""
-    threads = min(_threads(), len(values) // _VALUES_A_THREAD)
-    if threads <= 1:
-        return [function(value) for value in values]
-    with ThreadPoolExecutor(threads, "headrace-decode") as pool:
-        return list(pool.map(function, values))
-
-
-def _threads() -> int:
-    """Return the number of cores for this process, shared with other workers of a loader."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    info = get_worker_info()
-    return max(1, (cores or 1) // (info.num_workers if info else 1))
 
 
 def _has_masks(schema: pa.Schema, nulls: object) -> bool:

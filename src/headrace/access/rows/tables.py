@@ -19,8 +19,8 @@ import torch
 from headrace.access.rows.format import RowReader
 from headrace.access.rows.views import View
 from headrace.errors import OptionError, SchemaError
-from headrace.formats.filters import rows_where
 from headrace.model import Int64Array
+from headrace.sources.files.filters import rows_where
 
 __all__ = [
     "RowFunction",

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.access.backend import checked_indices
 from headrace.errors import OptionError
 from headrace.model import Int64Array
 from headrace.plan.permutations import IndexPermutation
+from headrace.sources.backend import checked_indices
 
 __all__ = ["View"]
 

@@ -1,1 +1,0 @@
-"""Samples of indexed tars as rows."""

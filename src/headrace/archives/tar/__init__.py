@@ -1,1 +1,0 @@
-"""Tar archives by their index: any member of any shard at once."""

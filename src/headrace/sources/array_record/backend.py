@@ -1,0 +1,333 @@
+"""``ArrayRecordBackend``: rows of ArrayRecord files by their number."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.convert.columns import object_array
+from headrace.convert.decoded import Kinds
+from headrace.errors import ReadError
+from headrace.model import Int64Array, computed_once
+from headrace.options import checked_keywords
+from headrace.sources.array_record.codecs import Decode, RawRecords, codec_for
+from headrace.sources.array_record.reader import (
+    ReaderOptions,
+    Readers,
+    read_at_once,
+    read_records,
+    read_run,
+)
+from headrace.sources.array_record.shards import Paths, Shard, find_shards, wanted_parts
+from headrace.sources.arrow.rows import Taken
+from headrace.sources.backend import Backend
+from headrace.sources.broken_records import BrokenRecords
+from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.tar.opening import access_of
+from headrace.storage import Access, Options
+from headrace.storage.access import protocol_of
+from headrace.storage.listing import named_locations
+
+__all__ = ["ArrayRecordBackend"]
+
+logger = logging.getLogger(__name__)
+
+_BATCH_ROWS = 1024
+_UNIT_BYTES = 1 << 18
+_BLOCK_BYTES = 4 << 20
+"""of records that are joined, at most: the memory of more would be fresh each time"""
+_FIRST_BYTES = 1 << 14
+"""of a record at least, before the first is read: files say how long they are compressed"""
+
+
+@checked_keywords
+class ArrayRecordBackend(Backend):
+    """Records of ArrayRecord files, which are rows of columns.
+
+    Records are read one by one in the thread that asks. The array-record package does not survive a
+    fork: workers of your own need ``multiprocessing_context="forkserver"``.
+
+    Args:
+        paths: Files, directories, globs or URLs; ``path[start:stop]`` is a part of a file, and so
+            is an object with ``filename``, ``skip`` and ``take``, such as ``FileInstruction`` of
+            TFDS. A file elsewhere is copied as a whole into ``cache_dir`` when it is first read.
+        decode: What records hold: ``"columns"``, ``"label-payload"``, ``"raw"``, a function of
+            bytes that returns a dict or a tuple, or such a function and a schema. None: the
+            columns that this library wrote, else one column ``record``.
+        reader_options: Options of the package's reader.
+        high_memory: Streams read a range at once, and need as much memory as it has.
+        storage_options: Credentials and options of the store.
+        cache_dir: A folder for copies of files that are elsewhere.
+        cache_bytes: How much the copies may take.
+        access: All options of stores and the cache, in place of the three before.
+        on_error: With ``"skip"``, files that cannot be opened are left out and named in
+            ``broken``; streams leave out records that cannot be read, and warn at their end.
+    """
+
+    fork_safe = False
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        decode: Decode | None = None,
+        reader_options: ReaderOptions | None = None,
+        high_memory: bool = False,
+        storage_options: Options | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
+        access: Access | None = None,
+        on_error: str = "raise",
+    ) -> None:
+        if access is None:
+            access = access_of(storage_options, cache_dir, cache_bytes)
+        parts = wanted_parts(paths)
+        named = named_locations(
+            [part.location for part in parts], as_they_are=access.filesystem is not None
+        )
+        self._named = [one for one in named if not protocol_of(one)]
+        self._high_memory = high_memory
+        self._warned: set[str] = set()
+        self._skips_broken = on_error == "skip"
+        readers = Readers(reader_options)
+        self._files, self._shards, self.broken = find_shards(parts, access, readers, self._may_skip)
+        first = partial(self._files.first_record, self._shards, self._may_skip)
+        self._codec = codec_for(decode, first)
+        self._schema = self._codec.schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def kinds(self) -> Kinds:
+        return self._codec.kinds
+
+    @computed_once
+    def shard_rows(self) -> Int64Array:
+        return np.array([shard.rows for shard in self._shards], np.int64)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return [shard.name for shard in self._shards]
+
+    @property
+    def locations(self) -> Sequence[str]:
+        return [*self._named, *(shard.file.path for shard in self._shards)]
+
+    @property
+    def shard_bytes(self) -> Sequence[int | None]:
+        return [shard.size_bytes for shard in self._shards]
+
+    @property
+    def shard_etags(self) -> Sequence[str | None]:
+        return [shard.file.etag for shard in self._shards]
+
+    def unit_rows(self, shard: int) -> int | None:
+        """Return the rows of which chunks are made: whole groups, which are decoded as a whole."""
+        group = self._shards[shard].group_size
+        size = max(1, (self._shards[shard].size_bytes or 0) // max(1, self._shards[shard].rows))
+        return group * max(1, _UNIT_BYTES // (size * group))
+
+    def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return one row as Python values."""
+        schema = self.projected(columns)
+        row, count = operator.index(idx), self._starts[-1]
+        if not -count <= row < count:
+            raise IndexError(f"there is no row {row}: there are {count}")
+        row %= count
+        place = bisect_right(self._starts, row) - 1
+        shard = self._shards[place]
+        number = row - self._starts[place] + shard.start
+        if shard.group_size > 1:
+            self._warn_of_groups(shard)
+        record = self._files.record(shard.file, number)
+        return self._codec.row(record, schema, lambda _: shard.record_name(number))
+
+    def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        if not len(schema):
+            return rows_only(len(rows))
+        return self._table_of(self._records(rows), rows, schema)
+
+    def take_columns(
+        self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
+    ) -> list[Taken]:
+        """Return what ``take`` returns, by columns, for a caller that has checked its arguments.
+
+        Args:
+            rows: At least one row.
+            schema: At least one column.
+            as_cells: Columns that may come as arrays of Python objects.
+        """
+        records = self._records(rows)
+        if isinstance(self._codec, RawRecords) and 0 in as_cells:
+            return [object_array(records)]
+        columns: list[Taken] = self._table_of(records, rows, schema).columns
+        return columns
+
+    def _table_of(self, records: list[bytes], rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        return self._codec.table(records, schema, lambda place: self._name(int(rows[place])))
+
+    def _records(self, rows: Int64Array) -> list[bytes]:
+        if self.num_shards == 1:
+            return self._records_of(0, rows)
+        records = [b""] * len(rows)
+        for place, at, within in self.located(rows):
+            for index, record in zip(at.tolist(), self._records_of(place, within), strict=True):
+                records[index] = record
+        return records
+
+    def _records_of(self, place: int, rows: Int64Array) -> list[bytes]:
+        """Return records of a shard, each of which is read once, in the order of the file."""
+        shard = self._shards[place]
+        if shard.group_size > 1 and len(rows) < shard.rows:
+            self._warn_of_groups(shard)
+        numbers = (rows + shard.start).tolist()
+        if len(numbers) == 1:
+            return [self._files.record(shard.file, numbers[0])]
+        distinct = sorted(set(numbers))
+        reader = self._files.borrow(shard.file)
+        found = read_records(reader, distinct, shard.file.path)
+        self._files.readers.give_back(shard.file.path, reader)
+        by_number = dict(zip(distinct, found, strict=True))
+        return [by_number[number] for number in numbers]
+
+    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
+        if not len(schema):
+            return rows_only(length)
+        records: list[bytes] = []
+        for shard, first, count in self._runs(start, length):
+            reader = self._files.borrow(shard.file)
+            records += read_run(reader, first, count, shard.file.path)
+            self._files.readers.give_back(shard.file.path, reader)
+        return self._codec.table(records, schema, lambda place: self._name(start + place))
+
+    def _blocks(self, shard: int) -> list[tuple[int, int]]:
+        """Return runs that end where groups do, as far as they are not too long."""
+        found = self._shards[shard]
+        first, group = int(self.shard_starts[shard]) - found.start, found.group_size
+        step = max(1, _BATCH_ROWS // group) * group if group <= _BATCH_ROWS else _BATCH_ROWS
+        cuts = [found.start, *range((found.start // step + 1) * step, found.stop, step), found.stop]
+        return [(first + begin, end - begin) for begin, end in pairwise(cuts) if end > begin]
+
+    def stream(
+        self, start: int, length: int, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Return consecutive rows, read by one reader that decodes each group once."""
+        if not len(schema):
+            yield rows_only(length)
+            return
+        broken = BrokenRecords()
+        for shard, first, count in self._runs(start, length):
+            for numbers, records in self._read(shard, first, count, block_bytes, broken):
+                table = self._decoded(shard, numbers, records, schema, broken)
+                if table is not None:
+                    yield table
+        broken.tell()
+
+    def _read(
+        self, shard: Shard, first: int, count: int, block_bytes: int, broken: BrokenRecords
+    ) -> Iterator[tuple[Sequence[int], list[bytes]]]:
+        """Read records that follow each other, and their numbers, in blocks.
+
+        One reader reads all: another one would decode the group anew that this one is in.
+        """
+        path, stop = shard.file.path, first + count
+        size = max(_FIRST_BYTES, (shard.size_bytes or 0) // shard.rows)
+        read = read_at_once if self._high_memory else read_run
+        reader = None
+        while first < stop:
+            rows = max(1, min(block_bytes, _BLOCK_BYTES) // size)
+            numbers: Sequence[int] = range(first, stop)[: None if self._high_memory else rows]
+            first += len(numbers)
+            reader = reader or self._files.borrow(shard.file)
+            try:
+                records = read(reader, numbers[0], len(numbers), path)
+            except ReadError as error:
+                if not self._may_skip(error):
+                    raise
+                reader = None  # all its reads would fail
+                kept = broken.all_but(numbers, partial(self._files.record, shard.file))
+                numbers = [numbers[place] for place, _ in kept]
+                records = [record for _, record in kept]
+            if records:
+                yield numbers, records
+                size = max(1, sum(map(len, records)) // len(records))
+        if reader is not None:
+            self._files.readers.give_back(path, reader)
+
+    def _decoded(
+        self,
+        shard: Shard,
+        numbers: Sequence[int],
+        records: list[bytes],
+        schema: pa.Schema,
+        broken: BrokenRecords,
+    ) -> pa.Table | None:
+        """Return a table of the records that can be decoded; None if none can."""
+
+        def table_of(places: Sequence[int]) -> pa.Table:
+            return self._codec.table(
+                [records[place] for place in places],
+                schema,
+                lambda at: shard.record_name(numbers[places[at]]),
+            )
+
+        every = range(len(records))
+        try:
+            return table_of(every)
+        except ReadError as error:
+            if not self._may_skip(error):
+                raise
+        kept = broken.all_but(every, lambda place: table_of([place]))
+        return table_of([place for place, _ in kept]) if kept else None
+
+    def _may_skip(self, error: ReadError) -> bool:
+        return self._skips_broken and may_be_skipped(error)
+
+    def _runs(self, start: int, length: int) -> Iterator[tuple[Shard, int, int]]:
+        """Return the shards that rows lie in: each with its first record and the number of them."""
+        stop = start + length
+        place = bisect_right(self._starts, start) - 1
+        while start < stop:
+            shard, begins = self._shards[place], self._starts[place]
+            count = min(stop, begins + shard.rows) - start
+            if count > 0:
+                yield shard, start - begins + shard.start, count
+                start += count
+            place += 1
+
+    @computed_once
+    def _starts(self) -> list[int]:
+        starts: list[int] = self.shard_starts.tolist()
+        return starts
+
+    def _name(self, row: int) -> str:
+        place = bisect_right(self._starts, row) - 1
+        shard = self._shards[place]
+        return shard.record_name(row - self._starts[place] + shard.start)
+
+    def _warn_of_groups(self, shard: Shard) -> None:
+        if shard.group_size == 1 or shard.file.path in self._warned:
+            return
+        self._warned.add(shard.file.path)
+        logger.warning(
+            "%s was written in groups of %d records: each row that is read at random decodes up to "
+            "%d of them. Stream it, or write it with group_size=1",
+            shard.file.path,
+            shard.group_size,
+            shard.group_size,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_warned": set()}

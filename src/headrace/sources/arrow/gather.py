@@ -1,0 +1,307 @@
+"""Rows gathered from mapped files by numpy, with one copy a column.
+
+To find the rows of an array, a few numbers of it have to be known: the places of its buffers in the
+region of maps, with the offset of the array already added. They come from pyarrow, which has
+compared them with the size of the file. The rows of many arrays are found by arithmetic on the
+places of the array that each of them is in. Offsets that are read from a file are checked first.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from headrace.model import Int64Array
+from headrace.sources.arrow.region import Region
+
+__all__ = ["DamagedRowError", "Gather", "Taken", "gather_for"]
+
+Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
+"""a column; an array is of cells: the bytes of each row, where none is null, equally many or, if
+they are values of a column of bytes, as objects"""
+
+_NO_BITMAP = -1
+_OFFSETS = {4: struct.Struct("=2i"), 8: struct.Struct("=2q")}
+"""two offsets that follow each other, by the size of one"""
+_FIXED = (pt.is_primitive, pt.is_decimal, pt.is_fixed_size_binary)
+
+
+class DamagedRowError(Exception):
+    """A row is damaged; the only argument is its number among those gathered."""
+
+
+class Gather(ABC):
+    """How the rows of one type are gathered."""
+
+    count: int
+    """of the places of an array, of which the first is that of its bitmap, or negative"""
+
+    @abstractmethod
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
+        """Return where the rows of an array are in a region whose first byte has address ``base``.
+
+        None where they cannot be had by copying bytes.
+        """
+
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        """Return the bytes of one row that consists of bytes alone.
+
+        None if it is null or damaged, or of a type that consists of more.
+        """
+        return None
+
+    @abstractmethod
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
+        """Copy rows, each of an array of its own: ``places`` has a column for each of them.
+
+        Args:
+            region: Where the arrays are.
+            places: The places of the array of each row.
+            rows: The number of each row in its array.
+            nulls: Whether an array has nulls.
+            as_cells: Whether rows that consist of bytes alone are returned as such.
+
+        Raises:
+            OverflowError: They are too many bytes for one array.
+            DamagedRowError: The offsets of a row leave its array, or its text is not UTF-8.
+        """
+
+
+def gather_for(type_: pa.DataType) -> Gather | None:
+    """Return how rows of a type are gathered; None where that is left to Arrow."""
+    if isinstance(type_, pa.BaseExtensionType):
+        inner = gather_for(type_.storage_type)
+        return None if inner is None else _Extension(type_, inner)
+    if pt.is_boolean(type_):
+        return _Bits(type_)
+    if (width := _width(type_)) is not None:
+        return _Fixed(type_, width)
+    if pt.is_string(type_) or pt.is_binary(type_):
+        return _Spans(type_, np.dtype(np.int32), 1)
+    if pt.is_large_string(type_) or pt.is_large_binary(type_):
+        return _Spans(type_, np.dtype(np.int64), 1)
+    if pt.is_list(type_) or pt.is_large_list(type_):
+        width = _width(type_.value_type)
+        offset = np.dtype(np.int32 if pt.is_list(type_) else np.int64)
+        return None if width is None else _Spans(type_, offset, width)
+    return None
+
+
+def _width(type_: pa.DataType) -> int | None:
+    """Return the bytes of a value, if all have as many and these are all that there is to them."""
+    if pt.is_fixed_size_list(type_):
+        inner = _width(type_.value_type)
+        return inner * type_.list_size if inner and type_.list_size else None
+    if pt.is_boolean(type_) or not any(is_fixed(type_) for is_fixed in _FIXED):
+        return None
+    return type_.byte_width or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed(Gather):
+    """Numbers, times, decimals, bytes of one length, and lists of one length of these."""
+
+    type_: pa.DataType
+    width: int
+    count = 2
+
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
+        values = _values(array)
+        return None if values is None else [_bitmap(array, base), values - base]
+
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
+        values = region.records(places[1] + rows * self.width, self.width)
+        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
+        if as_cells and validity is None:
+            return values
+        return _filled(self.type_, len(rows), validity, count, pa.py_buffer(values))
+
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        start = places[1] + row * self.width
+        return data[start : start + self.width] if places[0] == _NO_BITMAP else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Bits(Gather):
+    """Booleans, eight of them to a byte."""
+
+    type_: pa.DataType
+    count = 2
+
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
+        return [_bitmap(array, base), 8 * (array.buffers()[1].address - base) + array.offset]
+
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
+        values = np.packbits(region.bits(places[1] + rows), bitorder="little")
+        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
+        buffers = [validity, pa.py_buffer(values)]
+        return pa.Array.from_buffers(self.type_, len(rows), buffers, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans(Gather):
+    """Strings, bytes, and lists of values of one width: as long as two offsets say."""
+
+    type_: pa.DataType
+    offset: np.dtype[Any]
+    item_bytes: int
+    """bytes that an offset counts as one"""
+    count = 4
+
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
+        _, offsets, *data = array.buffers()
+        start: int | None
+        if self._is_list:
+            start, held = _values(array.values), len(array.values)
+            if array.values.null_count:
+                return None
+        elif data[0] is None or not data[0].size:
+            start, held = base, 0
+        else:
+            start, held = data[0].address, data[0].size
+        if start is None:
+            return None
+        first = offsets.address - base + array.offset * self.offset.itemsize
+        return [_bitmap(array, base), first, start - base, held]
+
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
+        size = self.offset.itemsize
+        pairs = region.records(places[1] + rows * size, 2 * size).view(self.offset)
+        starts, stops = pairs.reshape(-1, 2).T.astype(np.int64)
+        lengths = stops - starts
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        if shortest < 0 or int((starts | (places[3] - stops)).min()) < 0:
+            wrong = (lengths < 0) | (starts < 0) | (stops > places[3])
+            raise DamagedRowError(int(wrong.argmax()))
+        most = np.iinfo(self.offset).max
+        if longest * len(rows) > most and int(lengths.sum()) > most:
+            raise OverflowError
+        first = places[2] + starts * self.item_bytes
+        values: Any
+        if shortest == longest > 0:
+            values = region.records(first, longest * self.item_bytes)
+        else:
+            values = region.joined(first, first + lengths * self.item_bytes)
+        validity, count = _validity(region, places[0], rows) if nulls else (None, 0)
+        if as_cells and validity is None and shortest == longest > 0:
+            return values
+        ends = np.zeros(len(rows) + 1, self.offset)
+        lengths.cumsum(out=ends[1:], dtype=self.offset)
+        buffers, data = [validity, pa.py_buffer(ends)], pa.py_buffer(values)
+        if not self._is_list:
+            found = pa.Array.from_buffers(self.type_, len(rows), [*buffers, data], count)
+            if pt.is_string(self.type_) or pt.is_large_string(self.type_):
+                _check_text(found)
+            return found
+        inside = _filled(self.type_.value_type, data.size // self.item_bytes, None, 0, data)
+        return pa.Array.from_buffers(self.type_, len(rows), buffers, count, children=[inside])
+
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        bitmap, offsets, values, held = places
+        size = self.offset.itemsize
+        start, stop = _OFFSETS[size].unpack_from(data, offsets + row * size)
+        if bitmap != _NO_BITMAP or not 0 <= start <= stop <= held:
+            return None
+        return data[values + start * self.item_bytes : values + stop * self.item_bytes]
+
+    @property
+    def _is_list(self) -> bool:
+        return bool(pt.is_list(self.type_) or pt.is_large_list(self.type_))
+
+
+@dataclass(frozen=True, slots=True)
+class _Extension(Gather):
+    type_: pa.DataType
+    storage: Gather
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        return self.storage.count
+
+    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
+        return self.storage.cell(data, places, row)
+
+    def places(self, array: pa.Array, base: int) -> list[int] | None:
+        return self.storage.places(array.storage, base)
+
+    def rows(
+        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
+    ) -> Taken:
+        found = self.storage.rows(region, places, rows, nulls=nulls, as_cells=as_cells)
+        if isinstance(found, np.ndarray):
+            return found
+        return pa.ExtensionArray.from_storage(self.type_, found)
+
+
+def _check_text(array: pa.Array) -> None:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        raise DamagedRowError(
+            next(filter(partial(_is_damaged, array), range(len(array))))
+        ) from None
+
+
+def _is_damaged(array: pa.Array, row: int) -> bool:
+    try:
+        array.slice(row, 1).validate(full=True)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _values(array: pa.Array) -> int | None:
+    """Return the address of the first value below fixed-size lists; None if some are null."""
+    buffer, first, below = array.buffers()[-1], array.offset, array
+    while pt.is_fixed_size_list(below.type):
+        size, below = below.type.list_size, below.values
+        if below.null_count:
+            return None
+        first = first * size + below.offset
+    return None if buffer is None else int(buffer.address + first * below.type.byte_width)
+
+
+def _bitmap(array: pa.Array, base: int) -> int:
+    if not array.null_count:
+        return _NO_BITMAP
+    return int(8 * (array.buffers()[0].address - base) + array.offset)
+
+
+def _validity(
+    region: Region, bitmaps: Int64Array, rows: Int64Array
+) -> tuple[pa.Buffer | None, int]:
+    """Return the bitmap and the number of nulls of some rows, each in a bitmap or in none."""
+    if int(bitmaps.max()) == _NO_BITMAP:
+        return None, 0
+    held = bitmaps != _NO_BITMAP
+    somewhere = int(bitmaps.max())  # in a file that is mapped
+    valid = np.where(held, region.bits(np.where(held, bitmaps + rows, somewhere)), np.uint8(1))
+    nulls = len(rows) - int(valid.sum())
+    return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
+
+
+def _filled(
+    type_: pa.DataType, length: int, validity: pa.Buffer | None, nulls: int, values: pa.Buffer
+) -> pa.Array:
+    """Return an array of values of one width, in lists of one length or not."""
+    if not pt.is_fixed_size_list(type_):
+        return pa.Array.from_buffers(type_, length, [validity, values], nulls)
+    inside = _filled(type_.value_type, length * type_.list_size, None, 0, values)
+    return pa.Array.from_buffers(type_, length, [validity], nulls, children=[inside])

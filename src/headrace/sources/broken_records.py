@@ -1,0 +1,41 @@
+"""What is left out of a stream of records, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace.errors import ReadError
+from headrace.sources.files.failures import may_be_skipped
+
+__all__ = ["BrokenRecords"]
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class BrokenRecords:
+    """How many records are left out, and why the first of them is."""
+
+    first: ReadError | None = None
+    count: int = 0
+
+    def all_but(self, numbers: Sequence[int], read: Callable[[int], T]) -> list[tuple[int, T]]:
+        """What is read for each number, with its place; those that are broken are left out."""
+        found: list[tuple[int, T]] = []
+        for place, number in enumerate(numbers):
+            try:
+                found.append((place, read(number)))
+            except ReadError as error:
+                if not may_be_skipped(error):
+                    raise
+                self.first = self.first or error
+                self.count += 1
+        return found
+
+    def tell(self) -> None:
+        """Raise a ReadError if there are any."""
+        if self.first is not None:
+            more = f" (and so are {self.count - 1} more records)" if self.count > 1 else ""
+            raise ReadError(f"{self.first}; it is left out{more}") from self.first

@@ -1,0 +1,464 @@
+"""JSON: files of one object a line, and files that are one array or one object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.json as pajson
+
+from headrace.errors import ReadError, SchemaError
+from headrace.model import DataFileInfo, FileSplit
+from headrace.sources.files.failures import naming
+from headrace.sources.files.lines import (
+    BOM,
+    TextBlock,
+    checked_options,
+    compression_of,
+    in_arrow_memory,
+    line_number,
+    lines_of_chunk,
+    open_text,
+    parsed_in_pieces,
+    read_fully,
+    refuse_parts,
+    shortest_failing_lines,
+    shown,
+)
+from headrace.sources.files.protocol import FileFacts
+from headrace.storage import Store
+
+__all__ = [
+    "JsonFormat",
+    "JsonLines",
+    "JsonLinesFormat",
+    "lines_of_array",
+    "lines_of_objects",
+    "readable_schema",
+]
+
+_QUOTE, _OPEN, _CLOSE, _COMMA, _NEWLINE = 1, 2, 3, 4, 5
+_BACKSLASH = 0x5C
+_TRAILER_BYTES = 1 << 16
+_KIND_OF_BYTE = np.zeros(256, np.uint8)
+for _bytes, _kind in (
+    (b'"', _QUOTE),
+    (b"{[", _OPEN),
+    (b"}]", _CLOSE),
+    (b",", _COMMA),
+    (b"\n", _NEWLINE),
+):
+    _KIND_OF_BYTE[list(_bytes)] = _kind
+_IS_MARK = (_KIND_OF_BYTE > 0).tobytes()
+_STEP_OF_KIND = np.array([0, 0, 1, -1, 0, 0], np.int64)
+
+_Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Where the structure of a text is that starts outside of all objects."""
+
+    starts: _Positions
+    """brackets that open an outermost object"""
+    ends: _Positions
+    """brackets that close one"""
+    commas: _Positions
+    """commas between outermost objects"""
+    newlines: _Positions
+    """all outside of strings"""
+    inner_newlines: _Positions
+    """those inside of objects"""
+    end: int | None
+    """the bracket that closes what is around the objects"""
+
+
+def lines_of_objects(
+    stream: pa.NativeFile, body_offset: int, block_bytes: int
+) -> Iterator[TextBlock]:
+    """Objects that follow each other, with or without newlines in and between them."""
+    offset = len(read_fully(stream, body_offset))
+    pending = b""
+    while piece := read_fully(stream, max(block_bytes, len(pending))):
+        data = pending + piece
+        marks = _marks(data)
+        cut = int(marks.ends[-1]) + 1 if len(marks.ends) else 0
+        if cut:
+            yield _rewritten(data[:cut], offset, blanks=marks.inner_newlines)
+        offset, pending = offset + cut, data[cut:]
+    if pending.strip():
+        yield TextBlock(in_arrow_memory(pending), offset)
+
+
+def lines_of_array(
+    path: str, stream: pa.NativeFile, body_offset: int, block_bytes: int
+) -> Iterator[TextBlock]:
+    """The objects of an array whose opening bracket is the byte before ``body_offset``."""
+    offset = len(read_fully(stream, body_offset))
+    pending = b""
+    elements = 0
+    while piece := read_fully(stream, max(block_bytes, len(pending))):
+        data = pending + piece
+        marks = _marks(data)
+        if marks.end is not None:
+            last = data[: marks.end]
+            if elements or last.strip():
+                yield _elements(path, last, offset, marks, elements)
+            _refuse_trailer(path, data[marks.end :], stream, offset + marks.end)
+            return
+        cut = int(marks.commas[-1]) + 1 if len(marks.commas) else 0
+        if cut:
+            yield _elements(path, data[: cut - 1], offset, marks, elements)
+            elements += len(marks.commas)
+        offset, pending = offset + cut, data[cut:]
+    raise ReadError(
+        f"{path}: the text ends at byte {offset + len(pending)} inside an array, after "
+        f"{elements} elements; is the file complete?"
+    )
+
+
+def _elements(path: str, text: bytes, offset: int, marks: _Marks, before: int) -> TextBlock:
+    """Whole elements without the comma after the last; each must be one object."""
+    commas = marks.commas[marks.commas < len(text)]
+    starts = marks.starts[marks.starts < len(text)]
+    element_of_start = np.searchsorted(commas, starts)
+    expected = np.arange(len(commas) + 1)
+    if not np.array_equal(element_of_start, expected):
+        counts = np.bincount(element_of_start, minlength=len(expected))
+        wrong = int(np.flatnonzero(counts != 1)[0])
+        begin = int(commas[wrong - 1]) + 1 if wrong else 0
+        raise ReadError(
+            f"{path}, element {before + wrong + 1}, at byte {offset + begin}: expected one object "
+            f"({{...}}) between commas, found {text[begin : begin + 80]!r}"
+        )
+    newlines = marks.newlines[marks.newlines < len(text)]
+    return _rewritten(text, offset, blanks=newlines, breaks=commas)
+
+
+def _rewritten(
+    text: bytes, offset: int, *, blanks: _Positions, breaks: _Positions | None = None
+) -> TextBlock:
+    values = np.frombuffer(text, np.uint8).copy()
+    values[blanks[blanks < len(values)]] = ord(" ")
+    if breaks is not None:
+        values[breaks] = ord("\n")
+    return TextBlock(in_arrow_memory(values), offset)
+
+
+def _refuse_trailer(path: str, rest: bytes, stream: pa.NativeFile, offset: int) -> None:
+    """What is left must be the closing bracket, and blanks."""
+    blank = rest[:1] == b"]" and not rest[1:].strip()
+    while blank and (piece := read_fully(stream, _TRAILER_BYTES)):
+        rest, blank = rest + piece.lstrip(), not piece.strip()
+    if not blank:
+        raise ReadError(
+            f"{path}: expected a bracket and the end of the file at byte {offset}, "
+            f"found {rest[:80]!r}"
+        )
+
+
+def _marks(data: bytes) -> _Marks:
+    marked = np.frombuffer(bytearray(data).translate(_IS_MARK), np.bool_)
+    if _BACKSLASH in data:
+        marked[_escaped(data)] = False
+    where = np.flatnonzero(marked)
+    kinds = _KIND_OF_BYTE[np.frombuffer(data, np.uint8)[where]]
+    quotes = kinds == _QUOTE
+    outside = ~(np.logical_xor.accumulate(quotes) | quotes)
+    where, kinds = where[outside], kinds[outside]
+    depth = np.cumsum(_STEP_OF_KIND[kinds])
+    closed = np.flatnonzero(depth < 0)
+    end = None
+    if len(closed):
+        end = int(where[closed[0]])
+        where, kinds, depth = (a[: closed[0]] for a in (where, kinds, depth))
+    return _Marks(
+        starts=where[(kinds == _OPEN) & (depth == 1)],
+        ends=where[(kinds == _CLOSE) & (depth == 0)],
+        commas=where[(kinds == _COMMA) & (depth == 0)],
+        newlines=where[kinds == _NEWLINE],
+        inner_newlines=where[(kinds == _NEWLINE) & (depth > 0)],
+        end=end,
+    )
+
+
+def _escaped(data: bytes) -> _Positions:
+    """The bytes after runs of an odd number of backslashes."""
+    slashes = np.flatnonzero(np.frombuffer(data, np.uint8) == _BACKSLASH)
+    new_run = np.flatnonzero(np.diff(slashes, prepend=-2) > 1)
+    lengths = np.diff(new_run, append=len(slashes))
+    after = slashes[new_run] + lengths
+    odd: _Positions = after[(lengths % 2 == 1) & (after < len(data))]
+    return odd
+
+
+_CURES = (
+    "give the field another type with schema=, leave it out with columns=, or say how the file "
+    'is written with format_options={"read_options": ..., "parse_options": ...}'
+)
+_NO_FIELD = pa.schema([("no field has this name 5d1e", pa.null())])
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLines:
+    """Parses lines of one file, each of which holds an object."""
+
+    store: Store
+    file: DataFileInfo
+    schema: pa.Schema
+    """the fields to read, in the types that come out"""
+    read: pajson.ReadOptions
+    unknown: str
+    """what to do with other fields: error, ignore or infer"""
+
+    def table(self, block: TextBlock) -> pa.Table:
+        """The rows of a block, parsed on all cores."""
+        try:
+            return parsed_in_pieces(
+                lambda nbytes: self._rows(block.data, self.schema, nbytes),
+                block.data.size,
+                self.read.block_size,
+                pa.ArrowInvalid,
+            )
+        except pa.ArrowNotImplementedError as error:
+            raise SchemaError(f"{self.file.path}: {error}; name another type in schema=") from error
+        except pa.ArrowInvalid as error:
+            raise self._blame(block, error) from error
+
+    def _rows(
+        self, data: pa.Buffer | bytes, schema: pa.Schema, piece_bytes: int | None = None
+    ) -> pa.Table:
+        text = data if isinstance(data, pa.Buffer) else in_arrow_memory(data)
+        _require_utf8(text)
+        read = copy(self.read)
+        read.block_size = piece_bytes or len(data) + 1
+        parse = pajson.ParseOptions(
+            explicit_schema=readable_schema(schema) if len(schema) else _NO_FIELD,
+            newlines_in_values=False,
+            unexpected_field_behavior=self.unknown,
+        )
+        table = pajson.read_json(pa.BufferReader(text), read, parse)
+        if not len(schema):
+            table = table.drop_columns(_NO_FIELD.names)
+        return _in_types_of(table, schema)
+
+    def _blame(self, block: TextBlock, error: Exception) -> ReadError:
+        data = bytes(block.data)
+        found = shortest_failing_lines(data, self._fails, from_start=self.unknown == "infer")
+        if found is None:
+            stop = block.offset + len(data)
+            return ReadError(f"{self.file.path}, bytes {block.offset}-{stop}: {error}; {_CURES}")
+        offset, line = found
+        begin = offset + len(line) - len(line.lstrip())
+        number = line_number(self.store, self.file, block.offset + begin)
+        return ReadError(
+            f"{self.file.path}, line {number}: {self._complaint(line, error)}; {_CURES}"
+        )
+
+    def _fails(self, lines: bytes, schema: pa.Schema | None = None) -> bool:
+        try:
+            self._rows(lines, self.schema if schema is None else schema)
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    def _complaint(self, line: bytes, error: Exception) -> str:
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as problem:
+            return f"not JSON: {problem.msg} at character {problem.pos + 1} of {shown(line)}"
+        except UnicodeDecodeError:
+            return f"bytes that are not UTF-8: {shown(line)}"
+        if not isinstance(row, dict):
+            return f"expected an object ({{...}}), found {shown(line)}"
+        strangers = [name for name in row if name not in self.schema.names]
+        if strangers and self.unknown == "error":
+            return (
+                f"field {strangers[0]!r} is not in the schema of the data set, which comes from "
+                "the first block of every file"
+            )
+        for name in row.keys() & set(self.schema.names):
+            field = self.schema.field(name)
+            value = json.dumps({name: row[name]}).encode()
+            if self._fails(value, pa.schema([field])):
+                held = shown(json.dumps(row[name], ensure_ascii=False).encode())
+                return f"field {name!r} holds {held}, which is not {field.type}"
+        return f"{error}: {shown(line)}"
+
+
+def readable_schema(schema: pa.Schema) -> pa.Schema:
+    """The nearest types that Arrow's JSON parser makes of text; the rest is a cast."""
+    return pa.schema([pa.field(field.name, _readable(field.type)) for field in schema])
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(_readable(kind.value_type))
+    if types.is_struct(kind):
+        return pa.struct(
+            [(kind.field(i).name, _readable(kind.field(i).type)) for i in range(kind.num_fields)]
+        )
+    if types.is_dictionary(kind):
+        return _readable(kind.value_type)
+    if types.is_float16(kind):
+        return pa.float32()
+    if types.is_date(kind):
+        return pa.timestamp("s")
+    if types.is_duration(kind):
+        return pa.int64()
+    return kind
+
+
+def _in_types_of(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    for field in schema:
+        index = table.schema.get_field_index(field.name)
+        if table.schema.field(index).type != field.type:
+            table = table.set_column(index, field.name, table.column(index).cast(field.type))
+    return table
+
+
+def _require_utf8(text: pa.Buffer) -> None:
+    """Arrow's JSON parser lets any bytes through as text."""
+    ends = pa.py_buffer(np.array([0, text.size], np.int64))
+    pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, text]).cast(pa.large_string())
+
+
+_OPTION_TYPES = {"read_options": pajson.ReadOptions, "parse_options": pajson.ParseOptions}
+_FIRST_BYTES = 1 << 12
+_BLANKS = b" \t\r\n"
+
+
+class _Kind(Enum):
+    LINES = "an object a line"
+    OBJECTS = "objects that may span lines"
+    ARRAY = "an array of objects"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    kind: _Kind
+    body_offset: int
+    """after a byte order mark, or after the bracket that opens an array"""
+
+
+class JsonFormat:
+    """An array or lines of objects; a field that a row lacks is null.
+
+    ``schema`` gives types to fields by name; what it leaves out is inferred from the first block
+    of a file. A field that ``read`` was not asked for is an error unless ``ignore_unknown``.
+    """
+
+    name = "json"
+    extensions: tuple[str, ...] = (".json",)
+
+    def __init__(
+        self,
+        options: Mapping[str, Any] | None = None,
+        *,
+        schema: pa.Schema | None = None,
+        ignore_unknown: bool = False,
+    ) -> None:
+        given = checked_options(self.name, options, _OPTION_TYPES)
+        self._read = given.get("read_options", pajson.ReadOptions())
+        self._parse = given.get("parse_options", pajson.ParseOptions())
+        self._given_types = _merged(self._parse.explicit_schema, schema)
+        ignored = ignore_unknown or self._parse.unexpected_field_behavior == "ignore"
+        self._unknown = "ignore" if ignored else "error"
+
+    def ignoring_unknown(self) -> JsonFormat:
+        """Return a copy for which fields that ``read`` was not asked for are no error."""
+        other = copy(self)
+        other._unknown = "ignore"
+        return other
+
+    def inspect(
+        self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
+    ) -> FileFacts:
+        """Fields and types from the first block; ``keep`` rules out nothing."""
+        layout = self._layout(store, file)
+        if layout is None:
+            return FileFacts(self._given_types, splittable=compression_of(file.path) is None)
+        size = self._read.block_size
+        blocks = self._blocks(store, FileSplit(file), layout, size, all_of_it=False)
+        first = next(blocks, None)
+        blocks.close()
+        unknown = self._parse.unexpected_field_behavior
+        lines = JsonLines(store, file, self._given_types, self._read, unknown)
+        schema = self._given_types if first is None else lines.table(first).schema
+        splittable = layout.kind is _Kind.LINES and compression_of(file.path) is None
+        offset = layout.body_offset if splittable else 0
+        return FileFacts(schema.remove_metadata(), body_offset=offset, splittable=splittable)
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """See `Format.read`. A wanted field that no row has comes as a column of nulls."""
+        layout = self._layout(store, chunk.file)
+        if layout is None:
+            return
+        lines = JsonLines(store, chunk.file, schema, self._read, self._unknown)
+        for block in self._blocks(store, chunk, layout, block_bytes):
+            table = lines.table(block)
+            if table.num_rows:
+                yield table
+
+    def _layout(self, store: Store, file: DataFileInfo) -> _Layout | None:
+        """None for a file that holds nothing."""
+        with naming(file.path), open_text(store, file) as text:
+            head = read_fully(text, _FIRST_BYTES)
+            while not (body := head.removeprefix(BOM).lstrip(_BLANKS)):
+                piece = read_fully(text, max(_FIRST_BYTES, len(head)))
+                if not piece:
+                    return None
+                head += piece
+        if body.startswith(b"["):
+            return _Layout(_Kind.ARRAY, len(head) - len(body) + 1)
+        if not body.startswith(b"{"):
+            raise ReadError(
+                f"{file.path}: expected an array or objects in UTF-8, found {body[:40]!r}"
+            )
+        kind = _Kind.OBJECTS if self._parse.newlines_in_values else _Kind.LINES
+        return _Layout(kind, len(BOM) if head.startswith(BOM) else 0)
+
+    def _blocks(
+        self,
+        store: Store,
+        chunk: FileSplit,
+        layout: _Layout,
+        block_bytes: int,
+        *,
+        all_of_it: bool = True,
+    ) -> Generator[TextBlock, None, None]:
+        start = layout.body_offset
+        if layout.kind is _Kind.LINES:
+            yield from lines_of_chunk(store, chunk, start, block_bytes, all_of_it=all_of_it)
+            return
+        refuse_parts(chunk)
+        path = chunk.file.path
+        with naming(path), open_text(store, chunk.file, whole=all_of_it) as text:
+            if layout.kind is _Kind.ARRAY:
+                yield from lines_of_array(path, text, start, block_bytes)
+            else:
+                yield from lines_of_objects(text, start, block_bytes)
+
+
+class JsonLinesFormat(JsonFormat):
+    """The same under the names that files of lines go by."""
+
+    name = "jsonl"
+    extensions = (".jsonl", ".ndjson")
+
+
+def _merged(explicit: pa.Schema | None, schema: pa.Schema | None) -> pa.Schema:
+    """The types given either way; ``schema`` wins."""
+    fields = {field.name: field for given in (explicit, schema) for field in given or ()}
+    return pa.schema(fields.values())

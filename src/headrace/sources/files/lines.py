@@ -1,0 +1,317 @@
+"""Text files as whole lines: byte ranges aligned at newlines, compressed streams, line numbers.
+
+A range [a, b) means the lines whose first byte lies in it, so ranges that follow each other
+give every line exactly once, wherever they are cut: also inside a line or between \\r and \\n.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import OptionError
+from headrace.model import ByteRange, DataFileInfo, FileSplit
+from headrace.sources.files.failures import naming
+from headrace.storage import Store, will_read
+
+__all__ = [
+    "BOM",
+    "INFERENCE_BYTES",
+    "TextBlock",
+    "checked_options",
+    "compression_of",
+    "first_lines",
+    "in_arrow_memory",
+    "line_number",
+    "lines_of_chunk",
+    "lines_of_range",
+    "lines_of_stream",
+    "open_text",
+    "parsed_in_pieces",
+    "read_fully",
+    "refuse_parts",
+    "shortest_failing_lines",
+    "shown",
+    "without_compression",
+]
+
+BOM = b"\xef\xbb\xbf"
+INFERENCE_BYTES = 1 << 20
+_SLACK_BYTES = 1 << 16
+_LARGER_PIECES = 16
+_SHOWN_CHARACTERS = 80
+_SOUGHT_AT_ONCE = 1 << 18
+_VISIBLE = re.compile(rb"\S")
+_CODEC_OF_SUFFIX = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Whole lines of a file; only the last of the file may lack its newline."""
+
+    data: pa.Buffer
+    """never in Python's memory, see `in_arrow_memory`"""
+    offset: int
+    """of the first byte in the (decompressed) text"""
+
+    def __contains__(self, byte: bytes) -> bool:
+        """Whether a byte occurs; far faster than to count it."""
+        view = memoryview(self.data)
+        return any(
+            byte in bytes(view[i : i + _SOUGHT_AT_ONCE])
+            for i in range(0, len(view), _SOUGHT_AT_ONCE)
+        )
+
+    def count(self, byte: int) -> int:
+        """How often a byte occurs; lets other threads run and stays in the cache."""
+        values = np.frombuffer(self.data, np.uint8)
+        pieces = range(0, len(values), _SOUGHT_AT_ONCE)
+        return sum(int(np.count_nonzero(values[i : i + _SOUGHT_AT_ONCE] == byte)) for i in pieces)
+
+    @property
+    def ends_with_newline(self) -> bool:
+        """False also for no text at all."""
+        return bytes(memoryview(self.data)[-1:]) == b"\n"
+
+    def last_line(self) -> bytes:
+        """The last line with its newline, if it has one."""
+        length = _SLACK_BYTES
+        while True:
+            tail = bytes(memoryview(self.data)[-length:])
+            start = tail.rfind(b"\n", 0, -1) + 1
+            if start or length >= self.data.size:
+                return tail[start:]
+            length *= 2
+
+
+def in_arrow_memory(text: bytes | memoryview | pa.Buffer) -> pa.Buffer:
+    """A copy of a text that Arrow's threads may let go at any time.
+
+    They let go of it after the parser has returned; if that is while Python is ending, what lies
+    in Python's memory takes the process down ("terminate called without an active exception").
+    """
+    copied = pa.allocate_buffer(len(text))
+    pa.FixedSizeBufferWriter(copied).write(text)
+    return copied
+
+
+def compression_of(path: str) -> str | None:
+    """Arrow's name of the codec that the last extension stands for."""
+    return _CODEC_OF_SUFFIX.get(os.path.splitext(path)[1].lower())
+
+
+def without_compression(path: str) -> str:
+    """The path without the suffix of a compression."""
+    return path if compression_of(path) is None else os.path.splitext(path)[0]
+
+
+def checked_options(
+    name: str, options: Mapping[str, Any] | None, types: Mapping[str, type]
+) -> dict[str, Any]:
+    """Copies of pyarrow's option objects that a user gave for the format ``name``."""
+    known = ", ".join(f"{key!r} (a {_full_name(kind)})" for key, kind in types.items())
+    for key, value in (options or {}).items():
+        if key not in types:
+            raise OptionError(f"{name} has no option {key!r}; format_options knows {known}")
+        if not isinstance(value, types[key]):
+            raise OptionError(f"{name} option {key!r} is {value!r}; format_options knows {known}")
+    return {key: copy(value) for key, value in (options or {}).items()}
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__.replace('._', '.')}.{kind.__name__}"
+
+
+@contextmanager
+def open_text(store: Store, file: DataFileInfo, *, whole: bool = False) -> Iterator[pa.NativeFile]:
+    """The text of a file, decompressed; at random offsets where it is not compressed.
+
+    ``whole``: all of it will be read, from its beginning.
+    """
+    codec = compression_of(file.path)
+    with store.open(file) as raw:
+        if whole:
+            will_read(raw, [(0, raw.size())])
+        if codec is None:
+            yield raw
+        else:
+            with pa.CompressedInputStream(raw, codec) as text:
+                yield text
+
+
+def lines_of_chunk(
+    store: Store, chunk: FileSplit, body_offset: int, block_bytes: int, *, all_of_it: bool = True
+) -> Iterator[TextBlock]:
+    """The lines of a chunk after the header, in blocks of about ``block_bytes``.
+
+    ``all_of_it``: False if only the first blocks will be asked for.
+    """
+    whole = compression_of(chunk.file.path) is not None or chunk.row_range is not None
+    with naming(chunk.file.path), open_text(store, chunk.file, whole=whole and all_of_it) as text:
+        if whole:
+            refuse_parts(chunk)
+            yield from lines_of_stream(text, body_offset, block_bytes)
+        else:
+            span = chunk.byte_range or ByteRange(0, text.size())
+            if all_of_it:
+                will_read(text, [(max(span.offset - 1, 0), span.stop + _SLACK_BYTES)])
+            yield from lines_of_range(text, span, body_offset, block_bytes)
+
+
+def refuse_parts(chunk: FileSplit) -> None:
+    """An OptionError for a chunk that is a part of a file of which only the whole can be read."""
+    if chunk.row_range is not None or chunk.byte_range is not None:
+        raise OptionError(f"{chunk}: this file cannot be cut so; only the whole can be read")
+
+
+def lines_of_range(
+    file: pa.NativeFile, span: ByteRange, body_offset: int, block_bytes: int
+) -> Iterator[TextBlock]:
+    """The lines that start in ``span`` and after the header, in blocks of about that size."""
+    size = file.size()
+    stop = min(span.stop, size)
+    start = body_offset if span.offset <= body_offset else _line_start(file, span.offset, size)
+    while start < stop:
+        block = _lines_between(file, start, min(start + max(block_bytes, 1), stop), size)
+        yield block
+        start += block.data.size
+
+
+def lines_of_stream(
+    stream: pa.NativeFile, body_offset: int, block_bytes: int
+) -> Iterator[TextBlock]:
+    """All lines after the header of a text that can only be read from its beginning."""
+    offset = len(read_fully(stream, body_offset))
+    pending: list[bytes] = []
+    while piece := read_fully(stream, block_bytes):
+        cut = piece.rfind(b"\n") + 1
+        if cut:
+            data = b"".join([*pending, piece[:cut]])
+            yield TextBlock(in_arrow_memory(data), offset)
+            offset += len(data)
+            pending = []
+        if cut < len(piece):
+            pending.append(piece[cut:])
+    if pending:
+        yield TextBlock(in_arrow_memory(b"".join(pending)), offset)
+
+
+def first_lines(text: pa.NativeFile, at_least: int) -> tuple[bytes, bool]:
+    """The first lines of a text, about so many bytes, and whether they are all there is.
+
+    A first line that is longer comes whole, and so do leading blanks with what follows them.
+    """
+    data = b""
+    while True:
+        wanted = max(at_least, len(data))
+        piece = read_fully(text, wanted)
+        data = data + piece if data else piece
+        if len(piece) < wanted:
+            return data, True
+        cut = data.rfind(b"\n") + 1
+        if _VISIBLE.search(data, len(BOM) if data.startswith(BOM) else 0, cut):
+            return data[:cut], False
+
+
+def read_fully(stream: pa.NativeFile, nbytes: int) -> bytes:
+    """Exactly so many bytes, or all that are left; a decompressor may hand out fewer at once."""
+    pieces: list[bytes] = []
+    missing = nbytes
+    while missing > 0 and (piece := stream.read(missing)):
+        pieces.append(piece)
+        missing -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def parsed_in_pieces(
+    parse: Callable[[int], pa.Table], size: int, piece_bytes: int, *errors: type[Exception]
+) -> pa.Table:
+    """What ``parse`` makes of a text of ``size`` bytes with Arrow's blocks so large, or larger.
+
+    Small blocks keep all cores busy until the end; a line longer than a block fails in them.
+    """
+    for larger in (piece_bytes, _LARGER_PIECES * piece_bytes):
+        with suppress(*errors):
+            return parse(larger)
+    return parse(size + 1)
+
+
+def line_number(store: Store, file: DataFileInfo, offset: int) -> int:
+    """The 1-based number of the line that holds byte ``offset`` of the text."""
+    with open_text(store, file) as text:
+        newlines = 0
+        while offset > 0 and (piece := read_fully(text, min(offset, INFERENCE_BYTES))):
+            newlines += piece.count(b"\n")
+            offset -= len(piece)
+    return newlines + 1
+
+
+def shortest_failing_lines(
+    data: bytes, fails: Callable[[bytes], bool], *, from_start: bool
+) -> tuple[int, bytes] | None:
+    """Offset and text of the line that makes ``fails`` true; None if no single line does.
+
+    ``from_start``: a line may fail only because of those before it, so every try begins with
+    the first line; else lines are tried by themselves.
+    """
+    ends = (np.flatnonzero(np.frombuffer(data, np.uint8) == 0x0A) + 1).tolist()
+    if not data.endswith(b"\n"):
+        ends.append(len(data))
+    good, bad = 0, len(ends)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        begin = 0 if from_start or not good else ends[good - 1]
+        if fails(data[begin : ends[middle - 1]]):
+            bad = middle
+        else:
+            good = middle
+    begin = ends[good - 1] if good else 0
+    line = data[begin : ends[bad - 1]]
+    return (begin, line) if fails(data[: ends[bad - 1]] if from_start else line) else None
+
+
+def shown(value: bytes) -> str:
+    """A value as an error message quotes it, shortened."""
+    text = value.decode("utf-8", "backslashreplace").rstrip("\r\n")
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
+
+
+def _line_start(file: pa.NativeFile, position: int, size: int) -> int:
+    """The first line start at or after ``position`` (which is not in the first line)."""
+    at = position - 1
+    while at < size:
+        file.seek(at)
+        piece: bytes = file.read(min(_SLACK_BYTES, size - at))
+        newline = piece.find(b"\n")
+        if newline >= 0:
+            return at + newline + 1
+        if not piece:
+            break
+        at += len(piece)
+    return size
+
+
+def _lines_between(file: pa.NativeFile, start: int, stop: int, size: int) -> TextBlock:
+    """From a line start to the end of the line that holds byte ``stop - 1``.
+
+    One request in all but the case of a very long line: what is read beyond is read again.
+    """
+    slack = _SLACK_BYTES
+    while True:
+        file.seek(start)
+        data = file.read_buffer(min(stop + slack, size) - start)
+        tail = bytes(memoryview(data)[stop - 1 - start :])
+        newline = tail.find(b"\n")
+        if newline >= 0 or stop + slack >= size:
+            lines = data.slice(0, stop - start + newline) if newline >= 0 else data
+            in_python = isinstance(file, pa.PythonFile)
+            return TextBlock(in_arrow_memory(lines) if in_python else lines, start)
+        slack = max(2 * slack, data.size)

@@ -1,0 +1,218 @@
+"""The data files of a snapshot with their deletes, from manifests, and their row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import ManifestGroupPlanner
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from headrace.errors import ReadError
+from headrace.model import IcebergDataFileInfo
+from headrace.sources.files import FileFacts, Format
+from headrace.sources.files.orc import OrcFormat
+from headrace.sources.files.parquet import ParquetFormat
+from headrace.sources.iceberg.catalog import Pinned
+from headrace.sources.iceberg.deletes import (
+    NO_DELETES,
+    DeleteIndex,
+    DeletesOf,
+    read_delete_entries,
+)
+from headrace.sources.iceberg.schema import arrow_value
+from headrace.sources.tables.columns import Column, field_id, nested_fields
+from headrace.sources.tables.table import log_plan, store_path
+from headrace.storage import Store, side_by_side
+
+__all__ = ["FORMATS", "PlannedFile", "plan_files", "with_row_groups"]
+
+FORMATS: Mapping[str, Format] = {
+    # Spark writes timestamps in a way that tells no unit, and a table's are microseconds.
+    "parquet": ParquetFormat({"coerce_int96_timestamp_unit": "us"}),
+    "orc": OrcFormat(),
+}
+_THREADS = 16
+_WAITING_THREADS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A data file, by what its manifest says of it.
+
+    Attributes:
+        info: What users see of it; its path is that of the store.
+        path: Its path as the table's metadata has it.
+        format: Its format.
+        row_groups: Number of row groups, if the manifest says so.
+        deletes: What deletes rows of it.
+        constants: Values of the partition by column id: one object for all files of a partition.
+    """
+
+    info: IcebergDataFileInfo
+    path: str
+    format: str
+    row_groups: int | None
+    deletes: DeletesOf
+    constants: Mapping[int, Any]
+
+
+def plan_files(pinned: Pinned, row_filter: BooleanExpression) -> list[PlannedFile]:
+    """Return data files that may hold rows for a filter, and every delete that applies to them.
+
+    They are sorted by path.
+
+    Deletes are never pruned by the filter: the statistics of a delete file may be those of other
+    versions of a row than the one that it deletes.
+    """
+    if pinned.snapshot is None:
+        return []
+    io = pinned.table.io
+    # The planner binds filters to the current schema, and a snapshot may have another one.
+    metadata = pinned.table.metadata.model_copy(
+        update={"current_schema_id": pinned.schema.schema_id}
+    )
+    manifests = pinned.snapshot.manifests(io)
+    data = [one for one in manifests if one.content == ManifestContent.DATA]
+    planner = ManifestGroupPlanner(metadata, io, row_filter)
+    entries = list(chain.from_iterable(planner.plan_manifest_entries(data)))
+    index = _deletes(
+        [one for one in manifests if one.content == ManifestContent.DELETES], io, metadata.specs()
+    )
+    partitions = {number: _Partitions(spec) for number, spec in metadata.specs().items()}
+    files = [
+        _planned(entry, index, partitions[entry.data_file.spec_id], pinned.snapshot_id)
+        for entry in entries
+    ]
+    files.sort(key=lambda file: file.path)
+    log_plan(pinned.name, pinned.snapshot_id, len(files), sum(map(_live_files, data)))
+    return files
+
+
+def _live_files(manifest: ManifestFile) -> int:
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+
+
+def _deletes(
+    manifests: list[ManifestFile], io: FileIO, specs: Mapping[int, PartitionSpec]
+) -> DeleteIndex | None:
+    if not manifests:
+        return None
+    read = ExecutorFactory.get_or_create().map(lambda one: read_delete_entries(one, io), manifests)
+    return DeleteIndex(chain.from_iterable(read), specs)
+
+
+class _Partitions:
+    """The partitions of one spec: their values by name, and by the id of plain columns."""
+
+    def __init__(self, spec: PartitionSpec) -> None:
+        self._names = [part.name for part in spec.fields]
+        self._plain = {
+            place: part.source_id
+            for place, part in enumerate(spec.fields)
+            if isinstance(part.transform, IdentityTransform)
+        }
+        self._seen: dict[tuple[Any, ...], tuple[dict[str, Any], dict[int, Any]]] = {}
+
+    def of(self, file: DataFile) -> tuple[dict[str, Any], Mapping[int, Any]]:
+        """Return values by name and by column id: the same two objects for all of a partition."""
+        values: tuple[Any, ...] = tuple(iter(file.partition))
+        found = self._seen.get(values)
+        if found is None:
+            by_id = {column: arrow_value(values[place]) for place, column in self._plain.items()}
+            found = dict(zip(self._names, values, strict=True)), by_id
+            self._seen[values] = found
+        return found
+
+
+def _planned(
+    entry: ManifestEntry,
+    index: DeleteIndex | None,
+    partitions: _Partitions,
+    snapshot_id: int | None,
+) -> PlannedFile:
+    file = entry.data_file
+    format_ = file.file_format.lower()
+    if format_ not in FORMATS:
+        raise ReadError(
+            f"{file.file_path} is {format_}, and data files are read as Parquet and ORC only; "
+            "rewrite the table's data files with the engine that writes it"
+        )
+    if file.key_metadata is not None:
+        raise ReadError(f"{file.file_path} is encrypted, which is not supported")
+    by_name, by_id = partitions.of(file)
+    deletes = NO_DELETES
+    if index is not None:
+        deletes = index.of(
+            file.file_path,
+            sequence_number=entry.sequence_number,
+            spec_id=file.spec_id,
+            partition=file.partition,
+        )
+    info = IcebergDataFileInfo(
+        store_path(file.file_path),
+        file.file_size_in_bytes,
+        file.record_count,
+        partition=by_name,
+        snapshot_id=snapshot_id,
+    )
+    groups = len(file.split_offsets) if file.split_offsets else None
+    return PlannedFile(info, file.file_path, format_, groups, deletes, by_id)
+
+
+# --- row groups
+
+
+def with_row_groups(
+    store: Store,
+    files: Sequence[PlannedFile],
+    keep: ds.Expression | None,
+    filtered: Sequence[Column],
+) -> list[IcebergDataFileInfo]:
+    """Return files with their row groups, less those that a filter does not want.
+
+    Args:
+        store: Where the files are.
+        files: The files.
+        keep: The filter.
+        filtered: The columns of the filter.
+    """
+
+    def look(file: PlannedFile) -> IcebergDataFileInfo:
+        format_ = FORMATS[file.format]
+        facts = format_.inspect(store, file.info, keep)
+        if keep is not None and not all(_is_comparable(facts, column) for column in filtered):
+            facts = format_.inspect(store, file.info)
+        return replace(file.info, row_groups=facts.row_groups)
+
+    threads = _THREADS if store.local else _WAITING_THREADS
+    return list(side_by_side(look, files, threads=threads))
+
+
+def _is_comparable(facts: FileFacts, column: Column) -> bool:
+    """Return True if a file has a column under the name and in the type of the table.
+
+    Else its statistics are of another column, or an expression may come out differently.
+    """
+    place = facts.schema.get_field_index(column.name)
+    return place >= 0 and _is_same(facts.schema.field(place), column)
+
+
+def _is_same(stored: pa.Field, column: Column) -> bool:
+    """Return True if ids and types are the same, of all that is inside too."""
+    inside = nested_fields(stored.type)
+    return (
+        field_id(stored) == column.id
+        and stored.type == column.type
+        and len(inside) == len(column.children)
+        and all(map(_is_same, inside, column.children))
+    )

@@ -1,0 +1,146 @@
+"""``LanceBackend``: rows of a Lance dataset by index."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Sequence
+from typing import SupportsIndex
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import OptionError, ReadError
+from headrace.model import Int64Array, computed_once
+from headrace.options import checked_keywords
+from headrace.sources.backend import Backend
+from headrace.sources.lance.opened import LanceLocation, LanceVersion
+from headrace.sources.lance.options import located
+from headrace.storage import Options
+
+__all__ = ["LanceBackend"]
+
+_BATCH_BYTES = 8 << 20
+_FIRST_ROWS = 64
+
+
+@checked_keywords
+class LanceBackend(Backend):
+    """Rows of a Lance dataset at one version; its fragments are the shards.
+
+    ``version`` is a number or a tag; None is the newest one there is now. It is looked up when the
+    backend is made, and kept: copies in other processes read the same rows, whatever happens to the
+    dataset in the meantime. Rows that are deleted do not count. Blob columns come as bytes.
+
+    ``storage_options`` take the names that all datasets know, and Lance's own. ``batch_readahead``:
+    how many batches Lance reads ahead within a run of rows.
+
+    Lance does not survive a fork: a ``DataLoader`` of your own needs
+    ``multiprocessing_context="forkserver"``.
+    """
+
+    fork_safe = False
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        version: int | str | None = None,
+        storage_options: Options | None = None,
+        batch_readahead: int = 8,
+    ) -> None:
+        if not isinstance(version, str | None):
+            version = _number(version, "version", "a number or the name of a tag")
+        batch_readahead = _number(batch_readahead, "batch_readahead", "a number")
+        if batch_readahead < 1:
+            raise OptionError(f"batch_readahead must be at least 1, not {batch_readahead}")
+        location = LanceLocation(located(uri), storage_options or {})
+        self._found = location.found(version)
+        self._rows = LanceVersion(location, self._found.version, batch_readahead)
+        self._row_bytes: dict[tuple[str, ...], float] = {}
+
+    @property
+    def uri(self) -> str:
+        """Where the dataset is."""
+        return self._rows.location.uri
+
+    @property
+    def version(self) -> int:
+        """The version that is read."""
+        return self._found.version
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._found.schema
+
+    @computed_once
+    def shard_rows(self) -> Int64Array:
+        return np.array(self._found.rows, np.int64)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return [f"{self.uri}/fragment {number}" for number in self._found.fragments]
+
+    @property
+    def locations(self) -> Sequence[str]:
+        return [self.uri]
+
+    @property
+    def shard_bytes(self) -> Sequence[int | None]:
+        return self._found.sizes
+
+    @property
+    def shard_etags(self) -> Sequence[str | None]:
+        return self._found.files
+
+    def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        self._rows.open()
+        try:
+            return self._rows.take(rows, schema)
+        except ReadError as error:
+            raise self._placed(error, rows, schema) from None
+
+    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
+        self._rows.open()
+        try:
+            return self._rows.slice(start, length, schema)
+        except ReadError as error:
+            raise self._placed(error, np.arange(start, start + length), schema) from None
+
+    def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return self._streamed(shard, schema, _BATCH_BYTES)
+
+    def stream(
+        self, start: int, length: int, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Yield rows that follow each other, in tables of about ``block_bytes``.
+
+        A scan of each: one of all would be several times slower, and take memory for all.
+        """
+        names, stop = tuple(schema.names), start + length
+        while start < stop:
+            row_bytes = self._row_bytes.get(names)
+            rows = _FIRST_ROWS if row_bytes is None else max(1, int(block_bytes / row_bytes))
+            table = self._slice(start, min(rows, stop - start), schema)
+            self._row_bytes[names] = max(table.nbytes / table.num_rows, 1.0)
+            start += table.num_rows
+            yield table
+
+    def _placed(self, error: ReadError, rows: Int64Array, schema: pa.Schema) -> ReadError:
+        """Return the error with the first fragment of these rows that it comes from."""
+        for shard, places, _ in self.located(rows):
+            try:
+                self._rows.take(rows[places], schema)
+            except ReadError as found:
+                file = self._found.files[shard]
+                return ReadError(f"{found}; it is in {self.shard_names[shard]} (data/{file})")
+        return error
+
+
+def _number(value: SupportsIndex, name: str, what: str) -> int:
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise OptionError(f"{name} must be {what}, not {value!r}")

@@ -1,0 +1,260 @@
+"""What is used of pypaimon beside its documented interface, and rows that pypaimon itself reads.
+
+pypaimon documents catalogs, read builders, scans and splits. Planning by files needs more, and
+that may change with every release: it stands here and nowhere else. All of it was seen to work in
+pypaimon 2.1, to which the dependency is held.
+
+* ``FileStoreTable._copy_with_snapshot``: a table that is read at a snapshot whatever is committed
+  meanwhile. The option ``scan.snapshot-id`` does not work for a snapshot that only a tag has kept.
+* The constructor of ``FileStoreTable``: a table in a schema of the past with the options of today.
+* ``FileScanner._scan_dv_index``: where the deletion vectors of files are, by bucket. Splits leave
+  them out where pypaimon would not apply them itself.
+* ``ManifestListManager`` and ``FileScanner``: the number of files of a snapshot, and of those that
+  a scan leaves out until they are compacted.
+* ``IndexedSplit``: some rows of a split.
+* ``BatchWriteBuilder._with_commit_user``: a commit that can be recognised and is not done twice.
+* ``RESTTokenFileIO.valid_token``: keys that a REST catalog lends, with the time of their expiry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pypaimon.common.file_io import FileIO
+from pypaimon.common.predicate import Predicate
+from pypaimon.globalindex.indexed_split import IndexedSplit
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
+from pypaimon.manifest.schema.manifest_file_meta import ManifestFileMeta
+from pypaimon.read.scanner.file_scanner import FileScanner
+from pypaimon.read.split import DataSplit
+from pypaimon.schema.table_schema import TableSchema
+from pypaimon.snapshot.snapshot import Snapshot
+from pypaimon.table.file_store_table import FileStoreTable
+from pypaimon.table.source.deletion_file import DeletionFile
+from pypaimon.utils.range import Range
+
+from headrace.errors import (
+    AccessDeniedError,
+    FileChangedError,
+    HeadraceError,
+    MissingExtraError,
+    ReadError,
+)
+from headrace.model import RowRange
+from headrace.sources.files.blocks import in_blocks, rows_only
+from headrace.sources.files.schemas import align
+from headrace.storage import Redaction
+from headrace.storage.access import protocol_of
+from headrace.storage.native import PYARROW_CLIENTS
+
+__all__ = [
+    "ForeignRows",
+    "Scanned",
+    "at_snapshot",
+    "in_schema",
+    "lends_options",
+    "lent_options",
+    "scan_files",
+    "write_builder",
+]
+
+_FINEST = {"source.split.target-size": "1 b", "source.split.open-file-cost": "1 b"}
+"""options under which a split is what cannot be read in parts"""
+_FAILURES = (RuntimeError, OSError, ValueError, TypeError, KeyError, ImportError)
+"""what pypaimon raises is of all kinds"""
+
+
+# --- tables at snapshots
+
+
+def at_snapshot(table: FileStoreTable, snapshot: Snapshot | None) -> FileStoreTable:
+    """Return a table that is read at a snapshot."""
+    return table._copy_with_snapshot(snapshot)
+
+
+def in_schema(table: FileStoreTable, schema: TableSchema) -> FileStoreTable:
+    """Return a table in one of its schemas, with the options that it has today."""
+    return FileStoreTable(
+        table.file_io,
+        table.identifier,
+        table.table_path,
+        schema.copy(new_options=table.table_schema.options),
+        table.catalog_environment,
+    )
+
+
+def write_builder(table: FileStoreTable, commit_user: str) -> Any:
+    """Return a builder whose commits carry a name."""
+    return table.new_batch_write_builder()._with_commit_user(commit_user)
+
+
+# --- credentials
+
+
+def lends_options(file_io: FileIO) -> bool:
+    """Return True if the catalog lends keys for the files of a table."""
+    return hasattr(file_io, "valid_token")
+
+
+def lent_options(file_io: Any) -> tuple[Mapping[str, str], float]:
+    """Return keys that are good now, and when they expire, in seconds since 1970."""
+    token = file_io.valid_token()
+    return token.token, token.expire_at_millis / 1000
+
+
+# --- files of a snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What manifests say of a snapshot.
+
+    Attributes:
+        splits: What has to be read as one, with its files.
+        vectors: Deletion vectors by the name of their data file, by partition and bucket.
+        files_before: Number of data files of the snapshot.
+        files_hidden: Number of data files whose rows show only after they have been compacted.
+    """
+
+    splits: Sequence[DataSplit]
+    vectors: Mapping[tuple[Any, int], Mapping[str, DeletionFile]]
+    files_before: int
+    files_hidden: int
+
+
+def scan_files(
+    name: str,
+    table: FileStoreTable,
+    snapshot: Snapshot,
+    partitions: Predicate | None,
+    predicate: Predicate | None,
+) -> Scanned:
+    """Return the files of a snapshot that may hold rows for a predicate, in some partitions."""
+    builder = table.copy_without_time_travel(_FINEST).new_read_builder()
+    if partitions is not None:
+        builder.with_partition_filter(partitions)
+    if predicate is not None:
+        builder.with_filter(predicate)
+    scan = builder.new_scan()
+    splits = scan.plan().splits()
+    for split in splits:
+        if not isinstance(split, DataSplit):
+            raise ReadError(
+                f"table {name!r}: a {type(split).__name__} is not read here, because rows or "
+                "columns of it may be hidden from some users"
+            )
+    buckets = {(tuple(split.partition.values), split.bucket) for split in splits}
+    manifests = ManifestListManager(table).read_all(snapshot)
+    return Scanned(
+        splits,
+        scan.file_scanner._scan_dv_index(snapshot, buckets),
+        sum(one.num_added_files - one.num_deleted_files for one in manifests),
+        _hidden(scan.file_scanner, manifests),
+    )
+
+
+def _hidden(scanner: FileScanner, manifests: list[ManifestFileMeta]) -> int:
+    """Return how many files a scan leaves out whatever is in them."""
+    postponed, fresh = scanner.only_read_real_buckets, scanner.skip_level0
+    if not scanner.table.is_primary_key_table or not (postponed or fresh):
+        return 0
+    found = scanner.manifest_file_manager.read_entries_parallel(
+        manifests,
+        lambda entry: (postponed and entry.bucket < 0) or (fresh and entry.file.level == 0),
+        partition_filter=scanner.partition_key_predicate,
+    )
+    return len(found)
+
+
+# --- rows that pypaimon reads
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRows:
+    """Rows that pypaimon reads: merged ones, and those of formats that only it knows.
+
+    Attributes:
+        table: The table, which holds the options of the catalog.
+        splits: What pypaimon reads, by the path of its first file.
+        hidden: Hides what errors must not tell.
+    """
+
+    table: FileStoreTable = field(repr=False)
+    splits: Mapping[str, DataSplit] = field(repr=False)
+    hidden: Redaction = field(default_factory=Redaction, repr=False)
+
+    def __post_init__(self) -> None:
+        _note_use(next(iter(self.splits), ""))
+
+    def read(
+        self, path: str, rows: RowRange | None, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Return the rows of a split; ``rows`` are by their place in the split, before deletes."""
+        _note_use(path)
+        where = path if rows is None else f"{path}, rows {rows.offset}-{rows.stop}"
+        split: Any = self.splits[path] if rows is None else _some(self.splits[path], rows)
+        tables = in_blocks(self._tables(split, schema), block_bytes)
+        while (table := self._next(tables, where)) is not None:
+            yield align(table, schema, {}, where) if len(schema) else table
+
+    def _tables(self, split: Any, schema: pa.Schema) -> Iterator[pa.Table]:
+        names = list(schema.names) or [self._counted]
+        builder = self.table.new_read_builder().with_projection(names)
+        reader = builder.new_read().to_arrow_batch_reader([split], parallelism=1)
+        for batch in reader:
+            yield pa.Table.from_batches([batch]) if len(schema) else rows_only(batch.num_rows)
+
+    @property
+    def _counted(self) -> str:
+        """A column to count rows by: without any, pypaimon counts none in some formats."""
+        fixed = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE")
+        names = [one.name for one in self.table.fields if str(one.type).split()[0] in fixed]
+        return str([*self.table.primary_keys, *names, self.table.fields[0].name][0])
+
+    def _next(self, tables: Iterator[pa.Table], where: str) -> pa.Table | None:
+        """Return the next table; errors of pypaimon as ours, without theirs."""
+        try:
+            return next(tables, None)
+        except (HeadraceError, MemoryError):
+            raise
+        except (*_FAILURES, pa.ArrowException) as error:
+            ours = _ours(where, error, self.hidden(f"{type(error).__name__}: {error}"))
+        raise ours
+
+
+def _note_use(path: str) -> None:
+    """Note that pypaimon asks pyarrow for files, which does not survive a fork unless local."""
+    if protocol_of(path):
+        PYARROW_CLIENTS.use()
+
+
+def _some(split: DataSplit, rows: RowRange) -> IndexedSplit:
+    """Return a split of some rows, by their row ids where the table tracks them."""
+    starts = [file.first_row_id for file in split.files if file.first_row_id is not None]
+    base = min(starts, default=0)
+    return IndexedSplit(split, [Range(base + rows.offset, base + rows.stop - 1)])
+
+
+def _ours(where: str, error: BaseException, said: str) -> HeadraceError:
+    """Return the error for one of pypaimon, or for the first known one that it came from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ModuleNotFoundError):
+            return MissingExtraError(
+                f"{where}: pypaimon reads such files with the package {cause.name}, which is not "
+                "installed"
+            )
+        if isinstance(cause, FileNotFoundError):
+            return FileChangedError(
+                f"{where}: a file vanished after it was discovered ({said}); make a new dataset "
+                "to read the table as it is"
+            )
+        if isinstance(cause, PermissionError) or "ACCESS_DENIED" in str(cause):
+            return AccessDeniedError(
+                f"{where}: access is refused ({said}); check the credentials in catalog_options"
+            )
+        cause = cause.__cause__ or cause.__context__
+    return ReadError(f"{where}: {said}")

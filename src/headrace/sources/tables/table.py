@@ -1,0 +1,261 @@
+"""What Iceberg and Paimon tables do in the same way.
+
+A table is opened by name from a catalog, and one of its snapshots is pinned. The manifests of the
+snapshot tell which files to read. All of them lie in one store, which is reached with options that
+the catalog gives. Errors of the libraries become errors that say what to do, without secrets.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from headrace.errors import HeadraceError, NothingFoundError, OptionError
+from headrace.sources.files.filters import rows_where
+from headrace.sources.tables.columns import Column
+from headrace.sources.tables.predicates import PredicateWords, Translator
+from headrace.storage import Access, Redaction, RemoteStore, Store
+from headrace.storage.access import protocol_of
+
+__all__ = [
+    "Failures",
+    "Wanted",
+    "explained",
+    "hiding",
+    "in_partitions",
+    "log_plan",
+    "no_ref",
+    "no_schema",
+    "no_snapshot",
+    "pruning_predicate",
+    "renamed",
+    "shown",
+    "store_of",
+    "store_path",
+    "table_schema",
+]
+
+T = TypeVar("T")
+P = TypeVar("P")
+Failures = Sequence[tuple[tuple[type[BaseException], ...], type[HeadraceError], str]]
+"""exceptions of a library, the error that stands for them, and its message, in which ``{what}`` was
+asked for and ``{said}`` is what the library says; the first that fits counts"""
+
+logger = logging.getLogger(__name__)
+
+_SECRET = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
+_SHOWN = 20
+_PLACE = "\0place"
+
+
+# --- catalogs
+
+
+def hiding(options: Mapping[str, Any]) -> Redaction:
+    """Return what hides the secrets of a catalog's options, but not the address of the catalog."""
+    return Redaction({k: v for k, v in options.items() if _SECRET.search(str(k))})
+
+
+def explained(
+    what: str, hidden: Redaction, action: Callable[[], T], failures: Callable[[], Failures]
+) -> T:
+    """Return what an action returns, with errors of a library as ours.
+
+    Errors of libraries may hold secrets. Ours are raised outside of the handler, so that they
+    have no context.
+
+    Args:
+        what: What is asked for, for messages.
+        hidden: Hides secrets.
+        action: What is done.
+        failures: Returns what errors mean. It is called after an error, when all libraries that
+            can raise one have been imported.
+    """
+    try:
+        return action()
+    except HeadraceError:
+        raise
+    except Exception as error:
+        found = next((one for one in failures() if isinstance(error, one[0])), None)
+        if found is None:
+            raise
+        # Some errors have no text of their own, and say it in the one that they came from.
+        errors = [error, *([error.__cause__] if error.__cause__ is not None else [])]
+        said = hidden("; ".join(f"{type(one).__name__}: {one}" for one in errors))
+        ours = found[1](found[2].format(what=what, said=said))
+    raise ours
+
+
+def shown(values: Iterable[object]) -> str:
+    """Return the last of some values as text, for messages that say which there are."""
+    known = [str(value) for value in values]
+    return f"{', '.join(known[-_SHOWN:])}{' and older ones' * (len(known) > _SHOWN)}" or "none"
+
+
+# --- snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user says of the snapshot; nothing: the newest one.
+
+    Attributes:
+        snapshot_id: Its id.
+        tag: The name of a tag.
+        branch: The name of a branch.
+        as_of: A time at which it was the newest one.
+
+    Raises:
+        OptionError: More than one of them is given.
+    """
+
+    snapshot_id: int | None = None
+    tag: str | None = None
+    branch: str | None = None
+    as_of: datetime | str | int | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in self.__slots__ if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
+        number = self.snapshot_id
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise OptionError(f"snapshot_id must be a number, not {number!r}")
+
+
+def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> NothingFoundError:
+    """Return the error for a snapshot that is not there."""
+    return NothingFoundError(
+        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired; there "
+        f"are {shown(known)}"
+    )
+
+
+def no_ref(table: str, kind: str, name: str, known: Iterable[object]) -> NothingFoundError:
+    """Return the error for a tag or a branch that is not there."""
+    return NothingFoundError(f"table {table!r} has no {kind} {name!r}; there are {shown(known)}")
+
+
+def no_schema(table: str, schema_id: int) -> NothingFoundError:
+    """Return the error for a schema that is not there any more."""
+    return NothingFoundError(
+        f"table {table!r} no longer has the schema {schema_id}, in which it was read"
+    )
+
+
+# --- where files are
+
+
+def store_path(path: str) -> str:
+    """Return a path of a table's metadata as stores call it.
+
+    Engines write local files as ``file:///x`` and ``file:/x``, and have other names for S3.
+    """
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    scheme, separator, rest = path.partition("://")
+    return f"s3://{rest}" if separator and scheme in ("s3a", "s3n") else path
+
+
+def renamed(options: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return options of a catalog under the names that stores know.
+
+    Args:
+        options: The options of the catalog.
+        names: For each name of a store, those of the catalog; the first one that is given counts.
+    """
+    found = {
+        name: next((options[one] for one in known if options.get(one)), None)
+        for name, known in names.items()
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def store_of(
+    table: str,
+    paths: Sequence[str],
+    access: Callable[[Callable[[], Mapping[str, Any]]], Access],
+    options: Callable[[str], Mapping[str, Any]],
+) -> tuple[Access, Store]:
+    """Return the one store that holds all files of a table.
+
+    Args:
+        table: The name of the table, for messages.
+        paths: Paths of its files; if there are none, its own.
+        access: Returns the way to stores, with the options that a function returns.
+        options: Returns the options that the catalog gives for files of a protocol.
+    """
+    one_each = {protocol_of(path): path for path in paths}
+    protocol = next(iter(one_each))
+    found = access(lambda: options(protocol))
+    given = found.filesystem
+    if given is not None and set(one_each) != {""}:
+        from fsspec import AbstractFileSystem
+
+        if not isinstance(given, AbstractFileSystem):
+            raise OptionError(
+                f"the files of table {table!r} have URLs ({next(iter(one_each.values()))}), which "
+                f"a {type(given).__name__} does not take: give a filesystem of fsspec, or "
+                "storage_options="
+            )
+    store = found.store_for(list(one_each.values()))[0]
+    return found, replace(store, immutable=True) if isinstance(store, RemoteStore) else store
+
+
+# --- which files are read
+
+
+def table_schema(columns: Mapping[str, Column]) -> pa.Schema:
+    """Return the schema of all columns of a table."""
+    return pa.schema([pa.field(name, column.type) for name, column in columns.items()])
+
+
+def pruning_predicate(
+    words: PredicateWords[P], types: Mapping[str, pa.DataType], keep: ds.Expression
+) -> P | None:
+    """Return a predicate of a table format that holds for all rows that a filter keeps."""
+    translator = Translator(words, types)
+    predicate = translator.predicate(keep)
+    logger.info("filters prune files by %.500s", predicate)
+    for part in translator.dropped:
+        logger.info("applied to rows only: %s", part)
+    return predicate
+
+
+def log_plan(table: str, snapshot: int | None, files: int, files_before: int) -> None:
+    """Log how many files of a snapshot are read."""
+    logger.info(
+        "table %s, snapshot %s: %d of %d data files to read", table, snapshot, files, files_before
+    )
+
+
+class Partitioned(Protocol):
+    """A file whose rows all have the same values in some columns."""
+
+    @property
+    def constants(self) -> Mapping[int, Any]:
+        """Return these values by the ids of columns: one object for all files of a partition."""
+        ...
+
+
+F = TypeVar("F", bound=Partitioned)
+
+
+def in_partitions(keep: ds.Expression, needed: Sequence[Column], files: Sequence[F]) -> list[F]:
+    """Return the files that a filter keeps, which needs nothing but columns of partitions."""
+    schema = pa.schema([*(pa.field(c.name, c.type) for c in needed), (_PLACE, pa.int64())])
+    distinct = {id(file.constants): file.constants for file in files}
+    rows = [
+        {_PLACE: place, **{c.name: values[c.id] for c in needed}}
+        for place, values in distinct.items()
+    ]
+    kept = rows_where(pa.Table.from_pylist(rows, schema=schema), keep)
+    places = set(kept[_PLACE].to_pylist())
+    return [file for file in files if id(file.constants) in places]

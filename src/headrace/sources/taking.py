@@ -1,0 +1,73 @@
+"""Rows of types that are left to Arrow: taken batch by batch, then brought into order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.matrices import values_at
+from headrace.model import Int64Array
+from headrace.sources.files.blocks import rows_only
+
+__all__ = ["in_order", "take_from", "take_rows"]
+
+
+def take_from(
+    arrays: Mapping[int, pa.Array], batches: Int64Array, rows: Int64Array
+) -> pa.Array | pa.ChunkedArray:
+    """Return rows of several arrays; ``batches`` says which array each of them is in."""
+    order = np.argsort(batches, kind="stable")
+    held, begins = np.unique(batches[order], return_index=True)
+    places = np.split(order, begins[1:])
+    parts = [
+        _taken(arrays[number], rows[place])
+        for number, place in zip(held.tolist(), places, strict=True)
+    ]
+    if len(parts) == 1 and len(order):
+        return parts[0]
+    try:
+        joined = pa.concat_arrays(parts)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return _row_by_row(arrays, batches, rows)
+    return _taken(joined, np.argsort(order))
+
+
+def in_order(table: pa.Table, order: Int64Array) -> pa.Table:
+    """Return rows in their places: row n belongs to place ``order[n]``."""
+    return take_rows(table, np.argsort(order))
+
+
+def take_rows(table: pa.Table, places: Int64Array) -> pa.Table:
+    """Return rows of a table that has some, in any order."""
+    if not table.num_columns:
+        return rows_only(len(places))
+    columns = [_taken_of(column, places) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _taken_of(column: pa.ChunkedArray, places: Int64Array) -> pa.Array | pa.ChunkedArray:
+    try:
+        return _taken(pa.concat_arrays(column.chunks), places)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.chunked_array([column.chunk(0)[:0], *(_one(column, n) for n in places.tolist())])
+
+
+def _one(column: pa.ChunkedArray, row: int) -> pa.Array:
+    return column.slice(row, 1).chunk(0)
+
+
+def _taken(array: pa.Array, rows: Int64Array) -> pa.Array:
+    try:
+        return values_at(array, rows)
+    except pa.ArrowNotImplementedError:
+        return pa.concat_arrays([array.slice(row, 1) for row in rows.tolist()])
+
+
+def _row_by_row(
+    arrays: Mapping[int, pa.Array], batches: Int64Array, rows: Int64Array
+) -> pa.ChunkedArray:
+    """Return chunks of one row each, where rows cannot be one array."""
+    places = zip(batches.tolist(), rows.tolist(), strict=True)
+    return pa.chunked_array([arrays[number].slice(row, 1) for number, row in places])

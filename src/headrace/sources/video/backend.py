@@ -1,0 +1,262 @@
+"""Windows of video frames that lie in a Lance data set, one encoded frame a row."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import OptionError, ReadError
+from headrace.model import Int64Array, computed_once
+from headrace.options import checked_keywords
+from headrace.sources.backend import Backend, checked_indices
+from headrace.sources.files.blocks import rows_only
+from headrace.sources.lance.backend import LanceBackend
+from headrace.sources.video.pixels import FrameForm, WindowReader
+from headrace.sources.video.sidecar import load_videos
+from headrace.sources.video.windows import Videos, WindowOptions, Windows
+from headrace.storage import Options
+
+__all__ = ["SegmentInfo", "VideoFramesBackend"]
+
+_LAYOUTS = ("THWC", "TCHW")
+_BLOCK_BYTES = 16 << 20
+"""of pixels in a batch of ``iter_batches``"""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """Where a window comes from."""
+
+    video_id: int
+    key: str
+    path: str
+    checksum: str
+    start_frame: int
+    frame_indices: tuple[int, ...]
+    metadata: dict[str, Any]
+    """what is noted of the video"""
+
+
+@checked_keywords
+class VideoFramesBackend(Backend):
+    """Windows of frames as rows: ``video`` (uint8, a frame after the other) and where it is from.
+
+    A window is ``window_length`` frames of one video, ``frame_skip`` frames left out between each
+    two; the next one begins ``hop_size`` frames later. Videos shorter than a window, or than
+    ``min_video_frames``, have none. Where all videos are of one size ``video`` is a tensor of fixed
+    shape; else it is a flat list, and a column ``shape`` says how it is to be viewed. ``resize``
+    (height, width) brings all to one size.
+
+    A take reads the distinct frames at once and decodes each of them once, in threads.
+    """
+
+    fork_safe = False
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        window_length: int = 1,
+        frame_skip: int = 0,
+        hop_size: int = 1,
+        min_video_frames: int | None = None,
+        batch_readahead: int = 8,
+        storage_options: Options | None = None,
+        version: int | str | None = None,
+        layout: str = "THWC",
+        resize: tuple[int, int] | None = None,
+    ) -> None:
+        self.options = WindowOptions(
+            length=window_length, skip=frame_skip, hop=hop_size, min_video_frames=min_video_frames
+        )
+        if layout not in _LAYOUTS:
+            raise OptionError(f"layout must be THWC or TCHW, not {layout!r}")
+        self.form = FrameForm(layout == "TCHW", _checked_size(resize))
+        self.frames = LanceBackend(
+            uri, version=version, storage_options=storage_options, batch_readahead=batch_readahead
+        )
+        """the frames, one a row"""
+        self._storage_options = storage_options
+        self.skips_broken = False
+        """whether streams leave windows out that do not decode, and tell of them at their end"""
+        self._list_version: int | None = None
+        self._is_copy = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("options", "form", "frames", "_storage_options", "skips_broken")
+        videos: Videos | None = self.__dict__.get("videos")
+        version = self._list_version if videos is None else videos.list_version
+        return {**{name: self.__dict__[name] for name in kept}, "_list_version": version}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _is_copy=True)
+
+    @property
+    def uri(self) -> str:
+        """Where the frames are."""
+        return self.frames.uri
+
+    # --- what windows there are
+
+    @computed_once
+    def videos(self) -> Videos:
+        """The videos, from the list beside the frames, or found by reading the ids of all rows."""
+        if self._is_copy and self.frames.num_rows:
+            # A worker reads in any case: then Lance may as well read the list here.
+            self.frames.take([0], columns=self.frames.schema.names[:1])
+        return load_videos(self.frames, self._storage_options, self._list_version)
+
+    @computed_once
+    def windows(self) -> Windows:
+        """All windows. That there are none is an error, for it is never what was meant."""
+        windows = Windows(self.videos, self.options)
+        if not len(windows):
+            longest = int(self.videos.frames.max(initial=0))
+            raise OptionError(
+                f"{self.uri} has no window: one spans {self.options.span} frames (window_length="
+                f"{self.options.length}, frame_skip={self.options.skip}, min_video_frames="
+                f"{self.options.min_video_frames}), and the longest of {len(self.videos.ids)} "
+                f"videos has {longest}"
+            )
+        return windows
+
+    @computed_once
+    def reader(self) -> WindowReader:
+        """Makes the columns of windows."""
+        return WindowReader(self.uri, self.frames, self.windows, self.form)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.reader.schema
+
+    def segment_info(self, window: int) -> SegmentInfo:
+        """Where a window comes from; no frame is read."""
+        (row,) = checked_indices([window], self.num_rows, "window").tolist()
+        (video,), begins = self.windows.located(np.array([row]))
+        places = self.windows.places(begins)[0]
+        numbers = self.videos.frame_numbers(np.full(len(places), video), places)
+        (details,) = self.videos.details.slice(int(video), 1).to_pylist()
+        return SegmentInfo(
+            video_id=int(self.videos.ids[video]),
+            key=details["key"],
+            path=details["path"],
+            checksum=details["checksum"],
+            start_frame=int(numbers[0]),
+            frame_indices=tuple(numbers.tolist()),
+            metadata=self._metadata(details),
+        )
+
+    def _metadata(self, details: dict[str, str]) -> dict[str, Any]:
+        try:
+            noted: dict[str, Any] = json.loads(details["metadata"] or "{}")
+        except ValueError as error:
+            raise ReadError(
+                f"the list of videos of {self.uri}: the metadata of {details['key']!r} is not "
+                f"JSON: {error}"
+            ) from None
+        return noted
+
+    def segment_filename(self, window: int) -> str:
+        """A name for a file of a window, without directories: if videos have different keys, no
+        other window has it."""
+        info = self.segment_info(window)
+        key = quote(info.key, safe=" ")
+        return f"{key}_{info.start_frame:06d}-{info.frame_indices[-1]:06d}"
+
+    # --- shards: the fragments of the frames, as far as windows begin in them
+
+    @computed_once
+    def _shards(self) -> tuple[list[str], Int64Array]:
+        if self.videos.rows is not None:
+            return [self.uri], np.array([len(self.windows)])
+        ends = self.windows.before(np.cumsum(self.frames.shard_rows, dtype=np.int64))
+        counts = np.diff(ends, prepend=0)
+        names = list(self.frames.shard_names)
+        held = np.flatnonzero(counts)
+        return [names[shard] for shard in held.tolist()], counts[held]
+
+    @property
+    def shard_rows(self) -> Int64Array:
+        return self._shards[1]
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return self._shards[0]
+
+    @property
+    def shard_bytes(self) -> Sequence[int | None]:
+        """Of the pixels, of which the loader makes pieces that fit into memory."""
+        return [int(rows * self.reader.window_bytes) for rows in self.shard_rows]
+
+    @property
+    def shard_etags(self) -> Sequence[str | None]:
+        """Other windows are other rows, which no state may be taken over to."""
+        files = dict(zip(self.frames.shard_names, self.frames.shard_etags, strict=True))
+        return [
+            f"{files.get(name, self.frames.version)} {self.options}" for name in self.shard_names
+        ]
+
+    # --- rows
+
+    def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        return self.reader.read(rows, schema) if len(schema) else rows_only(len(rows))
+
+    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
+        return self._take(np.arange(start, start + length), schema)
+
+    def _blocks(self, shard: int) -> list[tuple[int, int]]:
+        start, stop = self.shard_starts[shard : shard + 2].tolist()
+        rows = self._block_rows(_BLOCK_BYTES)
+        return [(first, min(rows, stop - first)) for first in range(start, stop, rows)]
+
+    def stream(
+        self, start: int, length: int, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        stop, rows = start + length, self._block_rows(block_bytes)
+        broken: list[str] = []
+        noted = broken if self.skips_broken else None
+        for first in range(start, stop, rows):
+            table = self.reader.read(np.arange(first, min(first + rows, stop)), schema, noted)
+            if table.num_rows:
+                yield table
+        if broken:
+            raise ReadError("; ".join(broken))
+
+    def _block_rows(self, block_bytes: int) -> int:
+        return max(1, block_bytes // self.reader.window_bytes)
+
+    def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """One window as Python values, its pixels as an array of the shape that ``layout`` says."""
+        table = self.take([idx], columns=columns)
+        if "video" not in table.column_names:
+            row: dict[str, Any] = table.to_pylist()[0]
+            return row
+        plain = table.drop_columns(["video"])
+        rest = plain.to_pylist()[0] if plain.num_columns else {}
+        return {
+            name: self._pixels(table, idx) if name == "video" else rest[name]
+            for name in table.column_names
+        }
+
+    def _pixels(self, table: pa.Table, window: int) -> npt.NDArray[np.uint8]:
+        (row,) = checked_indices([window], self.num_rows).tolist()
+        return self.reader.pixels(table["video"], row)
+
+
+def _checked_size(size: object) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    sides = tuple(size) if isinstance(size, tuple | list) else ()
+    if len(sides) != 2 or not all(
+        isinstance(side, int | np.integer) and side > 0 for side in sides
+    ):
+        raise OptionError(f"resize must be (height, width), not {size!r}")
+    return int(sides[0]), int(sides[1])

@@ -1,0 +1,95 @@
+"""Thrift's compact protocol: trees of fields come back as they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.sources.files.parquet_pages import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    Struct,
+    parse_struct,
+    write_struct,
+)
+
+FLAG, BYTE, SHORT, DOUBLE, SET, MAP = 1, 3, 4, 7, 10, 11
+
+
+def values(kind: int, inside: st.SearchStrategy[Struct]) -> st.SearchStrategy[Any]:
+    if kind in (FLAG, BYTE):  # as they are inside of lists
+        return st.integers(0, 255)
+    if kind in (SHORT, I32, I64):
+        return st.integers(-(2**63), 2**63 - 1)
+    if kind == DOUBLE:
+        return st.binary(min_size=8, max_size=8)
+    return st.binary(max_size=200) if kind == BINARY else inside
+
+
+KINDS = st.sampled_from([FLAG, BYTE, SHORT, I32, I64, DOUBLE, BINARY, STRUCT])
+
+
+def lists(inside: st.SearchStrategy[Struct]) -> st.SearchStrategy[Any]:
+    return KINDS.flatmap(
+        lambda kind: st.tuples(st.just(kind), st.lists(values(kind, inside), max_size=20))
+    )
+
+
+def maps(inside: st.SearchStrategy[Struct]) -> st.SearchStrategy[Any]:
+    pairs = st.lists(st.tuples(values(I32, inside), values(BINARY, inside)), min_size=1, max_size=3)
+    return st.tuples(st.just(I32), st.just(BINARY), pairs) | st.just((0, 0, []))
+
+
+def fields(inside: st.SearchStrategy[Struct]) -> st.SearchStrategy[Struct]:
+    plain = KINDS.filter(lambda kind: kind != FLAG).flatmap(
+        lambda kind: st.tuples(st.just(kind), values(kind, inside))
+    )
+    flags = st.sampled_from([(1, True), (2, False)])
+    nested = st.tuples(st.sampled_from([LIST, SET]), lists(inside))
+    tables = st.tuples(st.just(MAP), maps(inside))
+    return st.dictionaries(st.integers(1, 40), plain | flags | nested | tables, max_size=6)
+
+
+STRUCTS: st.SearchStrategy[Struct] = st.recursive(st.just({}), fields, max_leaves=6)
+
+
+@given(STRUCTS, st.binary(max_size=5))
+def test_what_is_written_is_read(tree: Struct, before: bytes) -> None:
+    written = write_struct(tree)
+    assert parse_struct(memoryview(before + written + b"more"), len(before)) == (
+        tree,
+        len(before) + len(written),
+    )
+
+
+@given(STRUCTS, st.data())
+def test_what_is_cut_short_is_an_error(tree: Struct, data: st.DataObject) -> None:
+    written = write_struct(tree)
+    end = data.draw(st.integers(0, len(written) - 1))
+    with pytest.raises(ValueError, match="cut short"):
+        parse_struct(written[:end])
+
+
+def test_an_unknown_kind_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no kind 14"):
+        parse_struct(bytes([0x1E, 0, 0]))
+
+
+def test_footers_of_parquet_come_back_byte_by_byte(tmp_path: Path) -> None:
+    table = pa.table({"a": [1.5, None], "b": [["x"], ["y", None]], "c": [{"d": 1}, None]})
+    pq.write_table(table, tmp_path / "a.parquet", write_page_index=True)
+    data = (tmp_path / "a.parquet").read_bytes()
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    tree, end = parse_struct(footer)
+    assert end == len(footer)
+    assert tree[3] == (I64, 2)  # rows
+    assert write_struct(tree) == footer

@@ -1,0 +1,87 @@
+"""Runs of ``headrace index`` at the same time, interrupted and killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tar_making import write_tar
+from warm_interpreters import PATIENCE_S, ColdProcess, WarmProcess
+
+from headrace.sources.tar import index_tars
+from headrace.sources.tar.arrow_index import ArrowIndexes
+
+INDEX = ["-m", "headrace", "index"]
+
+
+def many(folder: Path, tars: int = 40) -> Path:
+    for number in range(tars):
+        write_tar(folder / f"{number}.tar", [(f"{m}.jpg", b"1") for m in range(200)])
+    return folder
+
+
+def test_runs_into_one_file_at_the_same_time(tmp_path: Path) -> None:
+    place = tmp_path / "all.arrow"
+    command = [*INDEX, many(tmp_path / "d"), "--one-file", place]
+    with WarmProcess(*command) as one, WarmProcess(*command) as two, WarmProcess(*command) as three:
+        ended = [run.finish() for run in (one, two, three)]
+    assert [run.returncode for run in ended] == [0, 0, 0], ended
+    assert len(ArrowIndexes.open(str(place), "all").tars) == 40
+    assert sorted(os.listdir(tmp_path)) == ["all.arrow", "d"]
+
+
+def write_slow_tars(folder: Path) -> None:
+    """A tar that is done at once, and others that take long."""
+    write_tar(folder / "0.tar", [("a.jpg", b"1")])
+    for number in (1, 2, 3):
+        slow = write_tar(folder / f"{number}.tar", [("a.jpg", b"1")])
+        with slow.open("r+b") as file:
+            file.write(slow.read_bytes()[:512].replace(b"%011o" % 1, b"%011o" % (7 << 30)))
+            file.truncate((7 << 30) + 2048)
+
+
+def wait_for_first_tar(folder: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (folder / "0.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("start", "workers"), [(ColdProcess, 1), (WarmProcess, 1), (WarmProcess, 2)]
+)
+def test_ctrl_c_is_told_in_one_line(tmp_path: Path, start: type[WarmProcess], workers: int) -> None:
+    write_slow_tars(tmp_path)
+    with start(*INDEX, tmp_path, "--hash", "--workers", workers) as run:
+        wait_for_first_tar(tmp_path)
+        run.send_signal(signal.SIGINT)
+        ended = run.finish()
+    assert ended.returncode == 130, ended.stderr
+    assert ended.stderr.splitlines()[-1] == "headrace index: interrupted"
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_worker_that_is_killed(tmp_path: Path) -> None:
+    write_slow_tars(tmp_path)
+    with WarmProcess(*INDEX, tmp_path, "--hash", "--workers", 2) as run:
+        wait_for_first_tar(tmp_path)
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        ended = run.finish()
+    assert ended.returncode == 2, ended.stderr
+    assert "headrace index: a process that indexes tars was killed, at " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / "x.tar", [("a.jpg", b"1")])
+    left = tar.with_name("x.json.partial")
+    left.write_bytes(b"half an ind")
+    index_tars(tar)
+    assert not left.exists()
+    left.write_bytes(b"half an ind")
+    assert index_tars(tar).tars[0].was_there
+    assert not left.exists()

@@ -1,0 +1,273 @@
+"""Bytes of members: the right ones in the order asked for, or an error that says of what."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import resource
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tars_made import members, tar_bytes, write_shards, write_tar
+
+from headrace.errors import FileChangedError, ReadError
+from headrace.model import DataFileInfo
+from headrace.sources.tar import index_tars, mapped_tars
+from headrace.sources.tar.collection import TarCollection
+from headrace.sources.tar.mapped_tars import MappedTar, MappedTars
+from headrace.sources.tar.opening import access_of
+from headrace.sources.tar.payloads import Payloads
+
+SHARDS = [[*members(30 + seed, seed), ("empty.txt", b"")] for seed in range(3)]
+Pairs = list[tuple[int, int]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("payloads")
+    write_shards(folder, SHARDS)
+    return folder
+
+
+def reader_of(source: Any) -> Payloads:
+    return Payloads(TarCollection.find(source, access=access_of()))
+
+
+def read(reader: Payloads, pairs: Pairs) -> list[bytes]:
+    return reader.read_many([shard for shard, _ in pairs], [member for _, member in pairs])
+
+
+def expected(pairs: Pairs) -> list[bytes]:
+    return [SHARDS[shard][member][1] for shard, member in pairs]
+
+
+def some_pairs(count: int, seed: int = 0) -> Pairs:
+    draw = random.Random(seed)
+    shards = [draw.randrange(3) for _ in range(count)]
+    return [(shard, draw.randrange(len(SHARDS[shard]))) for shard in shards]
+
+
+PAIRS = st.lists(
+    st.integers(0, 2).flatmap(
+        lambda shard: st.tuples(st.just(shard), st.integers(0, len(SHARDS[shard]) - 1))
+    )
+)
+
+
+@settings(max_examples=50)
+@given(PAIRS)
+def test_in_the_order_asked_for_and_as_often(folder: Path, pairs: Pairs) -> None:
+    reader = reader_of(folder)
+    assert read(reader, pairs) == expected(pairs)
+    shards, wanted = [s for s, _ in pairs], [m for _, m in pairs]
+    with reader.views(shards, wanted) as views:
+        assert list(map(bytes, views)) == expected(pairs)
+
+
+def test_of_one_tar(folder: Path) -> None:
+    reader = reader_of(folder)
+    numbers = [5, 0, 5, 60]
+    for wanted in (numbers, np.array(numbers, np.int32), tuple(numbers)):
+        assert reader.read(0, wanted) == expected([(0, n) for n in numbers])
+    assert reader.read(1, [3]) == expected([(1, 3)])
+    assert reader.read(1, []) == []
+    with pytest.raises(ValueError, match="2 shards for 1 members"):
+        reader.read_many([0, 0], [1])
+
+
+def test_batches_ahead(folder: Path) -> None:
+    batches = [some_pairs(20, seed) for seed in range(5)]
+    asked = [([s for s, _ in pairs], [m for _, m in pairs]) for pairs in batches]
+    assert list(reader_of(folder).ahead(asked)) == list(map(expected, batches))
+
+
+def test_by_reading_once_copying_is_slow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where pages come from a disk: what is copied takes long, and a fault was counted."""
+    monkeypatch.setattr(mapped_tars, "_SLOW_S", -1.0)
+    monkeypatch.setattr(mapped_tars, "_SLOW_BYTES_PER_S", 1e18)
+    monkeypatch.setattr(mapped_tars.MappedTar, "_waited_for_disk", lambda tar: True)
+    reader = reader_of(folder)
+    assert reader.collection.sample_counts.tolist() == [31, 32, 33]
+    reads: list[int] = []
+    real = os.pread
+
+    def counted(*what: int) -> bytes:
+        reads.append(what[1])
+        return real(*what[:1], min(what[1], 1000), what[2])  # and a system call gives less
+
+    monkeypatch.setattr(mapped_tars.os, "pread", counted)
+    pairs = some_pairs(200)
+    assert read(reader, pairs) == expected(pairs)
+    assert len(reads) > 150
+    before = len(reads)
+    monkeypatch.setattr(mapped_tars.MappedTar, "_waited_for_disk", lambda tar: False)
+    for seed in range(20):
+        pairs = some_pairs(50, seed)
+        assert read(reader, pairs) == expected(pairs)
+    assert len(reads) > before
+    after = len(reads)
+    assert read(reader, pairs) == expected(pairs)
+    assert len(reads) == after  # the disk is quick again
+
+
+# --- what is not there
+
+
+@pytest.mark.parametrize("cut", [1, 100_000])
+def test_a_tar_that_was_cut_is_an_error_and_no_signal(tmp_path: Path, cut: int) -> None:
+    path = write_tar(tmp_path / "a.tar", members(50))
+    reader = reader_of(path)
+    assert reader.read(0, [0])
+    os.truncate(path, path.stat().st_size - cut)
+    for ask in (lambda: reader.read(0, [98]), lambda: reader.views([0], [98]).__enter__()):
+        with pytest.raises(FileChangedError, match=r"a\.tar changed after it was discovered"):
+            ask()
+    with pytest.raises(FileChangedError, match=r"a\.tar"):
+        pickle.loads(pickle.dumps(reader)).read(0, [98])
+
+
+def test_a_tar_that_was_written_again_in_place(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", members(5))
+    reader = reader_of(path)
+    assert reader.read(0, [0])
+    with open(path, "r+b") as file:
+        file.write(tar_bytes(members(5))[::-1])
+    os.utime(path, ns=(0, 12345))
+    with pytest.raises(FileChangedError, match="was written again"):
+        reader.read(0, [0])
+
+
+def test_a_tar_that_changes_while_it_is_copied(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", members(5))
+    reader = reader_of(path)
+    with pytest.raises(FileChangedError, match="was written again"), reader.views([0], [0]):
+        os.utime(path, ns=(0, 12345))
+
+    class Meddling(list[int]):
+        def __iter__(self) -> Any:
+            os.utime(path, ns=(0, 67890))
+            return super().__iter__()
+
+    tar = MappedTar(DataFileInfo(str(path)))
+    with pytest.raises(FileChangedError, match="was written again"):
+        tar.read(Meddling([512]), [3])
+
+
+def test_a_tar_that_was_replaced(tmp_path: Path) -> None:
+    """Who has it open reads the old one, and nobody reads the new one by the old index."""
+    old = members(5)
+    path = write_tar(tmp_path / "a.tar", old)
+    reader = reader_of(path)
+    assert reader.read(0, [2]) == [old[2][1]]
+    os.replace(write_tar(tmp_path / "new", members(7, 3)), path)
+    assert reader.read(0, [4]) == [old[4][1]]
+    with pytest.raises(FileChangedError, match=r"a\.tar"):
+        pickle.loads(pickle.dumps(reader)).read(0, [4])
+    os.unlink(path)
+    with pytest.raises(FileChangedError, match="vanished"):
+        pickle.loads(pickle.dumps(reader)).read(0, [4])
+
+
+def test_a_payload_that_is_short_names_tar_and_member(tmp_path: Path) -> None:
+    """Whatever the index says: what cannot be read whole is never handed out."""
+    path = write_tar(tmp_path / "a.tar", members(3))
+    index_tars(path)
+    reader = reader_of(path)
+    index = reader.collection.index(0)
+    index.sizes[4] = path.stat().st_size
+    for ask in (
+        lambda: reader.read(0, [4]),
+        lambda: reader.read(0, [0, 4]),
+        lambda: reader.views([0], [4]).__enter__(),
+    ):
+        with pytest.raises(ReadError, match=r"a\.tar: member '00_0002\.jpg' has .* of which"):
+            ask()
+
+
+def test_a_tar_that_may_not_be_opened(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", members(3))
+    index_tars(path)
+    reader = reader_of(path)
+    reader.collection.index(0)
+    os.unlink(path)
+    path.mkdir()
+    with pytest.raises(ReadError, match=r"a\.tar"):
+        reader.read(0, [0])
+
+
+# --- many of them
+
+
+def test_only_so_many_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_tars, "_OPEN_AT_ONCE", 3)
+    shards = [members(2, seed) for seed in range(12)]
+    write_shards(tmp_path, shards)
+    reader = reader_of(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        for number, shard in enumerate(shards):
+            assert reader.read(number, [1]) == [shard[1][1]]
+    assert len(os.listdir("/proc/self/fd")) - before <= 2 * 3
+    del reader
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("left", [60, 4])
+def test_descriptors_run_out(tmp_path: Path, left: int) -> None:
+    """There are so many tars open only as there may be; if others have all, some are closed."""
+    shards = [members(2, seed) for seed in range(80)]
+    write_shards(tmp_path, shards)
+    readers = [reader_of(tmp_path), reader_of(tmp_path)]
+    assert [reader.collection.member_counts.sum() for reader in readers] == [320, 320]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        taken += [os.dup(0) for _ in range(256 - len(os.listdir("/proc/self/fd")) - left)]
+        for number, shard in enumerate(shards):
+            assert [reader.read(number, [1]) for reader in readers] == [[shard[1][1]]] * 2
+        readers.clear()
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        with pytest.raises(ReadError, match=r"\.tar cannot be opened: .*ulimit -n"):
+            MappedTars([DataFileInfo(str(tmp_path / "shard_0000.tar"))]).get(0)
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_threads_share_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_tars, "_OPEN_AT_ONCE", 2)
+    reader = reader_of(folder)
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        for turn in range(40):
+            pairs = some_pairs(10, 100 * seed + turn)
+            if read(reader, pairs) != expected(pairs):
+                wrong.append(pairs)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_copy_of_it_reads_too(folder: Path) -> None:
+    reader = reader_of(folder)
+    pairs = some_pairs(10)
+    assert read(reader, pairs) == expected(pairs)
+    sent = pickle.dumps(reader)
+    assert len(sent) < 3000
+    assert read(pickle.loads(sent), pairs) == expected(pairs)

@@ -1,0 +1,213 @@
+"""``TarShards``: files and samples by number, and more than one user of them."""
+
+# ruff: noqa: F811  # arguments of tests are named like the fixtures that they are
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from shards_opened import SHARDS, folder, one_tar, shards  # noqa: F401  # fixtures
+from tars_made import members, write_tar
+
+from headrace import TarShards
+from headrace.errors import StaleIndexError
+from headrace.model import DataFileInfo
+from headrace.sources.tar import index_tars
+from headrace.sources.tar.arrow_index import write_arrow_indexes
+from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.sequence import samples_of
+from headrace.storage import LocalStore
+
+# --- files and samples
+
+
+def test_what_there_is(shards: TarShards) -> None:
+    assert shards.num_shards == 2
+    assert list(shards.shard_names) == ["shard_0000.tar", "shard_0001.tar"]
+    assert len(shards) == 27
+    assert shards.get_shard_file_count(0) == 40
+    assert shards.get_shard_sample_count(-1) == 7
+    assert shards.list_files_in_shard(1) == [name for name, _ in SHARDS[1]]
+    assert shards.list_samples_in_shard(0) == [name for name, _ in SHARDS[0][::2]]
+    assert repr(shards) == "<TarShards: 2 shards>"
+
+
+def test_a_shard_that_is_open(shards: TarShards) -> None:
+    shard = shards.open_shard(1)
+    assert (shard.name, len(shard)) == ("shard_0001.tar", 7)
+    assert shard.keys[3] == "deep/er/01_0003"
+    assert [shard.read_file(i) for i in range(14)] == [payload for _, payload in SHARDS[1]]
+    assert shard.read_file(-1) == SHARDS[1][-1][1]
+    assert shard.read_sample(2) == SHARDS[1][4][1]
+    assert shard.read_sample_json(2) == SHARDS[1][5][1]
+    assert shard.load_sample(2).bytes == SHARDS[1][4][1]
+    assert "7 samples in 14 files" in repr(shard)
+
+
+def test_a_sample(shards: TarShards) -> None:
+    sample = shards.load_sample(1, 3)
+    name, payload = SHARDS[1][6]
+    assert (sample.path, sample.key) == (name, "deep/er/01_0003")
+    assert (sample.bytes, sample.data, sample.size) == (payload, payload, len(payload))
+    assert sample.json == {"caption": "what is in deep/er/01_0003", "id": 3}
+    assert sample.captions == "what is in deep/er/01_0003"
+    assert dict(sample.fields) == {"jpg": payload, "json": SHARDS[1][7][1]}
+    assert (sample.shard, sample.number) == (1, 3)
+    assert (sample.width, sample.height, sample.aspect) == (None, None, None)
+    with open(shards.collection.files.paths[1], "rb") as tar:
+        tar.seek(sample.offset)
+        assert tar.read(sample.size) == payload
+    assert "jpg, json" in repr(sample)
+
+
+def test_samples_in_the_order_asked_for(shards: TarShards) -> None:
+    wanted = [(1, 3), (0, 19), (1, 0), (0, 0), (1, 3), (-1, -1)]
+    found = shards.load_samples(wanted)
+    assert [sample.bytes for sample in found] == [SHARDS[s][2 * n][1] for s, n in wanted[:-1]] + [
+        SHARDS[1][-2][1]
+    ]
+    assert [sample.json["id"] for sample in found] == [3, 19, 0, 0, 3, 6]
+    assert shards.load_samples([]) == []
+
+
+def test_all_samples_one_after_the_other(shards: TarShards) -> None:
+    everything = [payload for shard in SHARDS for _, payload in shard[::2]]
+    assert [sample.bytes for sample in shards.samples()] == everything
+    assert [sample.bytes for sample in shards] == everything
+    assert [(s.shard, s.number) for s in shards.samples(1)] == [(1, n) for n in range(7)]
+    assert [s.json["id"] for s in samples_of(shards.payloads, [1, 0], None)] == [
+        *range(7),
+        *range(20),
+    ]
+
+
+def test_blocks_of_any_size_hold_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = [("x.jpg", b""), *members(30), ("y.jpg", b"")]
+    shards = one_tar(tmp_path, shard)
+    expected = [sample.fields for sample in shards.samples()]
+    for size in (1, 700, 5000, 1 << 30):
+        monkeypatch.setattr("headrace.sources.tar.sequence._BLOCK_BYTES_HERE", size)
+        assert [sample.fields for sample in shards.samples()] == expected
+    assert len(expected) == 32
+
+
+def test_numbers_that_are_not_there(shards: TarShards) -> None:
+    for ask, what in (
+        (lambda: shards.load_sample(2, 0), "no shard 2: there are 2"),
+        (lambda: shards.load_sample(-3, 0), "no shard -3"),
+        (lambda: shards.load_sample(1, 7), r"shard_0001\.tar has no sample 7: it has 7"),
+        (lambda: shards.load_sample(1, -8), "no sample -8"),
+        (lambda: shards.load_samples([(0, 0), (0, 20)]), "no sample 20"),
+        (lambda: shards.open_shard(0).read_file(40), r"shard_0000\.tar has no file 40: it has 40"),
+        (lambda: shards.open_shard(0).read_file(-41), "no file -41"),
+        (lambda: shards.open_shard(5), "no shard 5"),
+        (lambda: shards.open_shard(1).read_sample_json(7), "no sample 7"),
+        (lambda: shards.samples(9), "no shard 9"),
+        (lambda: shards.get_shard_file_count(9), "no shard 9"),
+    ):
+        with pytest.raises(IndexError, match=what):
+            ask()
+    with pytest.raises(TypeError):
+        shards.load_sample("0", 0)  # type: ignore[arg-type]
+
+
+def test_fields_with_dots_and_samples_without_sidecars(tmp_path: Path) -> None:
+    shard = [
+        ("a.seg.png", b"seg"),
+        ("a.jpg", b"jpg"),
+        ("a.cls", b"7"),
+        ("b.json", b"[1, 2]"),
+        ("c.JPG", b"large"),
+        ("plain", b"no dot"),
+    ]
+    shards = one_tar(tmp_path, shard)
+    samples = list(shards.samples())
+    assert [sample.path for sample in samples] == ["a.jpg", "b.json", "c.JPG", "plain"]
+    assert dict(samples[0].fields) == {"seg.png": b"seg", "jpg": b"jpg", "cls": b"7"}
+    assert (samples[0].json, samples[0].captions) == (None, None)
+    assert (samples[1].json, samples[1].captions) == ([1, 2], None)
+    assert shards.open_shard(0).read_sample_json(0) is None
+    assert list(samples[2].fields) == ["jpg"]
+    assert dict(samples[3].fields) == {"__data__": b"no dot"}
+    assert shards.open_shard(0).keys == ["a", "b", "c", "plain"]
+
+
+def test_a_tar_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.tar"))
+    write_tar(path, [("a.jpg", b"1")])
+    assert TarShards(tmp_path).load_sample(0, 0).bytes == b"1"
+    index_tars(tmp_path, format="arrow")
+    assert TarShards(tmp_path).load_sample(0, 0).bytes == b"1"
+
+
+@pytest.mark.parametrize("column", ["captions", "json"])
+def test_what_an_index_embeds_and_is_damaged(tmp_path: Path, column: str) -> None:
+    path = write_tar(tmp_path / "s.tar", [("a.jpg", b"1"), ("a.json", b'{"caption": "x"}')])
+    index = scan_tar(LocalStore(), DataFileInfo(str(path)))
+    damaged = replace(index, **{column: pa.array(['{"captio', None])})
+    write_arrow_indexes(tmp_path / "s.idx.arrow", [("s.tar", damaged)])
+    sample = TarShards(path).load_sample(0, 0)
+    with pytest.raises(StaleIndexError, match=rf"(?i)s\.tar: the {column}.*'a\.jpg'") as caught:
+        getattr(sample, column)
+    assert "headrace index" in str(caught.value)
+
+
+def test_names_that_lead_elsewhere_are_only_names(tmp_path: Path) -> None:
+    shard = [("../../evil.jpg", b"up"), ("/etc/evil.jpg", b"root"), ("./x/../y.jpg", b"dots")]
+    inside = tmp_path / "in" / "side"
+    shards = TarShards(write_tar(inside / "a.tar", shard))
+    assert [sample.bytes for sample in shards.samples()] == [b"up", b"root", b"dots"]
+    assert shards.list_files_in_shard(0) == [name for name, _ in shard]
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["a.tar"]
+    assert not os.path.exists("/etc/evil.jpg")
+
+
+def test_a_tar_without_members(tmp_path: Path) -> None:
+    shards = one_tar(tmp_path, [])
+    assert (len(shards), shards.list_files_in_shard(0), list(shards.samples())) == (0, [], [])
+    with pytest.raises(IndexError, match="no sample 0"):
+        shards.load_sample(0, 0)
+
+
+# --- aspect buckets, and more than one user
+
+
+def test_a_copy_is_small_and_reads_the_same(shards: TarShards) -> None:
+    assert len(shards) == 27
+    shards.load_sample(0, 0)
+    sent = pickle.dumps(shards)
+    assert len(sent) < 3000
+    again = pickle.loads(sent)
+    assert [s.fields for s in again.samples()] == [s.fields for s in shards.samples()]
+
+
+def test_threads_read_at_once(shards: TarShards) -> None:
+    found: dict[int, list[bytes]] = {}
+    together = threading.Barrier(6)
+
+    def work(number: int) -> None:
+        together.wait(60)
+        samples = shards.load_samples([(0, n) for n in range(20)])
+        found[number] = [sample.bytes for sample in samples]
+        found[number] += [shards.load_sample(1, n).bytes for n in range(7)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = [payload for shard in SHARDS for _, payload in shard[::2]]
+    assert found == dict.fromkeys(range(6), everything)
+
+
+def test_a_sample_outlives_its_shards(folder: Path) -> None:
+    sample = TarShards(folder).load_sample(0, 4)
+    assert BytesIO(sample.bytes).read() == SHARDS[0][8][1]
+    assert sample.json["id"] == 4
