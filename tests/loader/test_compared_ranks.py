@@ -111,4 +111,5 @@ def test_a_rank_that_is_lost_is_an_error_and_no_hang(tmp_path: Path) -> None:
 def test_a_rank_reads_its_rows_after_the_rank_with_the_store_has_ended(tmp_path: Path) -> None:
     data = write_parquet(tmp_path / "data")
     read = partial(comparing_ranks.read_after_rank_0_has_ended, data, tmp_path)
-    assert sorted(sum(run_ranks(read, 2, tmp_path), [])) == list(range(ROWS))
+    first, second = run_ranks(read, 2, tmp_path)
+    assert sorted(first + second) == list(range(ROWS))

@@ -134,9 +134,9 @@ class RankComparison:
     def check(self) -> None:
         """Return if all ranks are about to read the same; nothing is asked a second time.
 
-        A rank that found no difference may read all of its rows and end before this one asks. If the
-        store ends with it, there is nothing left to compare with: a rank that finds a difference
-        waits until the others know it.
+        A rank that found no difference may read all of its rows and end before this one asks. If
+        the store ends with it, there is nothing left to compare with: a rank that finds a
+        difference waits until the others know it.
 
         Raises:
             RankMismatchError: They are not.
