@@ -20,8 +20,7 @@ from headrace.sources.files.discovery import Discovered, discover
 from headrace.sources.files.reader import FormatRows
 from headrace.sources.parquet.groups import RowTaker, groups_of, rows_by_group, runs_of_rows
 from headrace.sources.taking import take_rows
-from headrace.storage import Access, Options, RemoteStore
-from headrace.storage.parts import Parts
+from headrace.storage import Access, Options, Parts, RemoteStore
 
 __all__ = ["ParquetBackend"]
 
