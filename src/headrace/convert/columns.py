@@ -1,8 +1,8 @@
-"""Columns of many rows in their output form: sliced, permuted and joined as a whole, cut into batches.
+"""Blocks: many rows in their output form, which are permuted and joined, and cut into batches.
 
 A block is a ``StructColumn`` of columns (batches are dicts of tensors, arrays or lists) or an
-``ArrowBlock`` around a table (batches are record batches or dicts of Python values). Blocks are never
-changed, and batches may be views of them.
+``ArrowBlock`` around a table (batches are record batches or dicts of Python values). Blocks are
+never changed, and batches may be views of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.types as pt
 import torch
 
 from headrace.convert.arrays import storage
-from headrace.convert.packing import EndToEnd
+from headrace.convert.packing import Call, EndToEnd
 from headrace.errors import ConversionError
 from headrace.matrices import rows_at, values_at
 
@@ -92,17 +92,6 @@ class Column(ABC):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """An object that arrives in another process as the result of a function."""
-
-    function: Any
-    arguments: tuple[Any, ...]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self.function, self.arguments
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseColumn(Column):
     """A tensor or a numpy array whose first dimension is the rows.
@@ -160,7 +149,7 @@ class DenseColumn(Column):
         parts = [np.ascontiguousarray(column.array) for column in columns]
         memory = EndToEnd([part.reshape(-1).view(np.uint8) for part in parts])
         shape = (rows, *parts[0].shape[1:])
-        return _Call(_dense, (memory, parts[0].dtype.str, shape, first._is_tensor))
+        return Call(_dense, (memory, parts[0].dtype.str, shape, first._is_tensor))
 
     def pin(self) -> DenseColumn:
         values = self.values
@@ -235,7 +224,7 @@ class StructColumn(Column):
         sent = tuple([type(parts[0]).to_send(parts) for parts in children])
         if None in sent:
             return None
-        return _Call(cls, (columns[0].names, sent, sum(map(len, columns))))
+        return Call(cls, (columns[0].names, sent, sum(map(len, columns))))
 
     def pin(self) -> StructColumn:
         return replace(self, columns=tuple([column.pin() for column in self.columns]))
@@ -311,7 +300,8 @@ class ObjectColumn(Column):
     def to_send(cls, columns: Sequence[ObjectColumn]) -> Any:
         joined = cls.concat(columns)
         # Strings and bytes are made as fast from Arrow as from a pickle; other objects are not.
-        return joined if _is_large(joined.values.type) else None
+        values: Any = joined.values
+        return joined if _is_large(values.type) else None
 
 
 def _in_arrow(values: pa.Array | Array) -> pa.Array:
@@ -335,7 +325,7 @@ def object_array(objects: Sequence[Any]) -> npt.NDArray[np.object_]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaggedColumn(Column):
-    """Rows that are runs of one column of values; to permute rows moves the runs, not the values."""
+    """Rows that are runs of one column of values; a permutation moves the runs, not the values."""
 
     values: DenseColumn
     starts: Rows
@@ -392,7 +382,7 @@ class RaggedColumn(Column):
 
 def _in_form(column: DenseColumn, lengths: Rows, form: str) -> Any:
     """Return the rows of a batch, whose values lie end to end, in the form of ``ragged=``."""
-    values = column.values
+    values: Any = column.values
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     if form == "list":
         if isinstance(values, torch.Tensor):
@@ -467,7 +457,7 @@ class ArrowBlock:
 
     @classmethod
     def to_send(cls, blocks: Sequence[ArrowBlock]) -> Any:
-        """Return all rows, as they arrive in another process; None if Python makes values of them."""
+        """Return an object that arrives as all rows; None if batches should be cut before."""
         return None if blocks[0].as_python else cls.concat(blocks)
 
     def pin(self) -> ArrowBlock:

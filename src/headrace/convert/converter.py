@@ -217,7 +217,9 @@ class _Builder(ABC):
         """Return a column for each key, from the bytes of each row."""
         raise NotImplementedError
 
-    def _with_mask(self, column: Column, nulls: Mask | None, shape: tuple[int, ...]) -> list[Column]:
+    def _with_mask(
+        self, column: Column, nulls: Mask | None, shape: tuple[int, ...]
+    ) -> list[Column]:
         """Return the column, and its mask if it has one."""
         if len(self.keys) == 1:
             return [column]
@@ -356,9 +358,7 @@ def _fields_of(array: pa.StructArray) -> list[pa.Array]:
     return list(masked.flatten())
 
 
-def _filled(
-    values: Array, nulls: Mask, fill: Any, path: str, dense: Dense, rows: int
-) -> Array:
+def _filled(values: Array, nulls: Mask, fill: Any, path: str, dense: Dense, rows: int) -> Array:
     """Return the values with the fill value where they are null."""
     count = int(np.count_nonzero(nulls))
     if not count:

@@ -2,8 +2,8 @@
 
 They are stored as bytes or text. What they stand for is passed beside the schema, as a mapping of
 column names to kinds: the source that made the columns gives it to the converter. A schema cannot
-tell it, so that a file cannot ask for its bytes to be unpickled. Batches hold the values themselves,
-made when a batch is cut; arrays of one shape and type are stacked.
+tell it, so that a file cannot ask for its bytes to be unpickled. Batches hold the values
+themselves, made when a batch is cut; arrays of one shape and type are stacked.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _header(data: npt.NDArray[np.uint8]) -> bytes:
 
 @lru_cache(maxsize=256)
 def _parse_header(header: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any], bool]:
-    """Return where the values begin, their shape and type, and True if they are in Fortran order."""
+    """Return where the values begin, their shape and type, and if they are in Fortran order."""
     stream = BytesIO(header)
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0

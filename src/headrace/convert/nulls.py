@@ -1,4 +1,4 @@
-"""The option ``nulls=``: the values that stand where data are null. Without it, a null is an error."""
+"""The option ``nulls=``: the values that stand for nulls. Without it, a null is an error."""
 
 from __future__ import annotations
 

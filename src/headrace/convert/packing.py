@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -24,7 +25,9 @@ from headrace.errors import WorkerError
 
 __all__ = [
     "Batch",
+    "Call",
     "EndToEnd",
+    "Layout",
     "Packed",
     "dumps",
     "is_plain",
@@ -36,7 +39,7 @@ __all__ = [
 _ALIGNMENT = 64
 
 Layout = list[tuple[int, int]]
-"""Start and size of each piece in a buffer; the first piece is the pickle, in which the others are."""
+"""Start and size of each piece in a buffer; the first piece is the pickle."""
 Packed = tuple[SharedBuffer, Layout]
 
 
@@ -50,6 +53,17 @@ class Batch(dict[str, Any]):
 
     def __copy__(self) -> Batch:
         return Batch(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An object that arrives in another process as the result of a function."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.function, self.arguments
 
 
 class EndToEnd:
@@ -141,7 +155,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(value, pa.RecordBatch):
             return _record_batch, (_stream(value.schema, [value]),)
         if isinstance(value, pa.Table):
-            return _table, (_stream(value.schema, value.to_batches()),)
+            # Of a batch without rows pyarrow would write all of the memory that it is cut from.
+            batches = [batch for batch in value.to_batches() if batch.num_rows]
+            return _table, (_stream(value.schema, batches),)
         if _classes_of_trainer is None:  # a worker of another loader, which may be forked
             return NotImplemented
         if isinstance(value, type) and value in _classes_of_trainer:

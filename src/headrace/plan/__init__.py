@@ -9,7 +9,7 @@ from headrace.plan.even import (
     share_last_round,
 )
 from headrace.plan.lanes import Grouping, Lane, LanePlan, Span
-from headrace.plan.permutations import ROW_ORDER, permutation, taking_turns
+from headrace.plan.permutations import ROW_ORDER, permutation, row_keys, stable_order
 from headrace.plan.pieces import (
     Piece,
     Reading,
@@ -80,9 +80,10 @@ __all__ = [
     "permutation",
     "plan_lanes",
     "plan_the_rest",
+    "row_keys",
     "same_in_every_epoch",
     "share_last_round",
-    "taking_turns",
+    "stable_order",
     "window_pieces",
     "windows_begun",
 ]
