@@ -17,8 +17,14 @@ import pyarrow as pa
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from headrace.convert.blocks import ArrowBlock, Block, ColumnBlock
-from headrace.convert.columns import ArrayColumn, Column, RaggedColumn, StructColumn, TensorColumn
+from headrace.convert.columns import (
+    ArrowBlock,
+    Block,
+    Column,
+    DenseColumn,
+    RaggedColumn,
+    StructColumn,
+)
 from headrace.convert.decoded import DecodedColumn, Kind, together
 from headrace.convert.packing import Batch
 
@@ -126,9 +132,9 @@ class RowBatch(Sequence[Any]):
     def _collated_column(self, key: str, values: list[Any], collate_fn_map: Any) -> Any:
         if key not in self._parts:
             return collate(values, collate_fn_map=collate_fn_map)
-        column = None
-        if isinstance(self._block, ColumnBlock) and key not in self._decoded:
-            column = self._block.columns[self._block.fields.names.index(key)]
+        column, block = None, self._block
+        if isinstance(block, StructColumn) and key not in self._decoded:
+            column = block.columns[block.names.index(key)]
         return _collated(column, self._parts[key], values, self._format, collate_fn_map)
 
     def _all_rows(self) -> list[Any]:
@@ -144,20 +150,19 @@ class RowBatch(Sequence[Any]):
             return [_record_batch(self._block.slice(n, 1)) for n in range(len(self))]
         if not len(self):
             return []
-        if isinstance(self._block, ColumnBlock):
-            names, columns = self._block.fields.names, self._block.columns
-            self._parts = dict(zip(names, map(_parts, columns), strict=True))
+        block = self._block
+        if isinstance(block, StructColumn):
+            self._parts = dict(zip(block.names, map(_parts, block.columns), strict=True))
         else:
-            self._parts = dict(_columns(self._block))
+            self._parts = dict(_columns(block))
         self._parts.update({name: list(values) for name, values in self._decoded.items()})
         return [Row(row) for row in _in_rows(self._parts, len(self))]
 
 
 def _columns(block: Block) -> dict[str, Any]:
     """Return the batch of all rows, where it is a dict."""
-    if isinstance(block, ColumnBlock):
-        return dict(zip(block.fields.names, map(_whole, block.columns), strict=True))
-    assert isinstance(block, ArrowBlock)
+    if isinstance(block, StructColumn):
+        return dict(zip(block.names, map(_whole, block.columns), strict=True))
     for batch in block.batches(max(block.num_rows, 1)):
         return dict(batch)
     return {name: [] for name in block.table.schema.names}
@@ -173,19 +178,16 @@ def _record_batch(block: Block) -> pa.RecordBatch:
 
 def _whole(column: Column) -> Any:
     """Return a column as a batch of all rows has it."""
-    if isinstance(column, TensorColumn | ArrayColumn):
+    if isinstance(column, DenseColumn):
         return column.values
     if isinstance(column, StructColumn):
         return dict(zip(column.names, map(_whole, column.columns), strict=True))
-    rows = len(column.starts) if isinstance(column, RaggedColumn) else len(column.values)  # type: ignore[attr-defined]
-    return next(iter(column.split(max(rows, 1))), [])
+    return next(iter(column.split(max(len(column), 1))), [])
 
 
 def _parts(column: Column) -> _Parts:
     """Return the values of each row; there is one at least."""
-    if isinstance(column, TensorColumn):
-        return list(column.values.unbind(0))
-    if isinstance(column, ArrayColumn):
+    if isinstance(column, DenseColumn):
         return list(column.values)
     if isinstance(column, StructColumn):
         return dict(zip(column.names, map(_parts, column.columns), strict=True))
