@@ -22,6 +22,7 @@ from headrace.access import ArrowBackend, Backend, ParquetBackend, RowDataset
 from headrace.access.orphans import end_with_parent
 from headrace.convert import Converter
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
+from headrace.loader.agreement import ComparedFiles
 from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Board, Feed
@@ -29,7 +30,6 @@ from headrace.loader.fingerprint import fingerprint_of
 from headrace.loader.order import budget_bytes, describe_order, order_of
 from headrace.loader.passes import Bookmark, DatasetIterator, Passes, readers_by_hand
 from headrace.loader.pipeline import Finish, Pipeline
-from headrace.loader.rank_comparison import ComparedFiles
 from headrace.loader.ranks import Ranks, find_ranks, given_ranks, ranks_of_job
 from headrace.loader.stats import Stats
 from headrace.model import DataFileInfo, Split

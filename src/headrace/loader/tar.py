@@ -17,11 +17,11 @@ from headrace.convert import Converter
 from headrace.convert.packing import unpack
 from headrace.convert.shared import Bytes, SharedBuffer
 from headrace.errors import OptionError, ReadError
+from headrace.loader.agreement import RankComparison
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, rows_of, store_access
 from headrace.loader.feed import Failure, pack_batches
 from headrace.loader.pipeline import Finish, Pipeline
-from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.start import Sealed
 from headrace.loader.workers import WorkerOptions, Workers
 from headrace.options import (
