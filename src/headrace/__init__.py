@@ -57,7 +57,7 @@ from headrace.plan import (
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
 )
-from headrace.sources.files import Source
+from headrace.sources.source import Source
 from headrace.sources.tar.shards import TarShards
 from headrace.write import TarWriter, shuffle_into
 

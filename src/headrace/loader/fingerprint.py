@@ -18,7 +18,7 @@ from headrace.loader.order import Order
 from headrace.loader.planner import Planner
 from headrace.model import FileList
 from headrace.plan import Fingerprint
-from headrace.sources.files.discovery import Discovered
+from headrace.sources.reader import Discovered
 
 __all__ = ["ContentDigest", "fingerprint_of", "paths_below"]
 

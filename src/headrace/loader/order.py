@@ -32,7 +32,7 @@ from headrace.plan import (
     plan_lanes,
     same_in_every_epoch,
 )
-from headrace.sources.files.discovery import Discovered
+from headrace.sources.reader import Discovered
 
 __all__ = ["Order", "budget_bytes", "chunk_bytes", "order_of"]
 
@@ -288,7 +288,7 @@ def _sizes(found: Discovered) -> tuple[Int64Array, Int64Array]:
         rows, stored = np.maximum(files.counts, 0), np.maximum(files.sizes, 0)
     held = rows * cost.fixed_bytes
     if cost.variable or not len(files.groups):
-        decoded = Kind.NPY in found.reader.rows.column_kinds.values()
+        decoded = Kind.NPY in found.reader.source.kinds.values()
         held = held + stored * (_DECODED_FACTOR if decoded else 1)
     return stored, held
 
