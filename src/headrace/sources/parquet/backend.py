@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from headrace.sources.files.discovery import discover
 from headrace.sources.files.source import FileSource
 from headrace.sources.parquet.groups import RowTaker, groups_of, rows_by_group
 from headrace.sources.taking import take_rows
-from headrace.storage import Access, Options, RemoteStore
+from headrace.storage import Access, Options, RemoteStore, Store
 from headrace.storage.parts import Parts
 
 __all__ = ["ParquetBackend"]
@@ -88,6 +89,15 @@ class ParquetBackend(Backend):
     @property
     def name(self) -> str:
         return "parquet"
+
+    @property
+    def store(self) -> Store:
+        return self._source.store
+
+    def through(self, store: Store) -> Self:
+        other = copy(self)
+        other._use(self._source.through(store), self._schema)
+        return other
 
     @property
     def schema(self) -> pa.Schema:
