@@ -166,7 +166,8 @@ class ResumableSampler(Sampler[T_co]):
             StateMismatchError: The state belongs to other data or to another order, or these ranks
                 cannot go on from it.
         """
-        read = State.from_json(state, fingerprint or self.fingerprint)
+        read = State.from_json(state)
+        (fingerprint or self.fingerprint).check(read)
         mine = self._readers.resume(read, evenly=self._dealt_in_turn)
         if mine is None:
             raise StateMismatchError(

@@ -134,13 +134,30 @@ class RankComparison:
     def check(self) -> None:
         """Return if all ranks are about to read the same; nothing is asked a second time.
 
+        A rank that found no difference may read all of its rows and end before this one asks. If
+        the store ends with it, there is nothing left to compare with: a rank that finds a
+        difference waits until the others know it.
+
         Raises:
             RankMismatchError: They are not.
             WorkerError: A rank has not made its loader in time.
         """
         if self._store is None or not is_initialised():
             return
-        differences = json.loads(self._asking(self._result))
+        try:
+            differences = json.loads(self._result())
+        except RuntimeError as error:  # all that stores raise is one
+            if isinstance(error, WorkerError):
+                raise
+            logger.warning(
+                "rank %d of %d cannot compare its data with the others: the process that runs the "
+                "store of torch.distributed has ended (%s)",
+                self._ranks.rank,
+                self._ranks.size,
+                error,
+            )
+            self._store = None
+            return
         filters = differences.pop(_FILTERS, None)
         if filters is not None and self._ranks.rank == 0:
             logger.warning(

@@ -396,9 +396,7 @@ class TarDataset(TabularDataset):
             comparison=RankComparison(
                 ranks,
                 dataset.compared_files,
-                lambda: {
-                    "batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.as_list()
-                },
+                lambda: {"batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.order},
             ),
         )
         return loader, dataset

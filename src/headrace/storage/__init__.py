@@ -4,6 +4,7 @@ from headrace.storage.access import Access, store_for
 from headrace.storage.credentials import Options
 from headrace.storage.disk_cache import DiskCache
 from headrace.storage.fetching import Patience, side_by_side, side_threads
+from headrace.storage.files import atomic_write, file_lock, flush_directory, remove_partial
 from headrace.storage.listing import Listing, find_files
 from headrace.storage.local import LocalStore
 from headrace.storage.manifest import load_manifest, save_manifest
@@ -29,8 +30,12 @@ __all__ = [
     "Requests",
     "RetryPolicy",
     "Store",
+    "atomic_write",
+    "file_lock",
     "find_files",
+    "flush_directory",
     "load_manifest",
+    "remove_partial",
     "save_manifest",
     "side_by_side",
     "side_threads",
