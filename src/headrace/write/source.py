@@ -18,7 +18,7 @@ from headrace.convert.decoded import Kind
 from headrace.errors import OptionError
 from headrace.model import FileList
 from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
-from headrace.sources.files import discover
+from headrace.sources.files.discovery import discover
 from headrace.sources.reader import TabularReader
 from headrace.storage import side_threads
 

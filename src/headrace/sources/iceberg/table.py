@@ -23,8 +23,8 @@ from headrace.model import (
     IcebergDataFileInfo,
     Int64Array,
 )
-from headrace.sources.files import Format
 from headrace.sources.files.filters import columns_of, settle_filter
+from headrace.sources.files.protocol import Format
 from headrace.sources.files.schemas import project
 from headrace.sources.iceberg.catalog import (
     LISTED,
