@@ -14,20 +14,13 @@ from typing import Any
 
 from headrace.access import Backend
 from headrace.cli import convert_tar, convert_video
-from headrace.cli.command import Command
-from headrace.cli.shuffle_into import Bar
-from headrace.cli.sources import (
-    TABLES,
-    chosen_backend,
-    chosen_columns,
-    chosen_source,
-    chosen_storage,
-)
+from headrace.cli.common import Bar, chosen_storage
+from headrace.cli.sources import TABLES, chosen_backend, chosen_columns, chosen_source
 from headrace.errors import OptionError
 from headrace.sources.array_record.codecs import CODECS
 from headrace.write.array_record import write_array_record
 
-__all__ = ["CONVERT"]
+__all__ = ["add_arguments", "run"]
 
 
 _OF_SOURCE, _OF_TARGET = ("format", "catalog", "columns"), ("target_options", "work_dir")
@@ -45,7 +38,8 @@ _OPTIONS_OF = {
 _CODECS = ("array-record", "video-frames")
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
@@ -91,7 +85,8 @@ def _refuse_options(parser: ArgumentParser, arguments: Namespace) -> None:
         parser.error(f"--codec has no effect with --to {arguments.to}")
 
 
-def _run(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
+    """Do the work, print to stdout, and return the exit code."""
     arguments.refuse(arguments)
     try:
         return _FORMS[arguments.to](arguments)
@@ -151,5 +146,3 @@ _SAID = {
     "(fields=)": "(--field)",
 }
 """what is called otherwise on the command line"""
-
-CONVERT = Command("convert", "Write a source in another form, in its order.", _add_arguments, _run)

@@ -6,15 +6,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from headrace.cli.shuffle_into import Bar
-from headrace.cli.sources import (
-    TABLES,
-    chosen_backend,
-    chosen_columns,
-    chosen_source,
-    chosen_storage,
-    json_options,
-)
+from headrace.cli.common import Bar, chosen_storage, json_options
+from headrace.cli.sources import TABLES, chosen_backend, chosen_columns, chosen_source
 from headrace.errors import OptionError
 from headrace.loader.datasets import kind_of
 from headrace.write.tar_copy import write_tar

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from headrace.cli.shuffle_into import Bar
-from headrace.cli.sources import chosen_storage, json_options
+from headrace.cli.common import Bar, chosen_storage, json_options
 from headrace.write.video_frames import write_video_frames
 
 __all__ = ["add_arguments", "run"]

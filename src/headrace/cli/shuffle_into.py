@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import sys
-import time
 from argparse import ArgumentParser, Namespace
-from typing import TextIO
 
-from headrace.cli.command import Command
-from headrace.cli.sources import chosen_columns, chosen_storage, json_options, opened_source
+from headrace.cli.common import Bar, chosen_storage, json_options
+from headrace.cli.sources import chosen_columns, opened_source
 from headrace.write import ROW_GROUP_ROWS, shuffle_into
 
-__all__ = ["SHUFFLE_INTO", "Bar"]
-
-_WIDTH = 30
-_SECONDS_BETWEEN = {True: 0.1, False: 10.0}
-"""between two updates, on a terminal or not"""
+__all__ = ["add_arguments", "run"]
 
 
-class Bar:
-    """Shows how far the work is: one line that changes on a terminal, else a line now and then."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._terminal = out.isatty()
-        self._stage = ""
-        self._last = float("-inf")
-
-    def __call__(self, stage: str, share: float) -> None:
-        now = time.monotonic()
-        fresh = stage != self._stage
-        if not (fresh or share >= 1 or now - self._last >= _SECONDS_BETWEEN[self._terminal]):
-            return
-        if self._terminal:
-            if fresh and self._stage:
-                self._out.write("\n")
-            filled = round(_WIDTH * share)
-            bar = "#" * filled + "-" * (_WIDTH - filled)
-            self._out.write(f"\r{stage} [{bar}] {share:4.0%}")
-        else:
-            self._out.write(f"{stage} {share:.0%}\n")
-        self._out.flush()
-        self._stage, self._last = stage, now
-
-    def close(self) -> None:
-        """Leave the line."""
-        if self._terminal and self._stage:
-            self._out.write("\n")
-
-
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
         "source", metavar="SOURCE", help="a file, a directory, a glob, a URL; a table, tars"
     )
@@ -87,7 +51,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
         )
 
 
-def _run(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
+    """Do the work, print to stdout, and return the exit code."""
     bar = Bar(sys.stderr)
     source = opened_source(arguments.source, arguments)
     is_path = isinstance(source, str)
@@ -119,8 +84,3 @@ def _run(arguments: Namespace) -> int:
         f"{report.target}"
     )
     return 0
-
-
-SHUFFLE_INTO = Command(
-    "shuffle-into", "Copy a source, its rows in random order.", _add_arguments, _run
-)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.access import Backend
+from headrace.cli.common import chosen_storage, json_options
 from headrace.errors import OptionError
 from headrace.loader import (
     ArrayRecordDataset,
@@ -23,8 +23,6 @@ __all__ = [
     "chosen_backend",
     "chosen_columns",
     "chosen_source",
-    "chosen_storage",
-    "json_options",
     "opened_source",
 ]
 
@@ -86,21 +84,3 @@ def opened_source(source: str, arguments: Namespace) -> Any:
 def chosen_columns(arguments: Namespace) -> list[str] | None:
     """Those of ``--columns``."""
     return arguments.columns.split(",") if arguments.columns else None
-
-
-def chosen_storage(arguments: Namespace) -> dict[str, Any] | None:
-    """What stands in ``--storage-options``."""
-    return json_options("--storage-options", arguments.storage_options)
-
-
-def json_options(name: str, text: str | None) -> dict[str, Any] | None:
-    """What stands in an argument of JSON; it is not shown, for it may be secret."""
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError(f'{name} must be JSON such as {{"endpoint_url": "https://host"}}')
-    return found

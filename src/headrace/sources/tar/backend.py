@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ from headrace.sources.tar.lending import TarLenders
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.samples import METADATA, cut_by_bytes, keys_of, members_of, metadata_of
-from headrace.storage import Access, Options, RemoteStore, Store
+from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
 
 __all__ = ["TarBackend"]
@@ -100,12 +100,16 @@ class TarBackend(Backend):
         return self.collection.fork_safe
 
     @property
-    def store(self) -> Store | None:  # type: ignore[override]
-        """Where the tars are, unless on this machine."""
-        store = self.collection.store
-        return store if not store.local and store.fork_safe == self.fork_safe else None
+    def name(self) -> str:
+        return "tar"
 
-    def through(self, store: Store) -> TarBackend:
+    @property
+    def store(self) -> Store:
+        store = self.collection.store
+        remote = not store.local and store.fork_safe == self.fork_safe
+        return store if remote else LocalStore(fork_safe=self.fork_safe)
+
+    def through(self, store: Store) -> Self:
         if not isinstance(store, RemoteStore):
             return self
         made = copy(self)
@@ -151,7 +155,7 @@ class TarBackend(Backend):
         for name in (KEY, SHARD):
             if name in names:
                 raise SchemaError(f"a field of the samples is called {name}, as a column is")
-        return field_forms(self._decode, names)
+        return field_forms(self._decode, {name: [name] for name in names})
 
     @property
     def shard_rows(self) -> Int64Array:
@@ -191,7 +195,7 @@ class TarBackend(Backend):
         """
         made = copy(self)
         made._forms = {
-            name: FieldForm(name, "lent") if name in columns and form.how == "bytes" else form
+            name: FieldForm(name, "lent") if name in columns and form.is_plain else form
             for name, form in self._forms.items()
         }
         made.__dict__.pop("schema", None)
