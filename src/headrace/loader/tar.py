@@ -14,7 +14,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access import BucketBatchSampler, RowDataset
 from headrace.convert import Converter
-from headrace.convert.packing import unpack
+from headrace.convert.packing import Layout, unpack
 from headrace.convert.shared import Bytes, SharedBuffer
 from headrace.errors import OptionError, ReadError
 from headrace.loader.dataloader import StatefulLoader
@@ -208,7 +208,7 @@ class _Sent:
     """A batch on its way from a worker."""
 
     buffer: SharedBuffer | Bytes
-    layout: bytes
+    layout: Layout
 
     def pin_memory(self, device: Any = None) -> Any:
         """Called by the thread of torch that pins what arrives."""

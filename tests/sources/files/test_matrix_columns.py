@@ -15,8 +15,7 @@ import pytest
 from pyarrow import ipc
 
 from headrace import StructuredDataset, shuffle_into
-from headrace.convert.blocks import ArrowBlock
-from headrace.convert.columns import ObjectColumn
+from headrace.convert.columns import ArrowBlock, ObjectColumn
 from headrace.matrices import rows_at, rows_kept, values_at
 from headrace.sources.files.blocks import cut_rows
 from headrace.sources.files.filters import rows_where

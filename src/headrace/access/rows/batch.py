@@ -13,17 +13,17 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from headrace.convert.blocks import ArrowBlock, Block, ColumnBlock
 from headrace.convert.columns import (
-    ArrayColumn,
+    ArrowBlock,
+    Block,
     Column,
+    DenseColumn,
     ObjectColumn,
     RaggedColumn,
     StructColumn,
-    TensorColumn,
 )
 from headrace.convert.decoded import together
-from headrace.convert.packing import Batch, pack, unpack
+from headrace.convert.packing import Batch, Layout, pack, unpack
 from headrace.convert.shared import Bytes
 
 __all__ = ["Row", "RowBatch", "register_collate"]
@@ -69,8 +69,8 @@ class RowBatch(Sequence[Any]):
         block = self._block if len(self) == 1 else self._block.slice(place, 1)
         if self.output_format == "arrow":
             return _record_batch(block)
-        if isinstance(block, ColumnBlock):
-            row = Row(zip(block.fields.names, map(_first, block.columns), strict=True))
+        if isinstance(block, StructColumn):
+            row = Row(zip(block.names, map(_first, block.columns), strict=True))
         else:
             row = Row((name, values[0]) for name, values in _columns(block).items())
         for name, values in self._decoded.items():
@@ -134,7 +134,7 @@ class RowBatch(Sequence[Any]):
             return columns
         if (
             not self._decoded
-            and isinstance(block, ColumnBlock)
+            and isinstance(block, StructColumn)
             and all(map(_is_own, block.columns))
         ):
             return SentBatch(columns, block)
@@ -170,8 +170,8 @@ class RowBatch(Sequence[Any]):
         if not len(self):
             return []
         block = self._block
-        if isinstance(block, ColumnBlock):
-            parts = dict(zip(block.fields.names, map(_split, block.columns), strict=True))
+        if isinstance(block, StructColumn):
+            parts = dict(zip(block.names, map(_split, block.columns), strict=True))
         else:
             parts = _columns(block)
         parts.update(self._decoded)
@@ -190,7 +190,7 @@ class SentBatch(Batch):
 
     __slots__ = ("_block", "_made")
 
-    def __init__(self, columns: dict[str, Any], block: ColumnBlock) -> None:
+    def __init__(self, columns: dict[str, Any], block: StructColumn) -> None:
         super().__init__(columns)
         self._block = block
         self._made = {
@@ -198,7 +198,7 @@ class SentBatch(Batch):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        block = self._block.to_send() if self._is_untouched else None
+        block = StructColumn.to_send([self._block]) if self._is_untouched else None
         return super().__reduce__() if block is None else (_arrived, pack(block))
 
     @property
@@ -214,15 +214,15 @@ def _is_same(value: Any, made: Any) -> bool:
     return len(value) == len(made) and all(map(operator.is_, value, made))
 
 
-def _arrived(buffer: Bytes, layout: bytes) -> dict[str, Any]:
+def _arrived(buffer: Bytes, layout: Layout) -> dict[str, Any]:
     return _columns(unpack(buffer, layout))
 
 
 def _columns(block: Block) -> dict[str, Any]:
     """Return the batch of all rows, where it is a dict."""
-    if isinstance(block, ColumnBlock):
+    if isinstance(block, StructColumn):
         columns = map(_whole, block.columns)
-        return dict(zip(block.fields.names, columns, strict=True))
+        return dict(zip(block.names, columns, strict=True))
     assert isinstance(block, ArrowBlock)
     for batch in block.batches(max(block.num_rows, 1)):
         return dict(batch)
@@ -239,26 +239,23 @@ def _record_batch(block: Block) -> pa.RecordBatch:
 
 def _whole(column: Column) -> Any:
     """Return what a batch of all rows holds of a column."""
-    if isinstance(column, TensorColumn | ArrayColumn):
+    if isinstance(column, DenseColumn):
         return column.values
     if isinstance(column, StructColumn):
         return dict(zip(column.names, map(_whole, column.columns), strict=True))
-    rows = len(column.starts) if isinstance(column, RaggedColumn) else len(column.values)  # type: ignore[attr-defined]
-    return next(iter(column.split(max(rows, 1))), [])
+    return next(iter(column.split(max(len(column), 1))), [])
 
 
 def _is_own(column: Column) -> bool:
     """Return True if a batch holds the memory of the column, or a list to be compared."""
     if isinstance(column, ObjectColumn):
         return not column.as_array
-    return isinstance(column, TensorColumn | ArrayColumn)
+    return isinstance(column, DenseColumn)
 
 
 def _split(column: Column) -> list[Any]:
     """Return the values of each row; there is one at least."""
-    if isinstance(column, TensorColumn):
-        return list(column.values.unbind(0))
-    if isinstance(column, ArrayColumn):
+    if isinstance(column, DenseColumn):
         return list(column.values)
     if isinstance(column, StructColumn):
         leaves = zip(*map(_split, column.columns), strict=True)
@@ -272,7 +269,7 @@ def _split(column: Column) -> list[Any]:
 
 def _first(column: Column) -> Any:
     """Return the value of the first row."""
-    if isinstance(column, TensorColumn | ArrayColumn):
+    if isinstance(column, DenseColumn):
         return column.values[0]
     return _split(column)[0]
 

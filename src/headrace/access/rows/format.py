@@ -20,8 +20,6 @@ import torch
 from headrace.access.rows.batch import RowBatch
 from headrace.convert import Converter
 from headrace.convert.arrays import dense_type
-from headrace.convert.builders import Remedies, Remedy
-from headrace.convert.converter import field_paths
 from headrace.convert.images import decode_image
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import Int64Array
@@ -156,7 +154,7 @@ class RowReader:
         self._read_names = tuple(stored.names)
         self._row_makers: tuple[tuple[str, _Maker], ...] | None = None
         if isinstance(self._direct, ArrowBackend):
-            self._row_makers = _row_makers(self._converter, form.nulls)
+            self._row_makers = _row_makers(self._converter)
 
     def table(self, rows: Int64Array) -> pa.Table:
         """Return rows as they are stored, in the columns of this form."""
@@ -177,8 +175,8 @@ class RowReader:
         """Return rows, and which of them were left out and why."""
         columns = self._columns(rows, skip)
         if columns is not None:
-            block = self._converter.convert_columns(columns, len(rows))
-            return RowBatch(block, {}, self._format, len(rows)), []
+            made = self._converter.convert_columns(columns, len(rows))
+            return RowBatch(made, {}, self._format, len(rows)), []
         table, unread = self._taken(rows, skip)
         if unread:
             rows = np.delete(rows, list(unread))
@@ -364,15 +362,10 @@ def _encoded(value: Any) -> bytes:
     return bytes(data)
 
 
-def _has_masks(schema: pa.Schema, nulls: object) -> bool:
-    remedies = Remedies.parse(nulls, field_paths(list(schema)))
-    return any(remedies.of(field.name, field.nullable, Remedy()).mask for field in schema)
-
-
-def _row_makers(converter: Converter, nulls: object) -> tuple[tuple[str, _Maker], ...] | None:
+def _row_makers(converter: Converter) -> tuple[tuple[str, _Maker], ...] | None:
     """Return what makes the values of one row of their bytes; None if that takes more."""
     schema, for_torch = converter.schema, converter.output_format == "torch"
-    if converter.kinds or _has_masks(schema, nulls):
+    if converter.kinds or converter.has_companions:
         return None
     makers = [(field.name, _row_maker(field.type, for_torch)) for field in schema]
     found = tuple((name, make) for name, make in makers if make is not None)
