@@ -32,7 +32,7 @@ def in_memory(name: str, table: pa.Table, **writing: Any) -> ParquetBackend:
 
 def fetched(backend: ParquetBackend) -> int:
     """Bytes since the last call."""
-    return int(backend._store.meter.drain().get("fetched_bytes", 0))  # type: ignore[attr-defined]
+    return int(backend.store.meter.drain().get("fetched_bytes", 0))  # type: ignore[attr-defined]
 
 
 def test_only_pages_are_fetched() -> None:

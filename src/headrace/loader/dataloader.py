@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.loader.agreement import Agreement, InStep
+from headrace.loader.agreement import Agreement, InStep, RankComparison
 from headrace.loader.epoch import EpochPass
-from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.workers import WorkerOptions, WorkerPool, out_of_order_option
 from headrace.plan import State, known_batches
 

@@ -220,7 +220,7 @@ class Feed(IterableDataset[Any]):
     def user_code(self) -> dict[str, Any]:
         """What comes from the user and must reach a worker, by the name of its option."""
         reader = self._pipeline.reader
-        found = {**reader.store.given, **reader.rows.user_code}
+        found = {**reader.store.given, **reader.source.given}
         if self._finish is not None:
             found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
         return {**found, "worker_init_fn": self.init}

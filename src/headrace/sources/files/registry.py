@@ -34,16 +34,23 @@ def make_format(
     options: Mapping[str, Any] | None = None,
     *,
     schema: pa.Schema | None = None,
-    ignore_unknown: bool = False,
+    known: pa.Schema | None = None,
 ) -> Format:
-    """The format of that name with a user's options."""
+    """Return the format of a name with a user's options.
+
+    Args:
+        name: Name of the format.
+        options: Options of the user for the format.
+        schema: Types of columns, for formats that store none.
+        known: All columns of the data set: a field of JSON beside them is an error.
+    """
     given = dict(options or {})
     if name == "csv":
         return CsvFormat(given, schema=schema)
     if name == "json":
-        return JsonFormat(given, schema=schema, ignore_unknown=ignore_unknown)
+        return JsonFormat(given, schema=schema, known=known)
     if name == "jsonl":
-        return JsonLinesFormat(given, schema=schema, ignore_unknown=ignore_unknown)
+        return JsonLinesFormat(given, schema=schema, known=known)
     if name == "parquet":
         return ParquetFormat(given)
     if given:

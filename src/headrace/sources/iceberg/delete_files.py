@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from headrace.errors import ReadError
 from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
-from headrace.sources.files import Format
 from headrace.sources.files.cache import BoundedCache
 from headrace.sources.files.orc import OrcFormat
 from headrace.sources.files.parquet import ParquetFormat
+from headrace.sources.files.protocol import Format
 from headrace.sources.iceberg.deletes import (
     WAY_OUT,
     DeletesOf,

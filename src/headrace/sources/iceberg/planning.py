@@ -19,9 +19,9 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from headrace.errors import ReadError
 from headrace.model import IcebergDataFileInfo
-from headrace.sources.files import FileFacts, Format
 from headrace.sources.files.orc import OrcFormat
 from headrace.sources.files.parquet import ParquetFormat
+from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.iceberg.catalog import Pinned
 from headrace.sources.iceberg.deletes import (
     NO_DELETES,

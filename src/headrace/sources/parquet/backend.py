@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import OptionError
 from headrace.matrices import rows_at
-from headrace.model import FileSplit, Int64Array
+from headrace.model import FileSplit, Int64Array, RowRange
 from headrace.options import checked_keywords
 from headrace.sources.backend import Backend
 from headrace.sources.files.blocks import rows_only
-from headrace.sources.files.discovery import Discovered, discover
-from headrace.sources.files.reader import FormatRows
-from headrace.sources.parquet.groups import RowTaker, groups_of, rows_by_group, runs_of_rows
+from headrace.sources.files.decoded_groups import runs_of_rows
+from headrace.sources.files.discovery import discover
+from headrace.sources.files.source import FileSource
+from headrace.sources.parquet.groups import RowTaker, groups_of, rows_by_group
 from headrace.sources.taking import take_rows
-from headrace.storage import Access, Options, RemoteStore
+from headrace.storage import Access, Options, RemoteStore, Store
 from headrace.storage.parts import Parts
 
 __all__ = ["ParquetBackend"]
@@ -57,41 +58,46 @@ class ParquetBackend(Backend):
         as_files: bool = False,
     ) -> None:
         access = Access(storage_options=storage_options or {})
-        self._use(discover(paths, "parquet", access=access, as_files=as_files))
+        found = discover(paths, "parquet", access=access, as_files=as_files)
+        source = found.reader.source
+        assert isinstance(source, FileSource)
+        self._use(source, source.schema)
 
     @classmethod
-    def of(cls, found: Discovered) -> ParquetBackend:
-        """The rows of files that were already found, without a filter."""
+    def of(cls, source: FileSource, schema: pa.Schema) -> ParquetBackend:
+        """Return the rows of Parquet files that were already found, in some columns."""
         backend = cls.__new__(cls)
-        backend._use(found)
+        backend._use(source, schema)
         return backend
 
-    def _use(self, found: Discovered) -> None:
-        rows = found.reader.rows
-        if not isinstance(rows, FormatRows) or rows.name != "parquet" or found.filter is not None:
-            raise OptionError("rows by index need Parquet files, without filters")
-        self._schema: pa.Schema = found.reader.schema
-        self._files = found.files
-        self._store = found.reader.store
-        self._rows = rows
-        self.fork_safe = found.reader.store.fork_safe
+    def _use(self, source: FileSource, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._files = source.files
+        self.fork_safe = source.store.fork_safe
         self._takers: dict[tuple[str, ...], RowTaker] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without footers, which are fetched again where they are needed."""
-        store = self._store
+        """Leave out footers, which are fetched again where they are needed."""
+        source, store = self._source, self._source.store
         if isinstance(store, RemoteStore):
-            store = replace(store, parts=Parts())
-        return {
-            "_schema": self._schema,
-            "_files": self._files,
-            "_store": store,
-            "_rows": self._rows,
-            "fork_safe": self.fork_safe,
-            "_takers": {},
-        }
+            source = source.through(replace(store, parts=Parts()))
+        return {**self.__dict__, "_source": source, "_takers": {}}
 
     # --- what there is
+
+    @property
+    def name(self) -> str:
+        return "parquet"
+
+    @property
+    def store(self) -> Store:
+        return self._source.store
+
+    def through(self, store: Store) -> Self:
+        other = copy(self)
+        other._use(self._source.through(store), self._schema)
+        return other
 
     @property
     def schema(self) -> pa.Schema:
@@ -172,17 +178,17 @@ class ParquetBackend(Backend):
             first = max(start - int(begins[shard]), 0)
             last = min(stop, int(begins[shard + 1])) - int(begins[shard])
             file = self._files[shard]
-            for rows, small in runs_of_rows(file, first, last):
-                if small:
+            for rows, group in runs_of_rows(file, RowRange(first, last - first)):
+                if group is not None:
                     wanted = list(rows_by_group(file, np.arange(rows.offset, rows.stop)))
                     yield from taker.take(wanted)
                 else:
-                    yield from taker.read(FileSplit(file, rows), block_bytes)
+                    yield from self._source.read(FileSplit(file, rows), schema, block_bytes)
 
     def _taker(self, schema: pa.Schema) -> RowTaker:
         """By columns; without a lock, which a child could be forked under."""
         key = tuple(schema.names)
         taker = self._takers.get(key)
         if taker is None:
-            taker = self._takers[key] = RowTaker(self._store, self._rows, schema)
+            taker = self._takers[key] = RowTaker(self._source, schema)
         return taker

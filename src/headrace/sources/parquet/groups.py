@@ -15,15 +15,16 @@ import pyarrow.types as pt
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange, computed_once
 from headrace.sources.files.cache import BoundedCache
+from headrace.sources.files.decoded_groups import decoded_groups, group_key
 from headrace.sources.files.failures import naming
 from headrace.sources.files.parquet import ParquetFormat
 from headrace.sources.files.parquet_pages import PageMismatch, PageReader, Selection, pick
-from headrace.sources.files.reader import FormatRows
 from headrace.sources.files.schemas import align
+from headrace.sources.files.source import FileSource
 from headrace.sources.taking import take_rows
-from headrace.storage import Store, side_by_side
+from headrace.storage import side_by_side
 
-__all__ = ["GroupRows", "RowTaker", "groups_of", "rows_by_group", "runs_of_rows"]
+__all__ = ["GroupRows", "RowTaker", "groups_of", "rows_by_group"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +70,7 @@ class RowTaker:
     over their headers, except those of lists in data pages of version 1.
     """
 
-    store: Store
-    rows: FormatRows
+    source: FileSource
     schema: pa.Schema
 
     def take(self, wanted: Sequence[GroupRows]) -> list[pa.Table]:
@@ -81,12 +81,8 @@ class RowTaker:
             found[place] = table
         return [table for table in found if table is not None]
 
-    def read(self, chunk: FileSplit, block_bytes: int) -> Iterator[pa.Table]:
-        """Rows that follow each other, which are not kept."""
-        return self.rows.read(self.store, chunk, self.schema, block_bytes)
-
     def _kept(self, one: GroupRows) -> pa.Table | None:
-        table = _groups.get(self._key(one))
+        table = decoded_groups.get(self._key(one))
         return None if table is None else _picked(table, one.rows)
 
     def _missing(self, wanted: Sequence[tuple[int, GroupRows]]) -> Iterator[tuple[int, pa.Table]]:
@@ -101,13 +97,13 @@ class RowTaker:
         self, wanted: Sequence[tuple[int, GroupRows]]
     ) -> list[list[tuple[int, GroupRows]]]:
         """By file; elsewhere each group by itself, so that pages are fetched side by side."""
-        if not self.store.local:
+        if not self.source.store.local:
             return [[one] for one in wanted]
         return [list(some) for _, some in groupby(wanted, lambda one: one[1].file.path)]
 
     def _in_turn(self, work: Callable[[T], R], on: Sequence[T]) -> Iterator[R]:
         """Side by side where it costs waiting; here pyarrow keeps the cores busy."""
-        if self.store.local or len(on) < 2:
+        if self.source.store.local or len(on) < 2:
             yield from map(work, on)
             return
         yield from side_by_side(work, on, threads=_WAITING_THREADS)
@@ -117,7 +113,7 @@ class RowTaker:
     def _from_group(self, one: GroupRows) -> pa.Table:
         if one.size_bytes > _CACHE_BYTES:
             return self._from_large_group(one)
-        table = _groups.get_or_make(
+        table = decoded_groups.get_or_make(
             self._key(one),
             lambda: pa.concat_tables(self._decoded(one)).combine_chunks(),
             limit_bytes=_CACHE_BYTES,
@@ -139,12 +135,12 @@ class RowTaker:
                 break
         if kept:
             whole = pa.concat_tables(kept).combine_chunks()
-            _groups.add(self._key(one), whole, limit_bytes=_CACHE_BYTES)
+            decoded_groups.add(self._key(one), whole, limit_bytes=_CACHE_BYTES)
         return pa.concat_tables(taken)
 
     def _decoded(self, one: GroupRows) -> Iterator[pa.Table]:
         chunk, rows = FileSplit(one.file, one.within), 0
-        for table in self.read(chunk, _CACHE_BYTES // 4):
+        for table in self.source.read(chunk, self.schema, _CACHE_BYTES // 4):
             rows += table.num_rows
             yield table
         if rows != one.within.length:
@@ -159,11 +155,11 @@ class RowTaker:
         key = self._file_key(file)
         if not large or _unusable.get(key) or any(map(_has_views, self.schema.types)):
             return []
-        constants = self.rows.path_columns.values(file.path)
+        constants = self.source.path_columns.values(file.path)
         stored = [name for name in self.schema.names if name not in constants]
         try:
-            with naming(file.path), self.store.open(file) as source:
-                reader = PageReader(source, key, self._options, walks=self.store.local)
+            with naming(file.path), self.source.store.open(file) as source:
+                reader = PageReader(source, key, self._options, walks=self.source.store.local)
                 found = reader.select({g: one.rows for g, (_, one) in large.items()}, stored)
                 chosen = [s for s in found if _is_less(s, self._key(large[s.group][1]))]
                 tables = list(reader.read(chosen))
@@ -178,11 +174,11 @@ class RowTaker:
 
     @property
     def _options(self) -> dict[str, object]:
-        format_ = self.rows.format
+        format_ = self.source.format
         return dict(format_.options) if isinstance(format_, ParquetFormat) else {}
 
     def _key(self, one: GroupRows) -> tuple[Hashable, ...]:
-        return (*self._file_key(one.file), one.group, self._columns)
+        return group_key(self.source.identity, one.file, one.within.offset, self._columns)
 
     @computed_once
     def _columns(self) -> bytes:
@@ -191,7 +187,7 @@ class RowTaker:
         return described
 
     def _file_key(self, file: DataFileInfo) -> tuple[Hashable, ...]:
-        return self.store.identity, file.path, file.file_size, file.etag
+        return self.source.store.identity, file.path, file.file_size, file.etag
 
 
 def rows_by_group(file: DataFileInfo, rows: Int64Array) -> Iterator[GroupRows]:
@@ -204,22 +200,6 @@ def rows_by_group(file: DataFileInfo, rows: Int64Array) -> Iterator[GroupRows]:
         start = int(groups.start[group])
         within = RowRange(start, int(groups.rows[group]))
         yield GroupRows(file, group, within, mine - start, int(groups.size_bytes[group]))
-
-
-def runs_of_rows(file: DataFileInfo, first: int, last: int) -> Iterator[tuple[RowRange, bool]]:
-    """Rows of a file in runs, and of each whether it is the smaller part of one row group."""
-    groups = groups_of(file)
-    ends = groups.start + groups.rows
-    at = first
-    for group in np.flatnonzero((ends > first) & (groups.start < last)).tolist():
-        start, stop = max(int(groups.start[group]), first), min(int(ends[group]), last)
-        if 2 * (stop - start) < groups.rows[group]:
-            if at < start:
-                yield RowRange(at, start - at), False
-            yield RowRange(start, stop - start), True
-            at = stop
-    if at < last:
-        yield RowRange(at, last - at), False
 
 
 def groups_of(file: DataFileInfo) -> RowGroups:
@@ -256,7 +236,6 @@ def _has_views(type_: pa.DataType) -> bool:
     return any(_has_views(type_.field(number).type) for number in range(type_.num_fields))
 
 
-_groups: BoundedCache[pa.Table] = BoundedCache(lambda table: int(table.nbytes))
 _spent: BoundedCache[tuple[float, int]] = BoundedCache(lambda spent: spent[1])
 """on pages of row groups, as a part of what the group would cost, with the size of the group"""
 _unusable: BoundedCache[bool] = BoundedCache(lambda unusable: 300)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from headrace.sources.tar.finding import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads, cut_by_bytes
 from headrace.sources.tar.samples import METADATA, keys_of, members_of, metadata_of
-from headrace.storage import Access, Options, RemoteStore, Store
+from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
 
 __all__ = ["TarBackend"]
@@ -98,12 +98,16 @@ class TarBackend(Backend):
         return self.collection.fork_safe
 
     @property
-    def store(self) -> Store | None:  # type: ignore[override]
-        """Where the tars are, unless on this machine."""
-        store = self.collection.store
-        return store if not store.local and store.fork_safe == self.fork_safe else None
+    def name(self) -> str:
+        return "tar"
 
-    def through(self, store: Store) -> TarBackend:
+    @property
+    def store(self) -> Store:
+        store = self.collection.store
+        remote = not store.local and store.fork_safe == self.fork_safe
+        return store if remote else LocalStore(fork_safe=self.fork_safe)
+
+    def through(self, store: Store) -> Self:
         if not isinstance(store, RemoteStore):
             return self
         made = copy(self)
