@@ -180,7 +180,7 @@ class RowDataset(Dataset[Any]):
         row = self._view.row(place)
         made = self._reader.row(row)
         if made is None:
-            made = self._reader.read(np.array([row]), skip=False)[0].row(0)
+            made = self._reader.read(np.array([row]), skip=False)[0][0]
         return self._finished(made)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
