@@ -518,7 +518,7 @@ def content_tag(path: str) -> str:
         size = os.fstat(file.fileno()).st_size
         digest = hashlib.blake2b(str(size).encode(), digest_size=16)
         tail = max(size - _TAIL_BYTES, 0)
-        for sample in range(_SAMPLES if tail else 0):
+        for sample in range(_TAG_SAMPLES if tail else 0):
             digest.update(os.pread(file.fileno(), _TAG_SAMPLE_BYTES, tail * sample // _TAG_SAMPLES))
         digest.update(os.pread(file.fileno(), _TAIL_BYTES, tail))
     return digest.hexdigest()
