@@ -28,8 +28,7 @@ from headrace.sources.files.source import FileSource
 from headrace.sources.parquet.format import ParquetFormat
 from headrace.sources.parquet.pages import PageMismatch, PageReader, Selection, pick
 from headrace.sources.taking import take_rows
-from headrace.storage import Access, Options, RemoteStore, Store, side_by_side
-from headrace.storage.parts import Parts
+from headrace.storage import Access, Options, Parts, RemoteStore, Store, side_by_side
 
 __all__ = ["GroupRows", "ParquetBackend", "RowTaker", "groups_of", "rows_by_group"]
 
