@@ -26,10 +26,9 @@ from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.columns import AskedField, columns_of
 from headrace.sources.tar.decoding import Decode, FieldForm, field_forms
 from headrace.sources.tar.finding import Source
-from headrace.sources.tar.lending import TarLenders
 from headrace.sources.tar.opening import access_of
-from headrace.sources.tar.payloads import Payloads
-from headrace.sources.tar.samples import METADATA, cut_by_bytes, keys_of, members_of, metadata_of
+from headrace.sources.tar.payloads import Payloads, cut_by_bytes
+from headrace.sources.tar.samples import METADATA, keys_of, members_of, metadata_of
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
 
@@ -91,7 +90,6 @@ class TarBackend(Backend):
         )
         """the tars and their indexes"""
         self._payloads = Payloads(self.collection)
-        self._lenders = TarLenders(self.collection)
         self._named = named_locations(source, as_they_are=access.filesystem is not None)
 
     @property
@@ -277,11 +275,8 @@ class TarBackend(Backend):
         chosen = ChosenSamples(self.collection, shards, samples)
         forms = self._read_forms(schema)
         asked = [(form, chosen.members(form.name, self._limit)) for form in forms]
-        lent = {form.name: chosen.places(some) for form, some in asked if form.how == "lent"}
-        columns = self._lenders.lent(shards, lent)
-        for form, some in asked:
-            if form.name in lent:
-                chosen.check_places(some, self._payloads)
+        lent = {form.name: some for form, some in asked if form.how == "lent"}
+        columns = self._payloads.lend(shards, lent) if lent else {}
         read = [
             AskedField(form, some, chosen.naming(some))
             for form, some in asked
