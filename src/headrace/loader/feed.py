@@ -254,7 +254,7 @@ class Feed(IterableDataset[Any]):
     def user_code(self) -> dict[str, Any]:
         """The values that come from the user and are sent to workers, by the names of options."""
         reader = self._pipeline.reader
-        found = {**reader.store.given, **reader.rows.user_code}
+        found = {**reader.store.given, **reader.source.given}
         if self._finish is not None:
             found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
         return {**found, "worker_init_fn": self.init}

@@ -22,7 +22,7 @@ from headrace.loader.stats import Stats
 from headrace.model import Cursor, computed_once
 from headrace.options import check_count
 from headrace.plan import Fingerprint, Planner, Readers, State
-from headrace.sources.files.discovery import Discovered
+from headrace.sources.reader import Discovered
 from headrace.stream import Run
 
 __all__ = ["Bookmark", "DatasetIterator", "Passes", "readers_by_hand"]

@@ -47,7 +47,7 @@ from headrace.plan import (
 )
 from headrace.sources.crew import usable_cores
 from headrace.sources.files.failures import may_be_skipped
-from headrace.sources.files.reader import TabularReader
+from headrace.sources.reader import TabularReader
 from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
@@ -155,7 +155,7 @@ class Pipeline:
 
     def sharing(self, consumers: int) -> Pipeline:
         """Return the pipeline of one of several processes that share the memory of the whole."""
-        reader = replace(self.reader, cache_bytes=self.reader.cache_bytes // consumers)
+        reader = self.reader.keeping(self.reader.source.cache_bytes // consumers)
         return replace(self, reader=reader, prefetch_bytes=max(self.prefetch_bytes // consumers, 1))
 
     @property
@@ -173,7 +173,7 @@ class Pipeline:
 
     def _groups_of(self, file: DataFileInfo) -> RowGroups | None:
         try:
-            return self.reader.rows.groups(self.reader.store, file)
+            return self.reader.source.row_groups(file)
         except ReadError:  # the job that reads the file will raise it
             return None
 
@@ -204,7 +204,7 @@ class OpenLanes:
         self._windows: set[object] = set()  # those that are being made
         self._meter, self._patience = Meter(), Patience()
         store = pipeline.reader.store.during(self._meter, self._patience)
-        self._reader = replace(pipeline.reader, store=store)
+        self._reader = pipeline.reader.through(store)
         self._row_cost = row_cost(pipeline.reader.schema)
         self._cores = min(_MAX_THREADS, usable_cores())
         threads = self._cores if store.local else _WAITING_THREADS
