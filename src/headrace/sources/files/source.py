@@ -12,7 +12,7 @@ from pyarrow import ipc
 
 from headrace.model import FileList, FileSplit
 from headrace.sources.files.blocks import rows_only
-from headrace.sources.files.decoded_groups import read_groups
+from headrace.sources.files.cache import read_groups
 from headrace.sources.files.failures import naming
 from headrace.sources.files.partitioning import PathColumns
 from headrace.sources.files.protocol import Format

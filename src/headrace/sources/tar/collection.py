@@ -30,8 +30,7 @@ from headrace.sources.tar.json_index import read_json_index
 from headrace.sources.tar.kept_files import KeptFiles
 from headrace.sources.tar.scanning import scan_tar
 from headrace.sources.tar.spot_checks import check_all_headers, check_some_headers
-from headrace.storage import Access, RemoteStore, Store, side_by_side
-from headrace.storage.parts import Parts
+from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
 
 __all__ = ["SampleRules", "TarCollection"]
 

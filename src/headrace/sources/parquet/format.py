@@ -1,4 +1,4 @@
-"""Parquet: row groups, ruled out by their statistics, decoded by pyarrow."""
+"""Parquet files in order: row groups, ruled out by their statistics, decoded by pyarrow."""
 
 from __future__ import annotations
 
