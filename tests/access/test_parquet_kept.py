@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_pages import SMALL_PAGES, cheap_pages, numbered, wanted, write  # noqa: F401  # fixtures
 
-from headrace.sources.parquet import groups as parquet_groups
-from headrace.sources.parquet.backend import ParquetBackend
-from headrace.sources.parquet.groups import GroupRows, RowTaker
+from headrace.sources.parquet import backend as parquet_groups
+from headrace.sources.parquet.backend import GroupRows, ParquetBackend, RowTaker
 
 
 def in_memory(name: str, table: pa.Table, **writing: Any) -> ParquetBackend:

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from headrace.access.orphans import end_with_parent
 from headrace.access.rows.batch import Row, RowBatch, register_collate
-from headrace.access.rows.format import RowForm, RowReader, named_decoders
+from headrace.access.rows.reader import RowForm, RowReader, named_decoders
 from headrace.access.rows.tables import (
     RowFunction,
     gathered,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import torch
 
-from headrace.access.rows.format import RowReader
+from headrace.access.rows.reader import RowReader
 from headrace.access.rows.views import View
 from headrace.errors import OptionError, SchemaError
 from headrace.model import Int64Array

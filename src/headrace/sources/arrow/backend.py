@@ -18,21 +18,22 @@ from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.options import checked_keywords
-from headrace.sources.arrow.region import Region
-from headrace.sources.arrow.rows import OpenShards, Taken
-from headrace.sources.arrow.shards import (
+from headrace.sources.arrow.format import ArrowFormat
+from headrace.sources.arrow.gather import Region
+from headrace.sources.arrow.rows import (
     MappedShard,
     NotMappedError,
+    OpenShards,
     Shard,
     ShardIndex,
     StoredShard,
     TableShard,
+    Taken,
     check_schema,
     index_of,
     may_be_mapped,
 )
 from headrace.sources.backend import Backend, checked_indices
-from headrace.sources.files.arrow_ipc import ArrowFormat
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.files.plain_types import plain_schema, plain_table
 from headrace.sources.files.source import FileSource

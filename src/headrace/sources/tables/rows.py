@@ -10,11 +10,10 @@ import pyarrow as pa
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, FileSplit, Int64Array, RowGroups
-from headrace.sources.files.cache import BoundedCache
-from headrace.sources.files.decoded_groups import read_groups
+from headrace.sources.files.cache import BoundedCache, read_groups
 from headrace.sources.files.orc import OrcFormat
-from headrace.sources.files.parquet import ParquetFormat
 from headrace.sources.files.protocol import FileFacts, Format
+from headrace.sources.parquet.format import ParquetFormat
 from headrace.sources.source import StoredSource
 from headrace.sources.tables.columns import Column, FileColumns, NameMapping, match_columns
 from headrace.sources.tables.vectors import live_groups, live_rows, stored_range
