@@ -222,7 +222,7 @@ class Feed(IterableDataset[Any]):
         reader = self._pipeline.reader
         found = {**reader.store.given, **reader.source.given}
         if self._finish is not None:
-            found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
+            found.update(self._finish.functions)
         return {**found, "worker_init_fn": self.init}
 
     def __iter__(self) -> Iterator[Any]:
@@ -289,7 +289,8 @@ def pack_batches(batches: list[Any]) -> Packed:
     except Exception as error:  # a user's object may fail to pickle in any way
         raise WorkerError(
             f"a batch cannot be sent from a worker process ({type(error).__name__}: {error}): "
-            "return values that can be pickled from transform, collate_fn and decoders, or use "
+            "return values that can be pickled from transform, row_transform, collate_fn and "
+            "decoders, or use "
             "num_workers=0"
         ) from error
 
