@@ -1,4 +1,8 @@
-"""From files to lanes: the built-in strategies, and a check of what a user's own one returns."""
+"""The order of an epoch, from files to lanes.
+
+``Order`` says what is permuted and how it is dealt: by a built-in strategy, or by one of the user's
+own, whose splits are checked.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +26,25 @@ from headrace.model import (
 )
 from headrace.options import checked_keywords, parse_bytes
 from headrace.plan.chunks import BYTES, ROWS, Chunks, cut_chunks
-from headrace.plan.lanes import LanePlan, deal_batches, deal_largest_first, deal_round_robin
+from headrace.plan.lanes import (
+    Grouping,
+    LanePlan,
+    cut_evenly,
+    deal_largest_first,
+    deal_round_robin,
+)
 from headrace.plan.permutations import CHUNK_ORDER, permutation
 
 __all__ = [
     "EvenBatchesSplitStrategy",
+    "Order",
     "RoundRobinSplitStrategy",
     "TargetSizeSplitStrategy",
-    "describe_strategy",
     "plan_lanes",
-    "same_in_every_epoch",
 ]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
+_AUTOMATIC = "automatic"
 
 
 def plan_lanes(
@@ -62,7 +72,8 @@ class EvenBatchesSplitStrategy:
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> LanePlan:
         """Cut files into chunks, permute them, deal them in runs of batches."""
         listed, chunks = _ordered_chunks(self, files, epoch)
-        return deal_batches(listed, chunks, lanes=num_workers, batch_size=self.batch_size)
+        dealt = cut_evenly(chunks, lanes=num_workers, batch_size=self.batch_size)
+        return LanePlan.of(listed, *dealt)
 
 
 @checked_keywords
@@ -92,14 +103,17 @@ class RoundRobinSplitStrategy:
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> LanePlan:
         """Permute the files and give them to the lanes in turn."""
         listed = files if isinstance(files, FileList) else FileList(files)
-        chunks = _permuted(_file_chunks(listed), self.shuffle, self.seed, epoch, listed)
+        chunks = _file_chunks(listed)
+        if self.shuffle:
+            order = permutation(len(listed), seed=self.seed, epoch=epoch, purpose=CHUNK_ORDER)
+            chunks = chunks[np.argsort(np.argsort(order)[chunks.file], kind="stable")]
         return deal_round_robin(listed, chunks, lanes=num_workers)
 
 
 _BUILT_IN = (EvenBatchesSplitStrategy, TargetSizeSplitStrategy, RoundRobinSplitStrategy)
 
 
-def describe_strategy(strategy: SplitStrategy) -> str | None:
+def _describe(strategy: SplitStrategy) -> str | None:
     """Return a built-in strategy with all that decides its lanes; None for a user's own one."""
     if type(strategy) not in _BUILT_IN:
         return None
@@ -108,9 +122,91 @@ def describe_strategy(strategy: SplitStrategy) -> str | None:
     return repr(strategy)
 
 
-def same_in_every_epoch(strategy: SplitStrategy) -> bool:
-    """Return True if lanes are known not to depend on the epoch."""
-    return isinstance(strategy, _BUILT_IN) and type(strategy) in _BUILT_IN and not strategy.shuffle
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The order of an epoch, as a function of files, seed and epoch.
+
+    Attributes:
+        batch_size: Number of rows in a batch.
+        drop_last: Whether the short batch at the end is left out.
+        shuffle: Whether chunks are permuted.
+        seed: The seed of all permutations.
+        split_bytes: Size of a chunk in bytes, where ``split_rows`` is not given.
+        split_rows: Number of rows in a chunk.
+        split_strategy: The user's own way to deal chunks to lanes.
+        grouping: How the chunks of a lane form windows.
+        lanes: Number of lanes, if the user has chosen it.
+        automatic: Whether chunks and windows were chosen from files and memory.
+    """
+
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    seed: int
+    split_bytes: int
+    split_rows: int | None
+    split_strategy: SplitStrategy | None
+    grouping: Grouping
+    lanes: int | None
+    automatic: bool = False
+
+    def plan(self, files: FileList, *, lanes: int, epoch: int, batch_size: int) -> LanePlan:
+        """Return the lanes of an epoch from its start, for batches of any size."""
+        strategy = self.split_strategy
+        if strategy is None:
+            strategy = EvenBatchesSplitStrategy(
+                batch_size, self.split_bytes, self.split_rows, self.shuffle, self.seed
+            )
+        return plan_lanes(strategy, files, lanes=lanes, epoch=epoch).grouped(self.grouping)
+
+    @property
+    def same_in_every_epoch(self) -> bool:
+        """Whether chunks and lanes are the same in every epoch."""
+        strategy = self.split_strategy
+        if strategy is None:
+            return not self.shuffle
+        # Only of the strategies of the library it is known.
+        return type(strategy) in _BUILT_IN and not strategy.shuffle  # type: ignore[attr-defined]
+
+    @property
+    def deals_evenly(self) -> bool:
+        """Whether lanes get equal numbers of batches, to one."""
+        return isinstance(self.split_strategy, EvenBatchesSplitStrategy | None)
+
+    @property
+    def has_own_strategy(self) -> bool:
+        """Whether only the plan of ``split_strategy`` tells what order it makes."""
+        strategy = self.split_strategy
+        return strategy is not None and _describe(strategy) is None
+
+    def describe(self) -> str:
+        """Return all that changes the order beside files, filters and seed, for fingerprints.
+
+        A strategy of the user's own is only named: see ``has_own_strategy``.
+        """
+        grouping, strategy = self.grouping, self.split_strategy
+        if self.automatic:
+            rows, permuted = self.split_rows or 0, int(grouping.permuted)
+            return f"{_AUTOMATIC} {rows} {self.split_bytes} {grouping.mix} {permuted}"
+        way = f" mix {grouping.mix}" if grouping.mix > 1 else ""
+        if grouping.interleave > 1:
+            way = f" interleave {grouping.interleave}"
+        if strategy is not None:
+            return f"{_describe(strategy) or type(strategy).__name__}{way}"
+        cut = f"{self.split_rows}r" if self.split_rows else f"{self.split_bytes}b"
+        return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
+
+    def as_in(self, described: str) -> Order:
+        """Return the order that a state describes, if both chose their sizes automatically.
+
+        Another machine, or another number of workers, may have chosen other sizes.
+        """
+        word, *numbers = described.split(" ")
+        if not self.automatic or word != _AUTOMATIC:
+            return self
+        rows, size, mix, permuted = map(int, numbers)
+        grouping = Grouping(mix, permuted=bool(permuted))
+        return replace(self, split_rows=rows or None, split_bytes=size, grouping=grouping)
 
 
 def _ordered_chunks(
@@ -121,23 +217,15 @@ def _ordered_chunks(
     listed = files if isinstance(files, FileList) else FileList(files)
     split_bytes = parse_bytes("split_bytes", strategy.split_bytes)
     chunks = cut_chunks(listed, split_bytes=split_bytes, split_rows=strategy.split_rows)
-    return listed, _permuted(chunks, strategy.shuffle, strategy.seed, epoch, None)
+    if strategy.shuffle:
+        seed = strategy.seed
+        chunks = chunks[permutation(len(chunks), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)]
+    return listed, chunks
 
 
 def _file_chunks(files: FileList) -> Chunks:
     """Return one chunk a file, or one for each run of row groups that a filter left of it."""
     return cut_chunks(files, split_bytes=np.iinfo(np.int64).max // 4)
-
-
-def _permuted(
-    chunks: Chunks, shuffle: bool, seed: int, epoch: int, whole_files: FileList | None
-) -> Chunks:
-    if not shuffle:
-        return chunks
-    if whole_files is None:
-        return chunks[permutation(len(chunks), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)]
-    place = permutation(len(whole_files), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)
-    return chunks[np.argsort(np.argsort(place)[chunks.file], kind="stable")]
 
 
 # --- strategies of users
