@@ -673,8 +673,10 @@ class _Options(dict[str, Any]):
 def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the keywords that belong to ``kind``, and all others."""
     known = known_options(kind)
-    mine = {name: value for name, value in given.items() if name in known}
-    return mine, {name: value for name, value in given.items() if name not in known}
+    mine, others = dict[str, Any](), dict[str, Any]()
+    for name, value in given.items():
+        (mine if name in known else others)[name] = value
+    return mine, others
 
 
 def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
@@ -719,7 +721,7 @@ def check_together(options: Mapping[str, Any]) -> None:
             "persistent_workers=True has no effect beside num_workers=0: there are no workers"
         )
     if get("process_group") is not None and get("device_mesh") is not None:
-        raise OptionError("process_group and device_mesh both say who shares the data: give one")
+        raise OptionError("process_group and device_mesh both choose the ranks: give one")
     if get("chunk_size") is not None and get("split_rows") is not None:
         raise OptionError("chunk_size is another name of split_rows: give one of them")
 
