@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.access import Backend
 from headrace.errors import OptionError
-from headrace.sources.files.registry import format_of
+from headrace.sources.files.discovery import format_of
 from headrace.storage import Access, Listing, Options, find_files
 from headrace.write.incoming import Incoming
 from headrace.write.source import FileRows, SourceRows, as_rows
