@@ -193,10 +193,12 @@ class Option:
 
     @property
     def choices(self) -> tuple[Any, ...] | None:
-        """The values of a ``Literal``, also of one that may be None."""
-        for part in (self.type, *get_args(self.type)):
-            if get_origin(part) is Literal:
-                return get_args(part)
+        """The values of a ``Literal``, also of one that may be None; None for other types."""
+        if get_origin(self.type) is Literal:
+            return get_args(self.type)
+        parts = [part for part in get_args(self.type) if part is not type(None)]
+        if len(parts) == 1 and get_origin(parts[0]) is Literal:
+            return get_args(parts[0])
         return None
 
 
@@ -577,7 +579,7 @@ class TarOptions(DatasetOptions, total=False):
         'The columns, with the extensions that each may have: {"image": "jpg;png;webp"}.',
     ]
     sample_key: Annotated[
-        str | Callable[[str], str | None] | None,
+        Literal["first-dot", "last-dot"] | Callable[[str], str | None] | None,
         None,
         'Where names end in keys: "first-dot", "last-dot", or a function that returns the key; '
         "None: as the index pairs names, else at the first dot.",
