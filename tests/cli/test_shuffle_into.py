@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from warm_interpreters import run_warm
 
 from headrace.cli import main
-from headrace.cli.shuffle_into import Bar
+from headrace.cli.command import Bar
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.cli.command import Command
-from headrace.cli.shuffle_into import Bar
+from headrace.cli.command import Bar, Command
 from headrace.cli.sources import chosen_storage
 from headrace.errors import OptionError
 from headrace.sources.tar import IndexReport, index_tars

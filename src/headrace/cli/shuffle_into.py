@@ -2,51 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from argparse import ArgumentParser, Namespace
-from typing import TextIO
 
-from headrace.cli.command import Command
-from headrace.cli.sources import chosen_columns, chosen_storage, json_options, opened_source
+from headrace.cli.command import Command, counted, progress_bar
+from headrace.cli.sources import add_copy_arguments, copy_options, open_source
 from headrace.write import ROW_GROUP_ROWS, shuffle_into
 
-__all__ = ["SHUFFLE_INTO", "Bar"]
-
-_WIDTH = 30
-_SECONDS_BETWEEN = {True: 0.1, False: 10.0}
-"""between two updates, on a terminal or not"""
-
-
-class Bar:
-    """Shows how far the work is: one line that changes on a terminal, else a line now and then."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._terminal = out.isatty()
-        self._stage = ""
-        self._last = float("-inf")
-
-    def __call__(self, stage: str, share: float) -> None:
-        now = time.monotonic()
-        fresh = stage != self._stage
-        if not (fresh or share >= 1 or now - self._last >= _SECONDS_BETWEEN[self._terminal]):
-            return
-        if self._terminal:
-            if fresh and self._stage:
-                self._out.write("\n")
-            filled = round(_WIDTH * share)
-            bar = "#" * filled + "-" * (_WIDTH - filled)
-            self._out.write(f"\r{stage} [{bar}] {share:4.0%}")
-        else:
-            self._out.write(f"{stage} {share:.0%}\n")
-        self._out.flush()
-        self._stage, self._last = stage, now
-
-    def close(self) -> None:
-        """Leave the line."""
-        if self._terminal and self._stage:
-            self._out.write("\n")
+__all__ = ["SHUFFLE_INTO"]
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -54,13 +16,6 @@ def _add_arguments(parser: ArgumentParser) -> None:
         "source", metavar="SOURCE", help="a file, a directory, a glob, a URL; a table, tars"
     )
     parser.add_argument("target", metavar="TARGET", help="a directory or a URL, made by this")
-    parser.add_argument(
-        "--format",
-        help="of the source; taken from the extension if left out; iceberg and paimon are tables",
-    )
-    parser.add_argument(
-        "--catalog", metavar="JSON", help="catalog_config or catalog_options of a table"
-    )
     parser.add_argument(
         "--to",
         help="parquet (default), arrow, lance or paimon; .arrow and .lance at TARGET's end do too",
@@ -76,26 +31,16 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--file-rows", type=int, help="rows of a file")
     parser.add_argument("--file-bytes", help="size of a file's data in memory (default: 512MiB)")
     parser.add_argument("--compression", help="of the files, such as zstd or none")
-    parser.add_argument("--columns", metavar="A,B", help="the columns to copy (default: all)")
     parser.add_argument("--partitioning", choices=["hive"], help="columns in the source's paths")
-    parser.add_argument("--work-dir", help="for what is on its way (default: beside TARGET)")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is in TARGET")
-    for side in ("storage", "target"):
-        whose = "SOURCE" if side == "storage" else "TARGET"
-        parser.add_argument(
-            f"--{side}-options", metavar="JSON", help=f"credentials and the like for {whose}"
-        )
+    add_copy_arguments(parser)
 
 
 def _run(arguments: Namespace) -> int:
-    bar = Bar(sys.stderr)
-    source = opened_source(arguments.source, arguments)
-    is_path = isinstance(source, str)
-    try:
+    source, options = open_source(arguments.source, arguments)
+    with progress_bar() as bar:
         report = shuffle_into(
             source,
             arguments.target,
-            format=arguments.format if is_path else None,
             target_format=arguments.to,
             seed=arguments.seed,
             memory_bytes=arguments.memory,
@@ -103,21 +48,13 @@ def _run(arguments: Namespace) -> int:
             file_rows=arguments.file_rows,
             file_bytes=arguments.file_bytes,
             compression=arguments.compression,
-            columns=chosen_columns(arguments) if is_path else None,
             partitioning=arguments.partitioning,
-            storage_options=chosen_storage(arguments) if is_path else None,
-            target_options=json_options("--target-options", arguments.target_options),
-            work_dir=arguments.work_dir,
-            overwrite=arguments.overwrite,
             progress=bar,
+            **copy_options(arguments),
+            **options,
         )
-    finally:
-        bar.close()
-    parts = len(report.parts)
-    print(
-        f"{report.rows:,} rows in {parts:,} {report.format} part{'s' if parts != 1 else ''}: "
-        f"{report.target}"
-    )
+    parts = counted(len(report.parts), f"{report.format} part")
+    print(f"{report.rows:,} rows in {parts}: {report.target}")
     return 0
 
 
