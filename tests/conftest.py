@@ -35,7 +35,7 @@ settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("without deadline")
 
 # Where children are started by a server, that has imported what they need.
-multiprocessing.get_context("forkserver").set_forkserver_preload(["headrace"])
+multiprocessing.get_context("forkserver").set_forkserver_preload(["headrace.loader"])
 
 # A shell starts jobs in the background with interrupts ignored, and all their children with them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -27,7 +27,7 @@ from typing import IO, Self
 
 from hung_processes import end_with_stacks
 
-PRELOADED = ("headrace", "pyarrow.parquet", "torch.distributed")
+PRELOADED = ("headrace.loader", "pyarrow.parquet", "torch.distributed")
 PATIENCE_S = 300.0
 NOTE_CHARS = 30_000
 HERE = str(Path(__file__).parent)

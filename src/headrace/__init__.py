@@ -6,9 +6,15 @@ A location is listed and every file looked into once (``storage``, ``formats``).
 metadata alone it is decided who reads which rows in which order (``plan``). Threads read ahead
 and decode (``stream``), columns are turned into tensors once a block (``convert``), and exact
 batches are cut from the blocks and handed out by a standard DataLoader (``loader``).
+
+Public names are imported when they are first used: indexing tars, for example, needs no torch.
 """
 
-from headrace.access import BucketBatchSampler
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from headrace.errors import (
     AccessDeniedError,
     ConversionError,
@@ -28,20 +34,6 @@ from headrace.errors import (
     WorkerError,
     WriteError,
 )
-from headrace.loader import (
-    ArrayRecordDataset,
-    ArrowDataset,
-    IcebergDataset,
-    LanceDataset,
-    PaimonDataset,
-    SourceDataset,
-    StatefulLoader,
-    StructuredDataset,
-    TarDataset,
-    VideoFramesDataset,
-    merge_states,
-)
-from headrace.loader import open_dataset as open
 from headrace.model import (
     ByteRange,
     DataFileInfo,
@@ -52,14 +44,32 @@ from headrace.model import (
     Split,
     SplitStrategy,
 )
-from headrace.plan import (
-    EvenBatchesSplitStrategy,
-    RoundRobinSplitStrategy,
-    TargetSizeSplitStrategy,
-)
-from headrace.sources.files import Source
-from headrace.sources.tar.shards import TarShards
-from headrace.write import TarWriter, shuffle_into
+
+if TYPE_CHECKING:
+    from headrace.access import BucketBatchSampler
+    from headrace.loader import (
+        ArrayRecordDataset,
+        ArrowDataset,
+        IcebergDataset,
+        LanceDataset,
+        PaimonDataset,
+        SourceDataset,
+        StatefulLoader,
+        StructuredDataset,
+        TarDataset,
+        VideoFramesDataset,
+        merge_states,
+    )
+    from headrace.loader import open_dataset as open
+    from headrace.plan import (
+        EvenBatchesSplitStrategy,
+        RoundRobinSplitStrategy,
+        TargetSizeSplitStrategy,
+    )
+    from headrace.sources.source import Source
+    from headrace.sources.tar import index_tars, write_captions
+    from headrace.sources.tar.shards import TarShards
+    from headrace.write import TarWriter, shuffle_into
 
 __all__ = [
     "AccessDeniedError",
@@ -104,9 +114,56 @@ __all__ = [
     "VideoFramesDataset",
     "WorkerError",
     "WriteError",
+    "index_tars",
     "merge_states",
     "open",
     "shuffle_into",
+    "write_captions",
 ]
 
 __version__ = "0.1.0"
+
+_LAZY_NAMES = {
+    "headrace.access": ("BucketBatchSampler",),
+    "headrace.loader": (
+        "ArrayRecordDataset",
+        "ArrowDataset",
+        "IcebergDataset",
+        "LanceDataset",
+        "PaimonDataset",
+        "SourceDataset",
+        "StatefulLoader",
+        "StructuredDataset",
+        "TarDataset",
+        "VideoFramesDataset",
+        "merge_states",
+        "open_dataset",
+    ),
+    "headrace.plan": (
+        "EvenBatchesSplitStrategy",
+        "RoundRobinSplitStrategy",
+        "TargetSizeSplitStrategy",
+    ),
+    "headrace.sources.source": ("Source",),
+    "headrace.sources.tar": ("index_tars", "write_captions"),
+    "headrace.sources.tar.shards": ("TarShards",),
+    "headrace.write": ("TarWriter", "shuffle_into"),
+}
+_MODULE_OF = {name: module for module, names in _LAZY_NAMES.items() for name in names}
+_PACKAGES = ("access", "integrations", "loader", "plan", "sources", "storage", "testing", "write")
+
+if not TYPE_CHECKING:  # else a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name, or a package of this one, when it is first used."""
+        if name in _PACKAGES:
+            return import_module(f"headrace.{name}")
+        attribute = "open_dataset" if name == "open" else name
+        if attribute not in _MODULE_OF:
+            raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+        value = getattr(import_module(_MODULE_OF[attribute]), attribute)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_PACKAGES})

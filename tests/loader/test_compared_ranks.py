@@ -106,3 +106,10 @@ def test_a_rank_that_is_lost_is_an_error_and_no_hang(tmp_path: Path) -> None:
     assert kind is WorkerError
     assert "rank 0 of 2 waited 1 s for rank 1 to make the same loader" in message
     assert waited_s >= 1.0
+
+
+def test_a_rank_reads_its_rows_after_the_rank_with_the_store_has_ended(tmp_path: Path) -> None:
+    data = write_parquet(tmp_path / "data")
+    read = partial(comparing_ranks.read_after_rank_0_has_ended, data, tmp_path)
+    first, second = run_ranks(read, 2, tmp_path)
+    assert sorted(first + second) == list(range(ROWS))

@@ -46,7 +46,7 @@ def opened(kind, data, workers, method, transform):
 
 if __name__ == "__main__":
     data, folder, method, count, *cases = sys.argv[1:]
-    multiprocessing.set_forkserver_preload(["headrace"])
+    multiprocessing.set_forkserver_preload(["headrace.loader"])
     method = None if method == "own" else method
     running = []
     for case in cases:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace import IcebergDataFileInfo, StateMismatchError
 from headrace.model import FileList
-from headrace.sources.files import discover
+from headrace.sources.files.discovery import discover
 from headrace.write.copier import Task
 from headrace.write.journal import Journal
 from headrace.write.rows import StoredRows, plan_by_rows

@@ -14,12 +14,11 @@ from typing import Any
 from torch import distributed
 
 from headrace import StatefulLoader, StructuredDataset
-from headrace.cli.command import Command
 from headrace.errors import OptionError
 from headrace.options import FileFormat
 from headrace.testing import audit
 
-__all__ = ["AUDIT", "ColumnIds", "LocationLoaders"]
+__all__ = ["ColumnIds", "LocationLoaders", "add_arguments", "run"]
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _DEFAULT_SIZES = "1x0,1x2,2x0,2x2"
@@ -70,7 +69,8 @@ class ColumnIds:
         return ids
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
         "target",
         metavar="MODULE:FACTORY | URL",
@@ -120,7 +120,8 @@ def _add_arguments_of_locations(parser: ArgumentParser) -> None:
     )
 
 
-def _run(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
+    """Do the work, print to stdout, and return the exit code."""
     factory, row_id, merge, may_drop = _subject(arguments)
     report = audit(
         factory,
@@ -183,8 +184,3 @@ def _sizes(text: str) -> list[tuple[int, int]]:
     if not all(sizes):
         raise OptionError(f'--sizes are ranks x workers, such as "1x0,2x2", not {text!r}')
     return [(int(size[1]), int(size[2])) for size in sizes if size]
-
-
-AUDIT = Command(
-    "audit", "Kill, resume and resize a loader, and count its rows.", _add_arguments, _run
-)

@@ -10,8 +10,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.cli.command import Command, counted, progress_bar
-from headrace.cli.sources import add_copy_arguments, chosen_storage, copy_options, open_source
+from headrace.cli.common import chosen_storage, counted, progress_bar
+from headrace.cli.sources import add_copy_arguments, copy_options, open_source
 from headrace.errors import OptionError
 from headrace.sources.array_record.codecs import CODECS
 from headrace.write import (
@@ -22,13 +22,14 @@ from headrace.write import (
     write_video_frames,
 )
 
-__all__ = ["CONVERT"]
+__all__ = ["add_arguments", "add_form_arguments", "run"]
 
 _NOTED = ("geometry", "hash", "sidecars")
 """what an index of a tar can hold"""
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
@@ -46,7 +47,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = "headrace convert --to FORM --help shows the options of a form."
 
 
-def _add_options_of_form(parser: ArgumentParser, given: Sequence[str]) -> None:
+def add_form_arguments(parser: ArgumentParser, given: Sequence[str]) -> None:
     """Add the options of the form that is given, if one is."""
     finder = ArgumentParser(add_help=False, exit_on_error=False)
     finder.add_argument("--to")
@@ -56,7 +57,8 @@ def _add_options_of_form(parser: ArgumentParser, given: Sequence[str]) -> None:
         add(parser.add_argument_group(form))
 
 
-def _run(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
+    """Do the work, print to stdout, and return the exit code."""
     _, write = _FORMS[arguments.to]
     print(write(arguments))
     return 0
@@ -227,11 +229,3 @@ _FORMS: dict[str, tuple[Callable[[Any], None], Callable[[Namespace], str]]] = {
     "tar": (_add_tars, _write_tars),
     "video-frames": (_add_frames, _write_frames),
 }
-
-CONVERT = Command(
-    "convert",
-    "Write a source in another form, in its order.",
-    _add_arguments,
-    _run,
-    _add_options_of_form,
-)

@@ -7,13 +7,8 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 import headrace
-from headrace.cli.audit import AUDIT
 from headrace.cli.command import Command
-from headrace.cli.convert import CONVERT
-from headrace.cli.index import INDEX
-from headrace.cli.inspect import INSPECT
-from headrace.cli.shuffle_into import SHUFFLE_INTO
-from headrace.cli.sources import as_flags
+from headrace.cli.common import as_flags
 from headrace.errors import HeadraceError
 
 __all__ = ["COMMANDS", "main"]
@@ -21,14 +16,20 @@ __all__ = ["COMMANDS", "main"]
 _INTERRUPTED = 130
 """the exit code of a command that was ended by Ctrl-C"""
 
-COMMANDS: tuple[Command, ...] = (INSPECT, AUDIT, CONVERT, INDEX, SHUFFLE_INTO)
+COMMANDS = (
+    Command("inspect", "Show what a location holds."),
+    Command("audit", "Kill, resume and resize a loader, and count its rows."),
+    Command("convert", "Write a source in another form, in its order."),
+    Command("index", "Index tars, so that any member is read at once."),
+    Command("shuffle-into", "Copy a source, its rows in random order."),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; ``arguments`` are those of the process unless given."""
-    given = sys.argv[1:] if arguments is None else arguments
-    parser = _parser(given)
-    parsed = parser.parse_args(given)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser(arguments)
+    parsed = parser.parse_args(arguments)
     if parsed.command is None:
         parser.print_help()
         return 0
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(given: Sequence[str]) -> ArgumentParser:
+    """Return a parser that knows the arguments of the given command only."""
+    chosen = next((word for word in given if not word.startswith("-")), None)
     parser = ArgumentParser(prog="headrace", description="Feed PyTorch training from data files.")
     parser.add_argument("--version", action="version", version=f"headrace {headrace.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -51,8 +54,10 @@ def _parser(given: Sequence[str]) -> ArgumentParser:
         subparser = subparsers.add_parser(
             command.name, help=command.summary, description=command.summary
         )
-        command.add_arguments(subparser)
-        if command.add_more is not None:
-            command.add_more(subparser, given)
-        subparser.set_defaults(run=command.run)
+        if command.name == chosen:
+            module = command.load()
+            module.add_arguments(subparser)
+            if hasattr(module, "add_form_arguments"):
+                module.add_form_arguments(subparser, given)
+            subparser.set_defaults(run=module.run)
     return parser

@@ -7,13 +7,12 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.cli.command import Bar, Command
-from headrace.cli.sources import chosen_storage
+from headrace.cli.common import Bar, chosen_storage
 from headrace.errors import OptionError
 from headrace.sources.tar import IndexReport, index_tars
 from headrace.sources.tar.index_files import convert_indexes, verify_tars
 
-__all__ = ["INDEX"]
+__all__ = ["add_arguments", "run"]
 
 _OF_SCANNING = (
     "format",
@@ -28,7 +27,8 @@ _OF_SCANNING = (
 )
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
@@ -67,7 +67,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--storage-options", metavar="JSON", help="credentials and the like")
 
 
-def _run(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
+    """Do the work, print to stdout, and return the exit code."""
     if arguments.metadata is not None and not arguments.verify:
         raise OptionError("--metadata has no effect without --verify; --out says where to write")
     instead = [name for name in ("verify", "from_json", "to_json") if getattr(arguments, name)]
@@ -165,6 +166,3 @@ def _verify(arguments: Namespace) -> int:
 
 def _counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-INDEX = Command("index", "Index tars, so that any member is read at once.", _add_arguments, _run)

@@ -12,13 +12,12 @@ from typing import cast
 import pyarrow as pa
 
 from headrace import StructuredDataset, TarDataset
-from headrace.cli.command import Command
 from headrace.convert.arrays import dense_type
 from headrace.loader.datasets import kind_of
 from headrace.options import FileFormat
 from headrace.storage.access import shown_location
 
-__all__ = ["INSPECT", "Column", "Report", "examine"]
+__all__ = ["Column", "Report", "add_arguments", "examine", "run"]
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -84,7 +83,8 @@ def _torch_form(type_: pa.DataType) -> str:
     return f"torch.{dense.dtype}{shape or ''}"
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument("location", metavar="URL", help="a file, a directory, a glob or a URL")
     parser.add_argument(
         "--format",
@@ -93,7 +93,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def _run(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
+    """Do the work, print to stdout, and return the exit code."""
     report = examine(arguments.location, format=arguments.format)
     if arguments.json:
         print(json.dumps(dataclasses.asdict(report), indent=2))
@@ -131,6 +132,3 @@ def _human_size(size_bytes: int) -> str:
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.0f} {_UNITS[0]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
-
-
-INSPECT = Command("inspect", "Show what a location holds.", _add_arguments, _run)

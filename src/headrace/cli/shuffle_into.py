@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from headrace.cli.command import Command, counted, progress_bar
+from headrace.cli.common import counted, progress_bar
 from headrace.cli.sources import add_copy_arguments, copy_options, open_source
 from headrace.write import ROW_GROUP_ROWS, shuffle_into
 
-__all__ = ["SHUFFLE_INTO"]
+__all__ = ["add_arguments", "run"]
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments of the command."""
     parser.add_argument(
         "source", metavar="SOURCE", help="a file, a directory, a glob, a URL; a table, tars"
     )
@@ -35,7 +36,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_copy_arguments(parser)
 
 
-def _run(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
+    """Do the work, print to stdout, and return the exit code."""
     source, options = open_source(arguments.source, arguments)
     with progress_bar() as bar:
         report = shuffle_into(
@@ -56,8 +58,3 @@ def _run(arguments: Namespace) -> int:
     parts = counted(len(report.parts), f"{report.format} part")
     print(f"{report.rows:,} rows in {parts}: {report.target}")
     return 0
-
-
-SHUFFLE_INTO = Command(
-    "shuffle-into", "Copy a source, its rows in random order.", _add_arguments, _run
-)

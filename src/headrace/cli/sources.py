@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace.cli.common import chosen_storage, json_options
 from headrace.errors import OptionError
 from headrace.loader import (
     ArrayRecordDataset,
@@ -18,7 +17,7 @@ from headrace.loader import (
 )
 from headrace.loader.datasets import kind_of
 
-__all__ = ["add_copy_arguments", "as_flags", "chosen_storage", "copy_options", "open_source"]
+__all__ = ["add_copy_arguments", "copy_options", "open_source"]
 
 _OPENED: dict[str, Callable[..., Any]] = {
     "lance": LanceDataset,
@@ -49,7 +48,7 @@ def add_copy_arguments(parser: ArgumentParser) -> None:
 def copy_options(arguments: Namespace) -> dict[str, Any]:
     """Return the keywords that all copies have."""
     return {
-        "target_options": _json("--target-options", arguments.target_options),
+        "target_options": json_options("--target-options", arguments.target_options),
         "work_dir": arguments.work_dir,
         "overwrite": arguments.overwrite,
         "workers": arguments.workers,
@@ -69,7 +68,7 @@ def open_source(
     names = [named] if isinstance(named, str) else list(named)
     source = names[0] if len(names) == 1 else names
     kind = arguments.format or kind_of(names[0])
-    catalog = _json("--catalog", arguments.catalog)
+    catalog = json_options("--catalog", arguments.catalog)
     chosen: dict[str, Any] = {
         "columns": arguments.columns.split(",") if arguments.columns else None,
         "storage_options": chosen_storage(arguments),
@@ -85,36 +84,3 @@ def open_source(
     if kind in _OPENED and kind not in as_paths:
         return _OPENED[kind](source, **chosen), {}
     return source, {"format": arguments.format, **chosen}
-
-
-def chosen_storage(arguments: Namespace) -> dict[str, Any] | None:
-    """Return the content of ``--storage-options``."""
-    return _json("--storage-options", arguments.storage_options)
-
-
-def _json(name: str, text: str | None) -> dict[str, Any] | None:
-    """Return the content of an argument of JSON; errors do not show it, since it may be secret."""
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError(f'{name} must be JSON such as {{"endpoint_url": "https://host"}}')
-    return found
-
-
-def as_flags(text: str) -> str:
-    """Return a message with keywords as they are called on the command line.
-
-    >>> as_flags('give overwrite=True, or keys="number"')
-    'give --overwrite, or --keys number'
-    """
-    text = re.sub(r"\b(\w+)=True\b", lambda found: _flag(found[1]), text)
-    text = re.sub(r'\b(\w+)="(\w+)"', lambda found: f"{_flag(found[1])} {found[2]}", text)
-    return text.replace("(fields=)", "(--field)").replace("(columns=)", "(--columns)")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.loader.agreement import Agreement, InStep
+from headrace.loader.agreement import Agreement, InStep, RankComparison
 from headrace.loader.epoch import EpochPass
-from headrace.loader.planner import known_batches
-from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.workers import WorkerOptions, WorkerPool, out_of_order_option
-from headrace.plan import State
+from headrace.plan import State, known_batches
 
 if TYPE_CHECKING:
     from headrace.loader.dataset import TabularDataset
+    from headrace.loader.passes import Passes
 
 __all__ = ["StatefulLoader", "loader_class"]
 
@@ -29,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class StatefulLoader(DataLoader[Any]):
-    """Batches of a dataset, read ahead by threads or by worker processes.
+    """Gives the batches of a dataset, read ahead by threads or by worker processes.
 
     ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that
     ran to its end is followed by the next. ``state_dict`` may be called between any two
@@ -89,12 +88,12 @@ class StatefulLoader(DataLoader[Any]):
         self._pass: EpochPass | None = None
         self._began: State = dataset.planner.readers.start(dataset.epoch)
         self._passes = dataset.passes
-        self._fingerprint = dataset.fingerprint
         self._resume: State | None = None
-        self._loaded: Mapping[str, Any] = {}  # the state that it is of
         self._in_step: InStep | None = None
         self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
-        self._compare_ranks()
+        self._compared: Passes | None = None  # the data that other ranks have been told of
+        if dataset.ranks.size > 1:
+            self._compare_ranks()
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, also after a state was loaded.
@@ -145,22 +144,23 @@ class StatefulLoader(DataLoader[Any]):
                 is then the one before it.
         """
         position = self._position(without_last=bool(unused_batches))
-        if position is self._resume:  # in the data that it was loaded for, whatever is there now
-            return position.as_json(self._fingerprint, self._loaded)
         # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
-        running = self._pass is not None and position.place == self._began.place
-        return position.as_json(self._fingerprint if running else self.dataset.fingerprint)
+        began = self._began
+        goes_on = (position.epoch, position.stages) == (began.epoch, began.stages)
+        passes = self._passes if self._pass is not None and goes_on else self.dataset.passes
+        return position.as_json(passes.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, unless another epoch is set before.
 
         Ranks, workers and the size of batches may be others than when it was taken.
         """
-        self.dataset.move_to(state)
-        position = State.from_json(state, self.dataset.fingerprint)
+        position = State.from_json(state)
+        self.dataset.move_to(position)
+        self.dataset.fingerprint.check(position)
         mine = self.dataset.passes.resume(position, self.dataset.planner.readers)
         self._lanes = None if len(mine.stages) > 1 else mine.stage.lanes
-        self._resume, self._loaded = mine, dict(state)
+        self._resume = mine
         self._pass = None
         self.dataset.set_epoch(mine.epoch)
 
@@ -192,13 +192,13 @@ class StatefulLoader(DataLoader[Any]):
     def _compare_ranks(self) -> None:
         """Tell the other ranks what this one is about to read."""
         dataset = self.dataset
-        self._compared = dataset.fingerprint
+        self._compared = dataset.passes
         self._comparison = RankComparison(
             dataset.ranks, dataset.compared_files, self._shared_by_ranks
         )
 
     def _shared_by_ranks(self) -> dict[str, Any]:
-        """What must be the same on all ranks, beside files."""
+        """Return what must be the same on all ranks, beside files."""
         fingerprint, planner = self.dataset.fingerprint, self.dataset.planner
         start = planner.readers.start(self.dataset.epoch)
         return {
@@ -208,17 +208,11 @@ class StatefulLoader(DataLoader[Any]):
             ),
             "shuffle_seed": fingerprint.seed,
             "batch_size, lanes, num_workers, a row group or a split of split_strategy": (
-                planner.lanes_at(start.place).digest()
+                planner.lanes(start).digest()
             ),
-            "even or drop_last": None if planner.even is False else planner.batches_left(start),
+            "even or drop_last": planner.batches_left(start) if self.dataset.even else None,
             "filters": fingerprint.filters,
         }
-
-    def _check_ranks(self) -> None:
-        """Raise an error unless all ranks read the same; asked once for each version of a table."""
-        if self.dataset.fingerprint != self._compared:
-            self._compare_ranks()
-        self._comparison.check()
 
     # --- iterating
 
@@ -231,11 +225,11 @@ class StatefulLoader(DataLoader[Any]):
         if position is None or position.epoch != epoch:
             position = self._start(epoch)
         else:
-            self.dataset.move_to(self._loaded)  # an epoch goes on as it began, refreshed or not
+            self.dataset.move_to(position)  # an epoch goes on as it began, refreshed or not
         return self._deliver(self._begin(position))
 
     def _last_batch_is_out(self) -> bool:
-        """Return True after the last batch, also if nobody has asked whether there is one more.
+        """Return True after the last batch, also if the next one has not been asked for.
 
         Where batches are not counted, only that question ends an epoch.
         """
@@ -244,27 +238,24 @@ class StatefulLoader(DataLoader[Any]):
         return self._passes.planner.batches_left(self._began.after(self._pass)) == 0
 
     def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
-        """The rest of an epoch, of which a state may have left nothing."""
+        """Yield the rest of an epoch, of which a state may have left nothing."""
         yield from self._steps(running)
-        self._end(running)
-
-    def _end(self, running: EpochPass) -> None:
-        padded = self._passes.planner.plan_at(self._began.place).padded
         if self._in_step is not None:
             self.dataset.counters.padded += self._in_step.padded_rows
-        elif padded:
-            self.dataset.counters.padded += padded[self.dataset.ranks.rank]
+        else:
+            plan, ranks = self._passes.planner.plan(self._began), self.dataset.ranks
+            self.dataset.counters.padded += plan.repeated_rows(ranks.rank, ranks.size)
         self.dataset.end_epoch(running.epoch)
 
     def _steps(self, running: EpochPass) -> Iterable[Any]:
-        """The batches of a pass, as far as all ranks go together."""
+        """Return the batches of a pass, as far as all ranks go together."""
         planner = self._passes.planner
         if not planner.must_agree:
             return running
         if self._agreement is None:  # rows were counted, and are not after a refresh
-            self._agreement = Agreement(planner.ranks)
-        first = partial(self._passes.first_batch, self._began.place)
-        pad = planner.even == "pad"
+            self._agreement = Agreement(self.dataset.ranks)
+        first = partial(self._passes.first_batch, self._began)
+        pad = self.dataset.even == "pad"
         whole = not self._began.begun
         self._in_step = InStep(
             running, self._agreement.agree, read_first=first if pad else None, whole=whole
@@ -274,19 +265,21 @@ class StatefulLoader(DataLoader[Any]):
     def _begin(self, position: State) -> EpochPass:
         if self._pass is not None and self._pass.ended:
             self._pass.end()  # one that was left may not have let go of everything yet
-        self._check_ranks()
-        self._passes, self._fingerprint = self.dataset.passes, self.dataset.fingerprint
+        if self._compared is not None:
+            if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
+                self._compare_ranks()
+            self._comparison.check()
+        passes = self._passes = self.dataset.passes
         if self.num_workers:
-            plan = self._passes.planner.plan_at(position.place).plan
-            running = self._pool.begin(plan, position, pin=self._pin)
+            running = self._pool.begin(passes.planner.plan(position), position, pin=self._pin)
         else:
-            pipeline = replace(self._passes.pipeline, pin_memory=self._pin)
-            running = self._passes.begin(position, pipeline)
+            pipeline = replace(passes.pipeline, pin_memory=self._pin)
+            running = passes.begin(position, pipeline)
         self._began, self._pass, self._in_step = position, running, None
         return running
 
     def stats(self) -> dict[str, Any]:
-        """What was done since the loader was made.
+        """Return what was done since the loader was made.
 
         ``rows`` and ``batches`` handed out, ``bytes`` decoded, ``seconds`` by stage (summed over
         threads and processes), ``padded`` rows that came once more so that ranks stay in step,

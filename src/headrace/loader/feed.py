@@ -6,7 +6,6 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,14 +14,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access.orphans import end_with_parent
-from headrace.convert import Block, Converter
+from headrace.convert import Block
+from headrace.convert.columns import DenseColumn
 from headrace.convert.packing import (
+    Call,
+    Layout,
     Packed,
     dumps,
     is_plain,
     know_classes_of_trainer,
     pack,
-    places,
     unpack,
 )
 from headrace.convert.shared import Bytes, SharedBuffer, shared_integers
@@ -59,7 +60,7 @@ class Parcel:
     rows: int
     buffer: SharedBuffer | Bytes
     """what holds the values: before it is sent, and when it has arrived"""
-    layout: bytes
+    layout: Layout
     """how to make batches of it"""
     whole: bool
     """whether it holds columns, still to be cut, and not batches"""
@@ -70,11 +71,10 @@ class Parcel:
 class ParcelRun:
     """The batches of a parcel that has arrived."""
 
-    __slots__ = ("_batch_size", "_converter", "_parcel", "_pin", "count")
+    __slots__ = ("_batch_size", "_parcel", "_pin", "count")
 
-    def __init__(self, parcel: Parcel, converter: Converter, batch_size: int, pin: bool) -> None:
+    def __init__(self, parcel: Parcel, batch_size: int, pin: bool) -> None:
         self._parcel = parcel
-        self._converter = converter
         self._batch_size = batch_size
         self._pin = pin
         self.count = len(parcel.cursors)
@@ -89,44 +89,22 @@ class ParcelRun:
         content = unpack(self._parcel.buffer, self._parcel.layout)
         if not self._parcel.whole:
             return map(pin_memory, content) if self._pin else iter(content)
-        blocks = content if isinstance(content[0], Block) else [self._converter.block(content)]
-        if self._pin:
-            blocks = [block.pin() for block in blocks]
-        return chain.from_iterable(block.batches(self._batch_size) for block in blocks)
+        block: Block = content.pin() if self._pin else content
+        return block.batches(self._batch_size)
 
     def cursor(self, delivered: int) -> Cursor:
         return self._parcel.cursors[max(delivered - 1, 0)]
 
 
 def pack_blocks(blocks: Sequence[Block]) -> Packed | None:
-    """The rows of consecutive blocks, as one set of columns if all are arrays.
-
-    None if batches had better be cut before they are sent.
-    """
-    parts = [block.arrays() for block in blocks]
-    if not parts or any(not part for part in parts):
-        whole = [block.to_send() for block in blocks]
-        return pack(whole) if all(block is not None for block in whole) else None
-    first = parts[0] or []
-    rows = sum(block.num_rows for block in blocks)
-    offsets, size = places([array.nbytes // len(array) * rows for array in first])
-    buffer = SharedBuffer(size)
-    memory = buffer.memory
-    layout = []
-    for place, array in enumerate(first):
-        shape = (rows, *array.shape[1:])
-        target = np.ndarray(shape, array.dtype, memory, offsets[place])
-        np.concatenate([part[place] for part in parts if part], out=target)
-        layout.append((offsets[place], array.dtype.str, shape))
-    return buffer, pickle.dumps((_arrays, layout))
-
-
-def _arrays(buffer: Bytes, layout: list[tuple[int, str, tuple[int, ...]]]) -> Any:
-    return [np.ndarray(shape, dtype, buffer, offset) for offset, dtype, shape in layout]
+    """Pack the rows of consecutive blocks; None if batches should be cut before they are sent."""
+    kind: Any = type(blocks[0])
+    sent = kind.to_send(blocks)
+    return None if sent is None else pack(sent)
 
 
 def pack_dicts(batches: Sequence[Any]) -> Packed | None:
-    """Dicts of tensors that are alike but for their rows, column by column; None for all else."""
+    """Pack dicts of tensors that differ only in their rows column by column; None for others."""
     first = batches[0]
     if not all(type(batch) is dict and batch.keys() == first.keys() for batch in batches):
         return None
@@ -134,23 +112,15 @@ def pack_dicts(batches: Sequence[Any]) -> Packed | None:
     if not columns or not all(map(_alike, columns)):
         return None
     try:
-        arrays = [[part.numpy() for part in column] for column in columns]
+        sent = [DenseColumn.to_send([DenseColumn(part) for part in parts]) for parts in columns]
     except TypeError:  # numpy has no type for these, such as bfloat16
         return None
-    rows = [[len(part) for part in column] for column in arrays]
-    offsets, size = places([sum(part.nbytes for part in column) for column in arrays])
-    buffer = SharedBuffer(size)
-    memory = buffer.memory
-    layout = []
-    for offset, parts, lengths in zip(offsets, arrays, rows, strict=True):
-        shape, dtype = (sum(lengths), *parts[0].shape[1:]), parts[0].dtype
-        np.concatenate(parts, out=np.ndarray(shape, dtype, memory, offset))
-        layout.append((offset, dtype.str, shape))
-    return buffer, pickle.dumps((_dicts, (list(first), layout, rows)))
+    lengths = [[len(part) for part in parts] for parts in columns]
+    return pack(Call(_dicts, (list(first), sent, lengths)))
 
 
 def _alike(column: Sequence[Any]) -> bool:
-    """Whether these are tensors that numpy can lay end to end."""
+    """Return True if these are tensors that numpy can lay end to end."""
     first = column[0]
     if type(first) is not torch.Tensor or first.dim() == 0:
         return False
@@ -163,16 +133,9 @@ def _alike(column: Sequence[Any]) -> bool:
     )
 
 
-def _dicts(
-    buffer: Bytes,
-    layout: tuple[list[Any], list[tuple[int, str, tuple[int, ...]]], list[list[int]]],
-) -> Any:
-    keys, places, rows = layout
-    columns = [torch.from_numpy(array) for array in _arrays(buffer, places)]
-    parts = [
-        torch.split_with_sizes(column, lengths)
-        for column, lengths in zip(columns, rows, strict=True)
-    ]
+def _dicts(keys: list[Any], columns: list[DenseColumn], lengths: list[list[int]]) -> Any:
+    tensors: list[Any] = [column.values for column in columns]
+    parts = map(torch.split_with_sizes, tensors, lengths)
     return [dict(zip(keys, leaves, strict=True)) for leaves in zip(*parts, strict=True)]
 
 
@@ -257,7 +220,7 @@ class Feed(IterableDataset[Any]):
     def user_code(self) -> dict[str, Any]:
         """What comes from the user and must reach a worker, by the name of its option."""
         reader = self._pipeline.reader
-        found = {**reader.store.given, **reader.rows.user_code}
+        found = {**reader.store.given, **reader.source.given}
         if self._finish is not None:
             found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
         return {**found, "worker_init_fn": self.init}

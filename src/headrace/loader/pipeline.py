@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import heapq
-import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from headrace.convert import Block, Converter
-from headrace.convert.blocks import Permuted
+from headrace.convert import Block, Converter, concat
 from headrace.convert.decoded import Kind, Kinds
 from headrace.errors import ConversionError, ReadError
 from headrace.loader.stats import Stats
+from headrace.loader.windows import Window
 from headrace.matrices import width_of
 from headrace.model import (
     NOWHERE,
@@ -28,7 +27,6 @@ from headrace.model import (
     DataFileInfo,
     FileList,
     FileSplit,
-    Int64Array,
     RowGroups,
 )
 from headrace.plan import (
@@ -40,14 +38,13 @@ from headrace.plan import (
     RowCost,
     lane_pieces,
     no_groups,
-    permutation,
-    taking_turns,
+    row_keys,
     window_pieces,
 )
 from headrace.sources.crew import usable_cores
 from headrace.sources.files.failures import may_be_skipped
-from headrace.sources.files.reader import TabularReader
-from headrace.storage import Meter, Patience, side_by_side
+from headrace.sources.reader import TabularReader
+from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
 __all__ = [
@@ -129,12 +126,9 @@ class Stream(Protocol):
     def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]: ...
 
 
-Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""``map``, or a function that does the same in several threads."""
 BLOCK_BYTES = 16 << 20
-_WINDOW_IN_ONE_PART = 64 << 20
-"""Size of a window up to which its rows are taken from all of it at once."""
 _PART_BYTES = 32 << 20
+"""Size of the parts in which windows are ordered that are larger than two of them."""
 _MAX_THREADS = 4
 _WAITING_THREADS = 16
 """that wait for bytes from elsewhere: decoding is bounded by the threads of Arrow"""
@@ -171,7 +165,7 @@ class Pipeline:
 
     def sharing(self, consumers: int) -> Pipeline:
         """The same for one of several processes that share the memory of the whole."""
-        reader = replace(self.reader, cache_bytes=self.reader.cache_bytes // consumers)
+        reader = self.reader.keeping(self.reader.source.cache_bytes // consumers)
         return replace(self, reader=reader, prefetch_bytes=max(self.prefetch_bytes // consumers, 1))
 
     def open(
@@ -194,7 +188,7 @@ class Pipeline:
 
     def _groups_of(self, file: DataFileInfo) -> RowGroups | None:
         try:
-            return self.reader.rows.groups(self.reader.store, file)
+            return self.reader.source.row_groups(file)
         except ReadError:  # who reads it will say so
             return None
 
@@ -219,13 +213,11 @@ class OpenLanes:
         self._epoch = epoch
         self._stats = stats
         self._streams = {stream.index: stream for stream in streams}
-        self._beside: set[threading.Thread] = set()  # they outlive a window that fails
-        self._counting = threading.Lock()
-        self._windows_being_made = 0
+        self._windows: set[object] = set()  # those that are being made
         store = pipeline.reader.store
         self._meter, self._patience = Meter(), Patience()
         store = store.during(self._meter, self._patience)
-        self._reader = replace(pipeline.reader, store=store)
+        self._reader = pipeline.reader.through(store)
         self._row_cost = row_cost(pipeline.reader.schema)
         self._cores = cores = min(_MAX_THREADS, usable_cores())
         threads = cores if store.local else _WAITING_THREADS
@@ -281,8 +273,6 @@ class OpenLanes:
     def close(self) -> None:
         """Stop reading; returns when no thread is left."""
         self._ahead.close()
-        for thread in list(self._beside):
-            thread.join()
         self._stats.stored(self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
         self._ahead.waited_s = 0.0
@@ -311,141 +301,116 @@ class OpenLanes:
             row += block.num_rows
 
     def _blocks(self, piece: Piece) -> Iterator[Block]:
-        """What a thread does with a piece: decode, convert, bring into order."""
-        if not self._pipeline.grouping.reorders:
-            for chunk in piece.chunks:
-                yield from map(self._pinned, self._converted(chunk))
+        """Read, convert and order the rows of a piece, in a thread of the read-ahead."""
+        if self._pipeline.grouping.reorders:
+            yield from map(self._pinned, self._window(piece))
             return
-        with self._counting:
-            self._windows_being_made += 1
-            beside = self._windows_being_made
-        try:
-            # Cores that other windows use are left to them.
-            threads = max(self._cores // beside, 1)
-            spread = partial(_spread, threads if self._reader.store.local else _WAITING_THREADS)
-            yield from map(self._pinned, self._window(piece, spread))
-        finally:
-            with self._counting:
-                self._windows_being_made -= 1
+        for chunk in piece.chunks:
+            yield from map(self._pinned, self._chunk(chunk))
 
-    def _window(self, piece: Piece, spread: Spread) -> Iterator[Block]:
+    def _window(self, piece: Piece) -> Iterator[Block]:
         """Read the chunks of a window side by side, and bring their rows into order."""
-        sources: Sequence[Iterable[Block]] = [self._converted(chunk) for chunk in piece.chunks]
-        counts = self._known_counts(piece.chunks)
-        if counts is None:
-            sources = list(spread(self._read_all, sources))
-            counts = [sum(block.num_rows for block in blocks) for blocks in sources]
-        starts = [0, *accumulate(counts)]
-        part_rows = self._part_rows(piece.cost_bytes, starts[-1])
-        rows = Permuted(partial(self._order, piece, counts), part_rows=part_rows)
-        placing = [
-            partial(self._place, rows, pair, blocks)
-            for pair, blocks in zip(pairwise(starts), sources, strict=True)
-        ]
-        # The order takes as long as to decode some chunks: it is made beside them.
-        for _ in spread(lambda work: work(), [rows.order, *placing]):
-            pass
-        with self._stats.timed("mix"):
-            yield from spread(rows.part, range(rows.parts))
+        self._windows.add(token := object())
+        # Cores that other windows use are left to them.
+        threads = max(self._cores // len(self._windows), 1)
+        if not self._reader.store.local:
+            threads = _WAITING_THREADS
+        try:
+            with side_threads(threads, see_off=True) as submit:
+                yield from self._sorted(piece, submit, threads)
+        finally:
+            self._windows.discard(token)
 
-    def _part_rows(self, window_bytes: int, rows: int) -> int:
-        """Return how many rows of a window are handed out together."""
-        if window_bytes <= _WINDOW_IN_ONE_PART:
-            return max(rows, 1)
-        return max(rows * _PART_BYTES // window_bytes, self._pipeline.batch_size)
+    def _sorted(
+        self, piece: Piece, submit: Callable[..., Future[Any]], threads: int
+    ) -> Iterator[Block]:
+        reads: list[Any] = [self._chunk(chunk) for chunk in piece.chunks]
+        counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
+        if not self._pipeline.counted or len(counts) < len(reads):
+            # The key of a row follows from its number, which only the rows before it tell.
+            reads = [made.result() for made in [submit(partial(list, read)) for read in reads]]
+            counts = [sum([block.num_rows for block in blocks]) for blocks in reads]
+        in_turn = self._pipeline.grouping.interleave > 1
+        parts = -(-piece.cost_bytes // _PART_BYTES) if piece.cost_bytes > 2 * _PART_BYTES else 1
+        window = Window(parts, max(counts).bit_length() if in_turn else 32)
+        placed, first_row = [], 0
+        for read, count in zip(reads, counts, strict=True):
+            placed.append(submit(partial(self._place, window, piece, first_row, count, read)))
+            first_row += count
+        for done in placed:
+            done.result()
+        # A few parts ahead: all of them at once would double the memory of a window.
+        parts_ahead: deque[Future[Block | None]] = deque()
+        for index in range(window.parts + threads):
+            if index < window.parts:
+                parts_ahead.append(submit(partial(self._part, window, index)))
+            if index >= threads and (made := parts_ahead.popleft().result()) is not None:
+                yield made
 
-    def _known_counts(self, chunks: Sequence[FileSplit]) -> list[int] | None:
-        """Return the number of rows of each chunk; None if only reading them tells."""
-        ranges = [chunk.row_range for chunk in chunks]
-        if not self._pipeline.counted or None in ranges:
-            return None
-        return [one.length for one in ranges if one is not None]
-
-    def _order(self, piece: Piece, counts: Sequence[int]) -> Int64Array:
-        """Return the order of the rows of a window whose chunks have so many rows."""
-        if self._pipeline.grouping.interleave > 1:
-            return taking_turns(counts)
-        lane, number = piece.span.key
-        return permutation(
-            sum(counts),
-            seed=self._pipeline.seed,
-            epoch=self._epoch,
-            purpose=ROW_ORDER,
-            lane=lane,
-            window=number,
-        )
-
-    def _place(self, rows: Permuted, bounds: tuple[int, int], blocks: Iterable[Block]) -> None:
-        """Bring the blocks of a chunk to their places in a window."""
-        row, stop = bounds
-        with self._in_side_thread():
-            for block in blocks:
-                with self._stats.timed("mix"):
-                    rows.put(row, block)
-                row += block.num_rows
-        if row != stop:
+    def _place(
+        self, window: Window, piece: Piece, first_row: int, count: int, blocks: Iterable[Block]
+    ) -> None:
+        """Put the blocks of a chunk into a window."""
+        row, (lane, number) = 0, piece.span.key
+        for block in blocks:
+            with self._stats.timed("mix"):
+                if self._pipeline.grouping.interleave > 1:
+                    # The first rows of all chunks, then their second rows, and so on.
+                    keys = np.arange(row, row + block.num_rows, dtype=np.uint32)
+                else:
+                    keys = row_keys(
+                        first_row + row,
+                        block.num_rows,
+                        seed=self._pipeline.seed,
+                        epoch=self._epoch,
+                        purpose=ROW_ORDER,
+                        lane=lane,
+                        window=number,
+                    )
+                window.put(first_row + row, block, keys)
+            row += block.num_rows
+        if row != count:
             raise ReadError(
-                f"{stop - bounds[0]} rows were expected and {row - bounds[0]} read: a file was "
-                "changed after it was listed"
+                f"{count} rows were expected and {row} read: a file was changed after it was listed"
             )
 
-    def _read_all(self, blocks: Iterable[Block]) -> list[Block]:
-        with self._in_side_thread():
-            return list(blocks)
-
-    @contextmanager
-    def _in_side_thread(self) -> Iterator[None]:
-        """Note the thread while it reads, so that ``close`` can wait for it."""
-        self._beside.add(thread := threading.current_thread())
-        try:
-            yield
-        finally:
-            self._beside.discard(thread)
+    def _part(self, window: Window, index: int) -> Block | None:
+        with self._stats.timed("mix"):
+            return window.part(index)
 
     def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block
 
     def _joined(self, blocks: Sequence[Block]) -> Block:
-        """Rows on both sides of a seam, in memory of their own."""
-        return blocks[0] if len(blocks) == 1 else self._pinned(Block.concat(blocks))
+        """Return rows on both sides of a seam, in memory of their own."""
+        return blocks[0] if len(blocks) == 1 else self._pinned(concat(blocks))
 
-    def _converted(self, chunk: FileSplit) -> Iterator[Block]:
-        for table in self._tables(chunk):
-            cost = self._row_cost
-            self._stats.decoded(table.nbytes if cost.variable else cost.of(table.num_rows, 0))
-            with self._stats.timed("convert"):
-                block = self._convert(table, chunk)
-            yield block
-
-    def _convert(self, table: pa.Table, chunk: FileSplit) -> Block:
-        try:
-            return self._pipeline.converter.convert(table)
-        except ConversionError as error:
-            raise ConversionError(f"{chunk}: {error}") from error
-
-    def _tables(self, chunk: FileSplit) -> Iterator[pa.Table]:
+    def _chunk(self, chunk: FileSplit) -> Iterator[Block]:
+        """Read and convert the rows of a chunk."""
+        stats, cost, patience = self._stats, self._row_cost, self._patience
         tables = self._reader.read(chunk, self._pipeline.block_bytes)
-        waited, spent = self._patience.waited_s, 0.0
-        try:
-            while True:
-                began = time.perf_counter()
+        waited, spent = patience.waited_s, 0.0
+        while True:
+            began = time.perf_counter()
+            try:
                 table = next(tables, None)
-                took = time.perf_counter() - began
-                spent += took
-                self._stats.spend("read", took)
-                self._stats.stored(self._meter.drain())
-                if table is None:
-                    waited = self._patience.waited_s - waited
-                    self._pace.note(waited, spent - waited)
-                    return
-                yield table
-        except ReadError as error:
-            if not (self._pipeline.skip_broken and may_be_skipped(error)):
-                raise
-            self._stats.stored(self._meter.drain())
-            self._stats.skip(str(error))
-
-
-def _spread(threads: int, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-    """Do what ``map`` does, in several threads."""
-    return map(work, items) if threads == 1 else side_by_side(work, items, threads=threads)
+            except ReadError as error:
+                if not (self._pipeline.skip_broken and may_be_skipped(error)):
+                    raise
+                stats.skip(str(error))
+                table = None
+            took = time.perf_counter() - began
+            spent += took
+            stats.spend("read", took)
+            stats.stored(self._meter.drain())
+            if table is None:
+                break
+            stats.decoded(table.nbytes if cost.variable else cost.of(table.num_rows, 0))
+            with stats.timed("convert"):
+                try:
+                    block = self._pipeline.converter.convert(table)
+                except ConversionError as error:
+                    raise ConversionError(f"{chunk}: {error}") from error
+            yield block
+        waited = patience.waited_s - waited
+        self._pace.note(waited, spent - waited)

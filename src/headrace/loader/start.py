@@ -34,7 +34,7 @@ from headrace.process import PerProcess
 
 __all__ = ["Sealed", "WorkerContext", "dumps"]
 
-_PRELOADED = ["torch", "headrace", "cloudpickle"]
+_PRELOADED = ["torch", "headrace.loader", "cloudpickle"]
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

@@ -14,14 +14,14 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access import BucketBatchSampler, RowDataset
 from headrace.convert import Converter
-from headrace.convert.packing import unpack
+from headrace.convert.packing import Layout, unpack
 from headrace.convert.shared import Bytes, SharedBuffer
 from headrace.errors import OptionError, ReadError
+from headrace.loader.agreement import RankComparison
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, rows_of, store_access
 from headrace.loader.feed import Failure, pack_batches
 from headrace.loader.pipeline import Finish, Pipeline
-from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.start import Sealed
 from headrace.loader.workers import WorkerOptions, Workers
 from headrace.options import (
@@ -37,9 +37,8 @@ from headrace.options import (
 from headrace.plan import Fingerprint, State
 from headrace.process import run_aside
 from headrace.sources.backend import Backend
-from headrace.sources.files.discovery import Discovered
 from headrace.sources.files.filters import columns_of
-from headrace.sources.streaming import BackendRows, discovered
+from headrace.sources.reader import Discovered
 from headrace.sources.tar.backend import TarBackend
 
 __all__ = ["BucketedLoader", "TarDataset", "refuse_streaming"]
@@ -208,7 +207,7 @@ class _Sent:
     """A batch on its way from a worker."""
 
     buffer: SharedBuffer | Bytes
-    layout: bytes
+    layout: Layout
 
     def pin_memory(self, device: Any = None) -> Any:
         """Called by the thread of torch that pins what arrives."""
@@ -326,14 +325,12 @@ class TarDataset(TabularDataset):
                 'what functions in decode= return has no place in output_format="arrow"; choose '
                 "torch, numpy or dict"
             )
-        found = discovered(
-            backend,
-            "tar",
+        found = backend.found(
             columns=chosen["columns"],
             filters=chosen["filters"],
             split_rows=chosen["split_rows"],
         )
-        super().__init__(replace(found, broken=backend.broken), chosen)
+        super().__init__(found, chosen)
 
     def _read_from(self, found: Discovered) -> None:
         super()._read_from(found)
@@ -399,9 +396,7 @@ class TarDataset(TabularDataset):
             comparison=RankComparison(
                 ranks,
                 dataset.compared_files,
-                lambda: {
-                    "batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.as_list()
-                },
+                lambda: {"batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.order},
             ),
         )
         return loader, dataset
@@ -416,12 +411,10 @@ class TarDataset(TabularDataset):
 
 def _copying_once(pipeline: Pipeline, options: DatasetOptions) -> Pipeline:
     """Return a pipeline that copies bytes from their tars when batches are cut, and not before."""
-    rows = pipeline.reader.rows
-    assert isinstance(rows, BackendRows)
-    backend = rows.backend
+    backend = pipeline.reader.source
     assert isinstance(backend, TarBackend)
-    if not backend.collection.store.local or pipeline.reader.cache_bytes:
-        return pipeline  # what is kept for later must hold its bytes itself
+    if not backend.collection.store.local:
+        return pipeline
     keep = pipeline.reader.filter
     filtered = set() if keep is None else set(columns_of(keep, backend.schema))
     lending = backend.lending([name for name in backend.schema.names if name not in filtered])
@@ -429,12 +422,7 @@ def _copying_once(pipeline: Pipeline, options: DatasetOptions) -> Pipeline:
         pa.schema([lending.schema.field(name) for name in one.names])
         for one in (pipeline.reader.schema, pipeline.reader.read_schema)
     )
-    reader = replace(
-        pipeline.reader,
-        rows=replace(rows, backend=lending),
-        schema=schema,
-        read_schema=read_schema,
-    )
+    reader = replace(pipeline.reader, source=lending, schema=schema, read_schema=read_schema)
     converter = Converter(
         schema,
         options["output_format"],

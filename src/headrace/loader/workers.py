@@ -308,8 +308,8 @@ class _Inbox:
         if isinstance(sent, LaneEnd):
             self._open.discard(sent.lane)
         elif isinstance(sent, Parcel):
-            converter, size = self._pipeline.converter, self._pipeline.batch_size
-            self._waiting[sent.lane].append(ParcelRun(sent, converter, size, self._pin))
+            run = ParcelRun(sent, self._pipeline.batch_size, self._pin)
+            self._waiting[sent.lane].append(run)
 
 
 @dataclass(frozen=True, slots=True)

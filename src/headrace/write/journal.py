@@ -19,9 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, StateMismatchError, WriteError
-from headrace.storage.access import protocol_of
-from headrace.storage.listing import named_locations
-from headrace.write.durable import file_lock, flush_directory
+from headrace.storage import file_lock, flush_directory, named_locations, protocol_of
 
 __all__ = ["Journal", "PathLike", "target_location", "work_directory", "writing"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, MissingExtraError, OptionError, WriteError
-from headrace.storage.access import protocol_of
+from headrace.storage import protocol_of
 from headrace.write.targets import Receipt, TargetOptions
 
 __all__ = ["LanceTable"]

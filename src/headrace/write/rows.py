@@ -16,20 +16,15 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import ipc
 
 from headrace.access import Backend
 from headrace.convert.decoded import Kind
 from headrace.errors import OptionError, SchemaError
 from headrace.model import FileList, Int64Array, computed_once
 from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
-from headrace.sources.files import TabularReader, discover
-from headrace.sources.files.failures import naming
-from headrace.sources.files.reader import FormatRows
-from headrace.sources.streaming import BackendRows, discovered
-from headrace.storage import side_threads
-from headrace.storage.access import protocol_of
+from headrace.sources.files.discovery import discover
+from headrace.sources.reader import TabularReader
+from headrace.storage import protocol_of, side_threads
 from headrace.write.copier import Place, Reading, Task
 
 __all__ = [
@@ -124,7 +119,13 @@ class StoredRows:
         """
         chunks = cut_chunks(files, split_bytes=_CHUNK_BYTES)
         counted = chunks.counted and rows == int(chunks.length.sum())
-        schema = reader.schema.with_metadata(_metadata(reader, files))
+        # Metadata of table formats are not true of a copy.
+        kept = {
+            key: value
+            for key, value in reader.source.metadata.items()
+            if not key.startswith(_NOT_TRUE_OF_A_COPY)
+        }
+        schema = reader.schema.with_metadata(kept)
         return cls(reader, files, chunks, schema, chunks.length if counted else None, locations)
 
     @property
@@ -245,7 +246,7 @@ def as_rows(source: Any, *, columns: Sequence[str] | None = None, **options: Any
         name = given[0].replace("access", "storage_options")
         raise OptionError(f"{name} is an option of paths, and not of a {type(source).__name__}")
     if isinstance(source, Backend):
-        found = discovered(source, type(source).__name__, columns=columns)
+        found = source.found(columns=columns)
         return StoredRows.of(found.reader, found.files, source.num_rows, source.locations)
     if hasattr(source, "pipeline"):
         if columns is not None:
@@ -261,19 +262,14 @@ def _are_paths(source: Any) -> bool:
 
 
 def _dataset_rows(dataset: Any) -> StoredRows:
-    reader, files = dataset.reader, dataset.files
-    locations: Sequence[str] = ()
-    if isinstance(reader.rows, BackendRows):
-        backend = reader.rows.backend
-        locations = backend.locations
-        for name in reader.schema.names:
-            if backend.kinds.get(name) is Kind.PICKLE:
-                raise OptionError(
-                    f"column {name!r} holds what a function in decode= returns: Python objects, "
-                    "which a copy has no type for; leave the function out, or the column out of "
-                    "columns="
-                )
-    return StoredRows.of(reader, files, dataset.num_rows, locations)
+    source = dataset.reader.source
+    for name in dataset.reader.schema.names:
+        if source.kinds.get(name) is Kind.PICKLE:
+            raise OptionError(
+                f"column {name!r} holds what a function in decode= returns: Python objects, which "
+                "a copy has no type for; leave the function out, or the column out of columns="
+            )
+    return StoredRows.of(dataset.reader, dataset.files, dataset.num_rows, source.locations)
 
 
 def _tables_at_hand(source: Any, columns: Sequence[str] | None) -> TablesAtHand:
@@ -473,23 +469,3 @@ def _comparable(location: str) -> str:
 
 def _is_inside(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
-def _metadata(reader: TabularReader, files: FileList) -> dict[bytes, bytes]:
-    """Return the schema's metadata of the first file, such as which columns were a pandas index.
-
-    Tables keep their metadata in catalogs, and what is one of their files here may be several.
-    """
-    if not len(files) or not isinstance(reader.rows, FormatRows):
-        return {}
-    file = files[0]
-    with naming(file.path), reader.store.open(file) as opened:
-        magic = opened.read_at(6, 0)
-        opened.seek(0)
-        if magic[:4] == b"PAR1":
-            found = pq.read_schema(opened).metadata
-        elif magic == b"ARROW1":
-            found = ipc.open_file(opened).schema.metadata
-        else:
-            found = None
-    return {k: v for k, v in (found or {}).items() if not k.startswith(_NOT_TRUE_OF_A_COPY)}

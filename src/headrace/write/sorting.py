@@ -23,8 +23,8 @@ from headrace.errors import OptionError
 from headrace.matrices import rows_at, values_at
 from headrace.model import Int64Array, computed_once
 from headrace.sources.files.failures import naming
+from headrace.storage import atomic_write
 from headrace.write.copier import Place, Reading, Task
-from headrace.write.durable import atomic_write
 from headrace.write.journal import writing
 
 __all__ = [

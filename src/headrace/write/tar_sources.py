@@ -31,8 +31,7 @@ from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import WHOLE, Int32Array
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
-from headrace.storage import FileStatus, Listing, Store, side_threads
-from headrace.storage.store import UNKNOWN_SIZE
+from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_threads
 from headrace.write.copier import Place, Reading, Task
 from headrace.write.rows import RowParts, Rows, digest_of
 from headrace.write.tar_format import KEY, room

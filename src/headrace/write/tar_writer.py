@@ -28,8 +28,7 @@ from headrace.sources.tar.index import TarFacts, TarIndex
 from headrace.sources.tar.json_index import json_index, read_json_index
 from headrace.sources.tar.scanning import scan_tar
 from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
-from headrace.storage import LocalStore
-from headrace.write.durable import atomic_write, file_lock, flush_directory
+from headrace.storage import LocalStore, atomic_write, file_lock, flush_directory
 from headrace.write.journal import PathLike, target_location, writing
 from headrace.write.tar_format import (
     BLOCK_BYTES,

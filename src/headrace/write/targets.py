@@ -23,11 +23,19 @@ import pyarrow.parquet as pq
 from pyarrow import ipc
 
 from headrace.errors import OptionError, ReadError, WriteError
-from headrace.storage import Options, RemoteStore
-from headrace.storage.access import Access, protocol_of
-from headrace.storage.engines import Engine, Failure, RequestError, WritingEngine
-from headrace.storage.fetching import interruptibly
-from headrace.write.durable import atomic_write, flush_directory
+from headrace.storage import (
+    Access,
+    Engine,
+    Failure,
+    Options,
+    RemoteStore,
+    RequestError,
+    WritingEngine,
+    atomic_write,
+    flush_directory,
+    interruptibly,
+    protocol_of,
+)
 from headrace.write.journal import writing
 
 __all__ = [

@@ -20,9 +20,8 @@ from headrace.model import DataFileInfo, Int64Array, computed_once
 from headrace.options import parse_bytes
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.options import lance_options
-from headrace.sources.video.sidecar import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
-from headrace.storage import Access, Options, Store, find_files
-from headrace.storage.credentials import resolve
+from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
+from headrace.storage import Access, Options, Store, find_files, resolve
 from headrace.write.copier import Place, Progress, Reading, Task, copy
 from headrace.write.journal import PathLike, target_location, work_directory
 from headrace.write.lance import LanceTable

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from headrace import (
     StructuredDataset,
     TarDataset,
 )
-from headrace.loader.rank_comparison import ComparedFiles, RankComparison
+from headrace.loader.agreement import ComparedFiles, RankComparison
 from headrace.loader.ranks import find_ranks
 from headrace.model import FileList
 from headrace.sources.tar.indexing import index_tars
@@ -147,6 +148,19 @@ def name_of_many(rank: int) -> str:
         files.sizes[4_321] = 1
     comparison = RankComparison(find_ranks(), ComparedFiles(files, [root], local=True), dict)
     return refusal(RankMismatchError, comparison.check)
+
+
+def read_after_rank_0_has_ended(data: Path, folder: Path, rank: int) -> list[int]:
+    """Return the rows of this rank; rank 1 asks for its first one when rank 0 is gone."""
+    use_a_store_of_rank_0(rank)
+    (folder / f"{rank}.pid").write_text(str(os.getpid()))
+    dist.barrier()
+    loader = make(data)
+    dist.barrier()
+    if rank == 1:
+        rank_0 = os.pidfd_open(int((folder / "0.pid").read_text()))
+        wait([rank_0])
+    return all_ids(loader)
 
 
 def use_a_store_of_rank_0(rank: int) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,11 +37,12 @@ from headrace.sources.files.partitioning import (
     possible_paths,
 )
 from headrace.sources.files.protocol import FileFacts, Format
-from headrace.sources.files.reader import FormatRows, RowSource, TabularReader
 from headrace.sources.files.registry import FORMAT_NAMES, make_format, select_files
 from headrace.sources.files.schemas import project, unify
 from headrace.sources.files.sniffing import hint_of, read_head
+from headrace.sources.files.source import FileSource
 from headrace.sources.files.table_folders import refuse_tables
+from headrace.sources.reader import Discovered, TabularReader
 from headrace.storage import (
     Access,
     FileStatus,
@@ -52,67 +53,7 @@ from headrace.storage import (
     side_by_side,
 )
 
-__all__ = ["Discovered", "discover"]
-
-
-@dataclass(frozen=True, slots=True)
-class Discovered:
-    """All that planning and reading need."""
-
-    reader: TabularReader
-    files: FileList
-    """those that may hold rows, in their order"""
-    roots: Sequence[str] = ()
-    """directories that hold the files; what counts of a path is below them"""
-    filter: ds.Expression | None = None
-    """what was asked for, unless paths alone settled it; the reader applies what is still open"""
-    broken: Sequence[str] = ()
-    """why files were left out under ``on_error="skip"``, a line each"""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """what was asked of the store"""
-    listing: Listing | None = None
-    """what can be saved as a manifest, where files were listed"""
-    version: tuple[int, int] | None = None
-    """of a table: its snapshot and schema, by their ids"""
-    has_deletes: bool = False
-    """whether rows of the files are deleted, so that only reading them tells how many are left"""
-
-    @classmethod
-    def of(
-        cls,
-        rows: RowSource,
-        files: Sequence[DataFileInfo],
-        *,
-        store: Store,
-        whole: pa.Schema,
-        output: pa.Schema,
-        filters: ds.Expression | Sequence[Any] | None = None,
-        version: tuple[int, int] | None = None,
-    ) -> Discovered:
-        """Return the data of a source whose filters are applied to rows alone.
-
-        Args:
-            rows: Reads its rows.
-            files: Its files.
-            store: Reaches them.
-            whole: All of its columns.
-            output: Those that come out.
-            filters: Which rows are kept.
-            version: Of a table: its snapshot and schema, by their ids.
-        """
-        keep = to_expression(filters)
-        if keep is not None:
-            keep = settle_filter(keep, whole)
-        needed = [] if keep is None else columns_of(keep, whole)
-        read = {f.name: f for f in output} | {name: whole.field(name) for name in needed}
-        reader = TabularReader(store, rows, output, pa.schema(list(read.values())), keep)
-        return cls(reader, FileList(files), filter=keep, version=version)
-
-    @property
-    def counted(self) -> bool:
-        """Whether the number of rows that will come out is known."""
-        known = bool((self.files.counts >= 0).all())
-        return known and self.reader.filter is None and not self.has_deletes
+__all__ = ["discover"]
 
 
 logger = logging.getLogger(__name__)
@@ -151,9 +92,7 @@ def discover(
     else:
         listing = load_manifest(path, access, manifest)
     name, statuses = _selected(listing, format, check=manifest is None and not as_files)
-    chosen = make_format(
-        name, format_options, schema=schema, ignore_unknown=bool(columns or schema)
-    )
+    chosen = make_format(name, format_options, schema=schema)
     in_path = path_columns(partitioning, [s.path for s in statuses], listing.roots)
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
     # A filter over paths alone is settled by them: what it keeps, it keeps whole.
@@ -180,14 +119,18 @@ def discover(
         infos = [_counting_what_is_left(info) for info in infos]
     read = {field.name: field for field in output} | {name: whole.field(name) for name in needed}
     read_schema = pa.schema([read[name] for name in whole.names if name in read])
-    rows = FormatRows(chosen, in_path)
-    reader = TabularReader(listing.store, rows, output, read_schema, pushed)
-    logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
+    if not columns and schema is None:
+        in_files = [field for field in whole if field.name not in in_path.schema.names]
+        chosen = make_format(name, format_options, known=pa.schema(in_files))
+    files = FileList(infos)
     asked = None if exact else keep
+    source = FileSource(listing.store, chosen, whole, files, in_path, is_filtered=asked is not None)
+    reader = TabularReader(source, output, read_schema, pushed)
+    logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
     counts = access.meter.drain()
     return Discovered(
         reader,
-        FileList(infos),
+        files,
         roots=listing.roots,
         filter=asked,
         broken=found.broken,

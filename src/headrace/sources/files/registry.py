@@ -1,4 +1,4 @@
-"""The formats there are, by name, by extension, or by what a file looks like."""
+"""The formats there are, by name, by extension, or by the content of a file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from headrace.errors import NothingFoundError, OptionError
 from headrace.model import DataFileInfo
-from headrace.sources.files.arrow_ipc import ArrowFormat
+from headrace.sources.arrow.format import ArrowFormat
 from headrace.sources.files.csv import CsvFormat
 from headrace.sources.files.failures import naming
 from headrace.sources.files.json import JsonFormat, JsonLinesFormat
 from headrace.sources.files.orc import OrcFormat
-from headrace.sources.files.parquet import ParquetFormat
 from headrace.sources.files.protocol import Format
 from headrace.sources.files.sniffing import compression_in, hint_of, looks_like, read_head
+from headrace.sources.parquet.format import ParquetFormat
 from headrace.storage import FileStatus, Listing
 
 __all__ = ["FORMAT_NAMES", "format_of", "make_format", "select_files"]
@@ -34,16 +34,23 @@ def make_format(
     options: Mapping[str, Any] | None = None,
     *,
     schema: pa.Schema | None = None,
-    ignore_unknown: bool = False,
+    known: pa.Schema | None = None,
 ) -> Format:
-    """The format of that name with a user's options."""
+    """Return the format of a name with a user's options.
+
+    Args:
+        name: Name of the format.
+        options: Options of the user for the format.
+        schema: Types of columns, for formats that store none.
+        known: All columns of the data set: a field of JSON beside them is an error.
+    """
     given = dict(options or {})
     if name == "csv":
         return CsvFormat(given, schema=schema)
     if name == "json":
-        return JsonFormat(given, schema=schema, ignore_unknown=ignore_unknown)
+        return JsonFormat(given, schema=schema, known=known)
     if name == "jsonl":
-        return JsonLinesFormat(given, schema=schema, ignore_unknown=ignore_unknown)
+        return JsonLinesFormat(given, schema=schema, known=known)
     if name == "parquet":
         return ParquetFormat(given)
     if given:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +26,10 @@ from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.columns import AskedField, columns_of
 from headrace.sources.tar.decoding import Decode, FieldForm, field_forms
 from headrace.sources.tar.finding import Source
-from headrace.sources.tar.lending import TarLenders
 from headrace.sources.tar.opening import access_of
-from headrace.sources.tar.payloads import Payloads
-from headrace.sources.tar.samples import METADATA, cut_by_bytes, keys_of, members_of, metadata_of
-from headrace.storage import Access, Options, RemoteStore, Store
+from headrace.sources.tar.payloads import Payloads, cut_by_bytes
+from headrace.sources.tar.samples import METADATA, keys_of, members_of, metadata_of
+from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
 
 __all__ = ["TarBackend"]
@@ -91,7 +90,6 @@ class TarBackend(Backend):
         )
         """the tars and their indexes"""
         self._payloads = Payloads(self.collection)
-        self._lenders = TarLenders(self.collection)
         self._named = named_locations(source, as_they_are=access.filesystem is not None)
 
     @property
@@ -100,12 +98,16 @@ class TarBackend(Backend):
         return self.collection.fork_safe
 
     @property
-    def store(self) -> Store | None:  # type: ignore[override]
-        """Where the tars are, unless on this machine."""
-        store = self.collection.store
-        return store if not store.local and store.fork_safe == self.fork_safe else None
+    def name(self) -> str:
+        return "tar"
 
-    def through(self, store: Store) -> TarBackend:
+    @property
+    def store(self) -> Store:
+        store = self.collection.store
+        remote = not store.local and store.fork_safe == self.fork_safe
+        return store if remote else LocalStore(fork_safe=self.fork_safe)
+
+    def through(self, store: Store) -> Self:
         if not isinstance(store, RemoteStore):
             return self
         made = copy(self)
@@ -151,7 +153,7 @@ class TarBackend(Backend):
         for name in (KEY, SHARD):
             if name in names:
                 raise SchemaError(f"a field of the samples is called {name}, as a column is")
-        return field_forms(self._decode, names)
+        return field_forms(self._decode, {name: [name] for name in names})
 
     @property
     def shard_rows(self) -> Int64Array:
@@ -191,7 +193,7 @@ class TarBackend(Backend):
         """
         made = copy(self)
         made._forms = {
-            name: FieldForm(name, "lent") if name in columns and form.how == "bytes" else form
+            name: FieldForm(name, "lent") if name in columns and form.is_plain else form
             for name, form in self._forms.items()
         }
         made.__dict__.pop("schema", None)
@@ -273,11 +275,8 @@ class TarBackend(Backend):
         chosen = ChosenSamples(self.collection, shards, samples)
         forms = self._read_forms(schema)
         asked = [(form, chosen.members(form.name, self._limit)) for form in forms]
-        lent = {form.name: chosen.places(some) for form, some in asked if form.how == "lent"}
-        columns = self._lenders.lent(shards, lent)
-        for form, some in asked:
-            if form.name in lent:
-                chosen.check_places(some, self._payloads)
+        lent = {form.name: some for form, some in asked if form.how == "lent"}
+        columns = self._payloads.lend(shards, lent) if lent else {}
         read = [
             AskedField(form, some, chosen.naming(some))
             for form, some in asked

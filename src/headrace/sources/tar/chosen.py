@@ -12,7 +12,6 @@ from headrace.errors import ReadError
 from headrace.model import Int64Array
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.samples import members_of
 
 __all__ = ["ChosenSamples"]
@@ -42,20 +41,6 @@ class ChosenSamples:
                 self._check(index, places, members, limit)
             found[places] = members
         return found
-
-    def places(self, members: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Where members lie in their tars, and their sizes: -1 where there is none."""
-        offsets, sizes = np.zeros(len(members), np.int64), np.full(len(members), -1, np.int64)
-        for index, places in self._parts:
-            held = places[members[places] >= 0]
-            offsets[held], sizes[held] = index.offsets[members[held]], index.sizes[members[held]]
-        return offsets, sizes
-
-    def check_places(self, members: Int64Array, payloads: Payloads) -> None:
-        """Refuse an index by which a member of a tar of this machine would not be read."""
-        for index, places in self._parts:
-            held = members[places]
-            payloads.check(int(self._shards[places[0]]), index, held[held >= 0].tolist())
 
     def _check(self, index: TarIndex, places: Int64Array, members: Any, limit: int) -> None:
         large = np.flatnonzero((members >= 0) & (index.sizes[members] > limit))

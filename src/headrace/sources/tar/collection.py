@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from headrace.sources.tar.arrow_index import ArrowIndexes, write_arrow_indexes
 from headrace.sources.tar.checks import check_index
 from headrace.sources.tar.completeness import missing_elsewhere, refuse_missing
 from headrace.sources.tar.finding import Source, find_tars
+from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
 from headrace.sources.tar.held_indexes import HeldIndexes
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.index_places import (
@@ -29,10 +30,9 @@ from headrace.sources.tar.json_index import read_json_index
 from headrace.sources.tar.kept_files import KeptFiles
 from headrace.sources.tar.scanning import scan_tar
 from headrace.sources.tar.spot_checks import check_all_headers, check_some_headers
-from headrace.storage import Access, RemoteStore, Store, side_by_side
-from headrace.storage.parts import Parts
+from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
 
-__all__ = ["TarCollection"]
+__all__ = ["SampleRules", "TarCollection"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +42,70 @@ MaySkip = Callable[[ReadError], bool]
 _LOADING_THREADS = 16
 
 
+@dataclass(frozen=True, slots=True)
+class SampleRules:
+    """Which members make a sample, and which samples are read.
+
+    Attributes:
+        sample_key: The rule for keys; None for that of the index.
+        required: The extensions of each field that a sample must have one of.
+        max_file_size: Size beyond which a member keeps its sample from being read.
+    """
+
+    sample_key: SampleKey | None = None
+    required: tuple[tuple[str, ...], ...] = ()
+    max_file_size: int | None = None
+
+    def applied(self, index: TarIndex) -> TarIndex:
+        """Return an index whose samples are those that are read."""
+        sample_key = self.sample_key
+        if sample_key is None:
+            sample_key = "last-dot" if _pairs_by_last_dot(index) else "first-dot"
+        if sample_key != index.grouping.sample_key:
+            grouping = grouped(index.names, sample_key)
+            index = replace(index, stored_grouping=grouping, stored_shape_order=None)
+        if not self.required and self.max_file_size is None:
+            return index
+        keep = np.ones(index.num_samples, np.bool_)
+        for extensions in self.required:
+            keep &= np.any([index.members_as(name) >= 0 for name in extensions], axis=0)
+        incomplete = int((~keep).sum())
+        if self.max_file_size is not None:
+            large = (index.sizes > self.max_file_size) & (index.grouping.samples >= 0)
+            keep[index.grouping.samples[large]] = False
+        left_out = LeftOut(
+            files=index.grouping.left_out.files,
+            incomplete=incomplete,
+            oversized=int((~keep).sum()) - incomplete,
+        )
+        if keep.all():
+            return index
+        grouping = index.grouping.only(keep, left_out)
+        return replace(index, stored_grouping=grouping, stored_shape_order=None)
+
+
+_ALL_SAMPLES = SampleRules()
+
+
+def _pairs_by_last_dot(index: TarIndex) -> bool:
+    """Return True if an index embeds sidecars of several members of what would be one sample."""
+    for texts in (index.json, index.captions):
+        if texts is not None and index.grouping.sample_key == "first-dot":
+            samples = index.grouping.samples[texts.is_valid().to_numpy(zero_copy_only=False)]
+            samples = samples[samples >= 0]
+            if len(np.unique(samples)) < len(samples):
+                return True
+    return False
+
+
 class _Known(NamedTuple):
     """What is known of all tars once their indices were loaded."""
 
     members: Int64Array
     samples: Int64Array
-    fields: tuple[str, ...]
+    fields: dict[str, int]
+    """How many samples have each field."""
+    left_out: LeftOut
 
 
 class TarCollection:
@@ -64,6 +122,7 @@ class TarCollection:
         names: Sequence[str],
         places: IndexPlaces,
         kept: KeptFiles | None,
+        rules: SampleRules = _ALL_SAMPLES,
     ) -> None:
         self.store = store
         self.files = files
@@ -73,6 +132,7 @@ class TarCollection:
         """what is wrong with tars that were left out"""
         self._places = places
         self._kept = kept
+        self.rules = rules
         self._known: _Known | None = None
         self._fitting: set[str] = set()
         """tars that are newer than their index, which has all of their headers right"""
@@ -90,6 +150,7 @@ class TarCollection:
         metadata: Source | None = None,
         access: Access,
         may_skip: MaySkip | None = None,
+        sample_key: SampleKey | None = None,
     ) -> TarCollection:
         """The tars of files, directories, globs and URLs; their indices may lie in ``metadata``.
 
@@ -100,7 +161,9 @@ class TarCollection:
         places = places_of(found, metadata, access)
         kept = None if found.store.local else KeptFiles.within(access.cache)
         files = FileList(map(file_of, found.tars))
-        collection = cls(found.store, files, found.names, places, kept)
+        check_sample_key(sample_key)
+        rules = SampleRules(sample_key)
+        collection = cls(found.store, files, found.names, places, kept, rules)
         return collection if may_skip is None else collection._whole(may_skip)
 
     @property
@@ -122,7 +185,29 @@ class TarCollection:
         """
         return self._held.get(shard, self._loaded)
 
+    def selecting(self, rules: SampleRules) -> TarCollection:
+        """Return the same tars with other rules about which samples are read."""
+        return TarCollection(
+            self.store, self.files, self.names, self._places, self._kept, rules
+        )._with(self)
+
+    def _with(self, other: TarCollection) -> TarCollection:
+        self.broken, self._fitting = other.broken, other._fitting
+        return self
+
     # --- all of them
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Numbers of files and samples of all tars that are not read."""
+        return self._all.left_out
+
+    @property
+    def incomplete_fields(self) -> frozenset[str]:
+        """The fields that some samples do not have."""
+        known = self._all
+        total = int(known.samples.sum())
+        return frozenset(name for name, count in known.fields.items() if count < total)
 
     @property
     def member_counts(self) -> Int64Array:
@@ -137,7 +222,7 @@ class TarCollection:
     @property
     def field_names(self) -> tuple[str, ...]:
         """The fields that samples of any tar have, in the order in which they first come."""
-        return self._all.fields
+        return tuple(self._all.fields)
 
     @property
     def _all(self) -> _Known:
@@ -156,7 +241,11 @@ class TarCollection:
             index = self.index(shard)
         except ReadError as error:
             return error
-        return _Count(len(index), index.num_samples, index.grouping.field_names)
+        grouping = index.grouping
+        there = grouping.fields[grouping.fields >= 0]
+        times = np.bincount(there, minlength=len(grouping.field_names)).tolist()
+        fields = dict(zip(grouping.field_names, times, strict=True))
+        return _Count(len(index), index.num_samples, fields, grouping.left_out)
 
     def _whole(self, may_skip: MaySkip) -> TarCollection:
         counted = self._counted(range(len(self)))
@@ -173,6 +262,7 @@ class TarCollection:
             [self.names[i] for i in good],
             self._places.only(np.array(good, np.int32)),
             self._kept,
+            self.rules,
         )
         whole._fitting = self._fitting
         whole._known = _known_of(one for one in counted if not isinstance(one, ReadError))
@@ -182,6 +272,9 @@ class TarCollection:
     # --- one of them
 
     def _loaded(self, shard: int) -> TarIndex:
+        return self.rules.applied(self._checked(shard))
+
+    def _checked(self, shard: int) -> TarIndex:
         place, file = self._places[shard], self.files[shard]
         if place is None:
             return self._scanned(shard)
@@ -256,15 +349,21 @@ class TarCollection:
 class _Count(NamedTuple):
     members: int
     samples: int
-    fields: tuple[str, ...]
+    fields: dict[str, int]
+    left_out: LeftOut
 
 
 def _known_of(counts: Iterable[_Count]) -> _Known:
     counted = list(counts)
+    fields: dict[str, int] = {}
+    for one in counted:
+        for name, times in one.fields.items():
+            fields[name] = fields.get(name, 0) + times
     return _Known(
         np.array([one.members for one in counted], np.int64),
         np.array([one.samples for one in counted], np.int64),
-        tuple(dict.fromkeys(name for one in counted for name in one.fields)),
+        fields,
+        LeftOut(*np.sum([(0, 0, 0), *(one.left_out for one in counted)], axis=0).tolist()),
     )
 
 

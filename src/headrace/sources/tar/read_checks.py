@@ -8,6 +8,7 @@ is enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,9 +17,11 @@ from headrace.errors import StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar.headers import BLOCK
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.mapped_tars import MappedTar
 from headrace.sources.tar.spot_checks import check_all_headers, first_misfit, refuse_member
 from headrace.storage import LocalStore
+
+if TYPE_CHECKING:
+    from headrace.sources.tar.payloads import MappedTar
 
 __all__ = ["check_headers", "check_places", "starts_of", "unchecked"]
 

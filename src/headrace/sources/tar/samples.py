@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +14,7 @@ from headrace.model import Int64Array
 from headrace.sources.tar.grouping import sample_keys
 from headrace.sources.tar.index import TarIndex
 
-__all__ = ["METADATA", "cut_by_bytes", "keys_of", "members_of", "metadata_of"]
+__all__ = ["METADATA", "keys_of", "members_of", "metadata_of"]
 
 Members = npt.NDArray[np.int32]
 
@@ -34,9 +33,6 @@ METADATA = pa.schema(
 """What an index says of samples, beside their keys. Nothing is null: what is not known is 0, of
 the aspect NaN, and an empty list or text."""
 
-_MOST_ROWS = 4096
-"""of a run, however small they are"""
-
 _members: WeakKeyDictionary[TarIndex, dict[str, Members]] = WeakKeyDictionary()
 _keys: WeakKeyDictionary[TarIndex, pa.StringArray] = WeakKeyDictionary()
 
@@ -54,7 +50,9 @@ def keys_of(index: TarIndex, samples: Int64Array) -> pa.StringArray:
     """The keys of some samples. Those of all are kept."""
     found = _keys.get(index)
     if found is None:
-        found = sample_keys(index.names).take(pa.array(index.primary_members))
+        found = sample_keys(
+            index.names.take(pa.array(index.primary_members)), index.grouping.sample_key
+        )
         _keys[index] = found
     return found.take(pa.array(samples))
 
@@ -92,15 +90,3 @@ def _captions(index: TarIndex, members: Members) -> list[list[str]]:
     texts: list[Any] = index.captions.take(pa.array(members)).to_pylist()
     found = [[] if text is None else json.loads(text) for text in texts]
     return [[one] if isinstance(one, str) else list(one) for one in found]
-
-
-def cut_by_bytes(samples: Int64Array, sizes: Int64Array, most_bytes: int) -> Iterator[Int64Array]:
-    """Samples in runs of at most so many bytes, and of at least one sample."""
-    ends = np.cumsum(sizes)
-    begin = 0
-    while begin < len(samples):
-        above = most_bytes + (int(ends[begin - 1]) if begin else 0)
-        stop = int(np.searchsorted(ends, above, side="right"))
-        stop = min(max(stop, begin + 1), begin + _MOST_ROWS)
-        yield samples[begin:stop]
-        begin = stop

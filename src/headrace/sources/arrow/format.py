@@ -1,0 +1,561 @@
+"""Arrow IPC: files with a footer (Feather V2), and streams, which can only be read in order.
+
+pyarrow does all of the decoding. It offers no way to ask how many rows a record batch has, or which
+bytes it is about to read, without reading it. `_HeaderFile` stands between pyarrow and a file to
+find both out: it notes or refuses what pyarrow asks for, and leaves the bodies of messages out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.types as pt
+from pyarrow import ipc
+
+from headrace.errors import FileChangedError
+from headrace.matrices import width_of
+from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
+from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only
+from headrace.sources.files.failures import naming
+from headrace.sources.files.plain_types import plain_batch, plain_schema
+from headrace.sources.files.protocol import FileFacts
+from headrace.storage import Store, will_read
+from headrace.storage.store import changed, vanished
+
+__all__ = [
+    "ArrowFormat",
+    "BatchIndex",
+    "FileVersion",
+    "RecordBatches",
+    "check_batch",
+    "checked_after",
+    "content_tag",
+    "has_dictionary",
+    "read_index",
+    "reading",
+]
+
+_FILE_MAGIC = b"ARROW1"
+_FEATHER_V1_MAGIC = b"FEA1"
+_PREFIX_BYTES = 8
+"""of a message; a read of no more is never one of a body that is worth leaving out"""
+_SAMPLE_BYTES, _REMOTE_SAMPLE_BYTES = 1 << 20, 1 << 16
+"""length of a first record batch that is decoded to find out how much it expands"""
+
+_MOST_EXPANSION = 10_000
+"""times the size of a file that one of its buffers may have in memory"""
+_UNKNOWN_BYTES = 1 << 32
+
+Span = tuple[int, int]
+
+
+@contextmanager
+def reading(place: object, file_bytes: int | None) -> Iterator[None]:
+    """Raise what reading bytes that are not Arrow IPC raises as a ReadError of ``place``.
+
+    A damaged file can ask for any amount of memory. A failure to allocate more than a file of
+    ``file_bytes`` can hold is an error of the file.
+    """
+    with naming(place, ValueError, IndexError):
+        try:
+            yield
+        except pa.ArrowMemoryError as error:
+            wanted = max(map(int, re.findall(r"\d+", str(error))), default=0)
+            if wanted < _MOST_EXPANSION * (file_bytes or _UNKNOWN_BYTES):
+                raise
+            raise ValueError(f"a buffer claims to have {wanted} bytes; it is damaged") from error
+
+
+class ArrowFormat:
+    """Arrow IPC files, with their record batches as row groups, and IPC streams as one group.
+
+    The first bytes of a file decide which of the two it is. Batches have no statistics, so that no
+    filter excludes one. Every batch is validated in full: a damaged one is an error, never a crash.
+    """
+
+    name = "arrow"
+    extensions: tuple[str, ...] = (".arrow", ".feather", ".ipc", ".arrows")
+
+    def inspect(
+        self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
+    ) -> FileFacts:
+        with reading(file.path, file.file_size), store.open(file) as source:
+            index = read_index(source)
+            rows, sizes = index.rows, _decoded_sizes(source, index, local=store.local)
+            if index.is_stream:
+                rows, sizes = rows.sum(keepdims=True), sizes.sum(keepdims=True)
+            schema = plain_schema(index.schema).remove_metadata()
+            groups = RowGroups.of(rows, sizes)
+            return FileFacts(schema, int(rows.sum()), groups, splittable=not index.is_stream)
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        with reading(chunk, chunk.file.file_size), store.open(chunk.file) as source:
+            read = _stream_tables if _is_stream(source) else partial(_file_tables, block_bytes)
+            tables = in_blocks(read(source, chunk, set(schema.names)), block_bytes)
+            while True:
+                with checked_after(store, chunk.file):
+                    table = next(tables, None)
+                if table is None:
+                    return
+                yield table
+
+
+# --- what is in a file
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchIndex:
+    """What the headers of a file say. It is plain data, and pickles.
+
+    Attributes:
+        schema: The columns as they are stored.
+        rows: Number of rows of each record batch.
+        sizes: Bytes of the body of each record batch, as stored.
+        is_stream: True for the stream format.
+    """
+
+    schema: pa.Schema
+    rows: Int64Array
+    sizes: Int64Array
+    is_stream: bool
+
+
+def read_index(source: pa.NativeFile) -> BatchIndex:
+    """Read the headers of all record batches, and none of their data.
+
+    Raises:
+        ValueError: It is no Arrow IPC, or damaged.
+    """
+    is_stream = _is_stream(source)
+    file = _HeaderFile(source)
+    batches: list[tuple[int, int]]
+    if is_stream:
+        schema = ipc.open_stream(pa.PythonFile(file, "r")).schema
+        file.seek(0)
+        file.leaves_out = True
+        reader = ipc.MessageReader.open_stream(pa.PythonFile(file, "r"))
+        batches = [_counted(m, schema) for m in reader if m.type == "record batch"]
+    else:
+        batches_of_file = RecordBatches(source)
+        schema = batches_of_file.schema
+        numbers = range(batches_of_file.count)
+        batches_of_file.spans(numbers)  # raises if one is not in the file
+        heads = batches_of_file.spans(numbers, headers=True)
+        will_read(source, heads)
+        file.leaves_out = True
+        batches = [_counted(_message_at(file, start), schema) for start, _ in heads]
+    found = np.array(batches, np.int64).reshape(-1, 2)
+    return BatchIndex(schema, found[:, 0], found[:, 1], is_stream)
+
+
+def _is_stream(source: pa.NativeFile) -> bool:
+    magic = source.read_at(len(_FILE_MAGIC), 0)
+    if magic[:4] == _FEATHER_V1_MAGIC:
+        raise ValueError(
+            "it is a Feather V1 file, which is not read; write it again as Feather V2, "
+            "with pyarrow.feather.write_feather(table, path, version=2)"
+        )
+    return bool(magic != _FILE_MAGIC)
+
+
+def _message_at(file: _HeaderFile, start: int) -> ipc.Message:
+    file.seek(start)
+    message = ipc.read_message(pa.PythonFile(file, "r"))
+    if message.type != "record batch":
+        raise ValueError(f"the footer names a record batch at byte {start}, where there is none")
+    return message
+
+
+def _counted(message: ipc.Message, schema: pa.Schema) -> tuple[int, int]:
+    """Return the rows and the bytes of a record batch whose body was left out.
+
+    Any first column can be read as one of nulls, which has a length and no data. pyarrow refuses
+    a length that is not that of the batch.
+    """
+    read_as = pa.schema([("", pa.null())] if len(schema) else [])
+    batch = ipc.read_record_batch(message, read_as)
+    if batch.num_rows < 0:
+        raise ValueError(f"a record batch claims to have {batch.num_rows} rows")
+    return batch.num_rows, message.body.size if message.body is not None else 0
+
+
+def _decoded_sizes(source: pa.NativeFile, index: BatchIndex, *, local: bool) -> Int64Array:
+    """Estimate the bytes of each batch in memory; reading corrects what turns out otherwise."""
+    widths = [width_of(field.type) for field in index.schema]
+    if None not in widths:
+        return index.rows * sum(width or 0 for width in widths)
+    filled = np.flatnonzero(index.rows)
+    most = _SAMPLE_BYTES if local else _REMOTE_SAMPLE_BYTES
+    if not len(filled) or index.is_stream or index.sizes[filled[0]] > most:
+        return index.sizes
+    first = int(filled[0])
+    batch = RecordBatches(source).get(first, int(index.rows[first]))
+    expanded: Int64Array = index.sizes * int(batch.nbytes) // max(int(index.sizes[first]), 1)
+    return expanded
+
+
+# --- record batches
+
+
+class RecordBatches:
+    """The record batches of an open IPC file, by number.
+
+    Args:
+        source: The file.
+        of: The same of all columns, where only some are to be read.
+        columns: The places of these.
+    """
+
+    def __init__(
+        self,
+        source: pa.NativeFile,
+        of: RecordBatches | None = None,
+        columns: Sequence[int] | None = None,
+    ) -> None:
+        self._source = source
+        self._options = ipc.IpcReadOptions(included_fields=columns)
+        self._file = _HeaderFile(source)
+        self._probe = ipc.open_file(pa.PythonFile(self._file, "r"), options=self._options)
+        self._reader: ipc.RecordBatchFileReader | None = None
+        self._plain: pa.Schema = self._probe.schema
+        self.schema: pa.Schema = self._probe.schema if of is None else of.schema
+        """all columns of the file, as they are stored"""
+        self._dictionaries_known = not any(map(has_dictionary, self.schema.types))
+        self._some = columns is not None
+
+    def select(self, columns: Sequence[int]) -> RecordBatches:
+        """Return the same batches in the columns at some places."""
+        if len(columns) == len(self.schema):
+            return self
+        return RecordBatches(self._source, self, columns)
+
+    @property
+    def count(self) -> int:
+        """Number of record batches."""
+        return int(self._probe.num_record_batches)
+
+    def announce(self, numbers: Sequence[int]) -> None:
+        """Fetch the bytes of some batches together, if the file is remote."""
+        if not isinstance(self._source, pa.PythonFile):
+            return
+        spans = self.spans(numbers)
+        will_read(self._source, spans)
+        if self._some:
+            # Spans are headers. What pyarrow reads after these are the wanted columns.
+            will_read(self._source, [*spans, *self._bodies(numbers)])
+
+    def get(self, number: int, rows: int) -> pa.RecordBatch:
+        """Return a validated batch in plain types.
+
+        Args:
+            number: Its number.
+            rows: The rows that it should have.
+        """
+        if self._reader is None:
+            self._source.seek(0)
+            self._reader = ipc.open_file(self._source, options=self._options)
+            self._plain = plain_schema(self._reader.schema)
+        return check_batch(self._reader.get_batch(number), number, rows, self._plain)
+
+    def spans(self, numbers: Sequence[int], *, headers: bool = False) -> list[Span]:
+        """Return the bytes that pyarrow reads first of some batches, without reading them.
+
+        Of all columns these are whole batches, of some columns only their headers.
+
+        Args:
+            numbers: The batches.
+            headers: Return headers in any case.
+
+        Raises:
+            ValueError: The footer names bytes that are not in the file.
+        """
+        if headers and len(self.schema) and not self._some:
+            return RecordBatches(self._source, self, [0]).spans(numbers)
+        if not self._dictionaries_known and self.count:
+            self._probe.get_batch(0)  # reads all dictionaries first, and once
+            self._dictionaries_known = True
+        size, spans = self._source.size(), []
+        for number in numbers:
+            start, length = self._file.first_read(partial(self._probe.get_batch, number))
+            if not 0 <= start <= start + length <= size:
+                raise ValueError(f"record batch {number} would end after the end of the file")
+            spans.append((start, start + length))
+        return spans
+
+    def _bodies(self, numbers: Sequence[int]) -> list[Span]:
+        """Return the bytes that pyarrow reads of some batches after their headers."""
+        found: list[Span] = []
+        for number in numbers:
+            found += self._file.later_reads(partial(self._probe.get_batch, number))
+        return found
+
+
+def check_batch(batch: pa.RecordBatch, number: int, rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch in the plain types of ``schema``, after a look at all of its data.
+
+    Raises:
+        ValueError: It is damaged, or has other rows than its header says.
+    """
+    batch.validate(full=True)
+    if batch.num_rows != rows:
+        raise ValueError(f"record batch {number} has {batch.num_rows} rows and not {rows}")
+    return plain_batch(batch, schema)
+
+
+def has_dictionary(type_: pa.DataType) -> bool:
+    """Return True if a type is, or holds, one of dictionary codes."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return has_dictionary(type_.storage_type)
+    inside = (type_.field(number).type for number in range(type_.num_fields))
+    return pt.is_dictionary(type_) or any(map(has_dictionary, inside))
+
+
+class _Refused(Exception):
+    """Raised to pyarrow in place of an answer."""
+
+
+class _HeaderFile:
+    """A file for pyarrow that notes what is read of it, and can leave out the bodies of messages.
+
+    A message is a prefix, a header and a body. A read that follows the read of a header is one of
+    a body. It is answered with zeros, for which the system allocates memory only if they are used.
+    """
+
+    closed = False
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        self._source, self._size = source, int(source.size())
+        self._position = 0
+        self._reads: list[Span] = []
+        self._refuses = False
+        self._last = 0
+        self.leaves_out = False
+        """whether bodies are left out"""
+
+    def first_read(self, read: Callable[[], object]) -> Span:
+        """Return the place and length of the first read of a call, which fails."""
+        return self._noted(read, refuses=True)[0]
+
+    def later_reads(self, read: Callable[[], object]) -> list[Span]:
+        """Return the spans that a call reads after its first read, which alone is answered."""
+        return [(start, start + length) for start, length in self._noted(read, refuses=False)[1:]]
+
+    def _noted(self, read: Callable[[], object], *, refuses: bool) -> list[Span]:
+        self._reads, self._refuses, self._last = [], refuses, 0
+        self.leaves_out = True
+        try:
+            read()
+        except (_Refused, pa.ArrowException, OSError):
+            pass  # zeros are no compressed data either
+        finally:
+            self._refuses = self.leaves_out = False
+        if not self._reads:
+            raise ValueError("pyarrow reads nothing of a record batch")
+        return self._reads
+
+    def read(self, nbytes: int = -1) -> bytes:
+        start = self._position
+        length = self._size - start if nbytes is None or nbytes < 0 else nbytes
+        self._reads.append((start, length))
+        if self._refuses:
+            raise _Refused
+        is_body = self.leaves_out and min(self._last, length) > _PREFIX_BYTES
+        self._last = length
+        length = max(min(length, self._size - start), 0)
+        self._position += length
+        if is_body:
+            return bytes(length)
+        return bytes(self._source.read_at(length, start))
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._position = (0, self._position, self._size)[whence] + position
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def size(self) -> int:
+        return self._size
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+# --- rows of a chunk
+
+
+def _file_tables(
+    block_bytes: int, source: pa.NativeFile, chunk: FileSplit, wanted: set[str]
+) -> Iterator[pa.Table]:
+    """Yield the rows of each batch that are in the range; other batches are not read.
+
+    Small batches come together, up to an eighth of a block.
+    """
+    batches = RecordBatches(source)
+    columns = _columns(batches.schema, wanted)
+    planned = _planned(chunk.file, batches.count)
+    if planned is None:
+        index = read_index(source)
+        planned = index.rows, index.sizes
+    counts, sizes = planned
+    shares = _shares(chunk.row_range, counts)
+    if not columns:
+        yield from (rows_only(last - first) for _, first, last in shares)
+    elif shares:
+        batches = batches.select(columns)
+        batches.announce([number for number, _, _ in shares])
+        together: list[pa.RecordBatch] = []
+        held = 0
+        for number, first, last in shares:
+            rows = int(counts[number])
+            batch = batches.get(number, rows)
+            if last - first == rows:
+                together.append(batch)
+                held += int(sizes[number])
+            if together and (held * 8 >= block_bytes or last - first < rows):
+                yield pa.Table.from_batches(together)
+                together, held = [], 0
+            if last - first < rows:
+                yield cut_rows(pa.Table.from_batches([batch]), first, last)
+        if together:
+            yield pa.Table.from_batches(together)
+    _refuse_beyond(chunk.row_range, int(counts.sum()))
+
+
+def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
+    """Yield the rows of the range, for which all batches before it are read as well."""
+    will_read(source, [(0, source.size())])
+    index = read_index(source)  # all messages are in the file: none makes pyarrow allocate more
+    columns = _columns(index.schema, wanted)
+    some = columns if columns and len(columns) < len(index.schema) else None
+    source.seek(0)
+    reader = ipc.open_stream(source, options=ipc.IpcReadOptions(included_fields=some))
+    schema = plain_schema(reader.schema)
+    shares = {number: share for number, *share in _shares(chunk.row_range, index.rows)}
+    for number, rows in enumerate(index.rows.tolist()):
+        if number > max(shares, default=-1):
+            break
+        batch = reader.read_next_batch()
+        if number in shares:
+            first, last = shares[number]
+            table = pa.Table.from_batches([check_batch(batch, number, rows, schema)])
+            yield cut_rows(table, first, last) if columns else rows_only(last - first)
+    _refuse_beyond(chunk.row_range, int(index.rows.sum()))
+
+
+def _planned(file: DataFileInfo, batches: int) -> tuple[Int64Array, Int64Array] | None:
+    """Return rows and sizes of each batch as planned, if the plan knows all of the file."""
+    groups = file.row_groups
+    if groups is None or len(groups) != batches or groups.rows.sum() != file.record_count:
+        return None
+    return groups.rows, groups.size_bytes
+
+
+def _shares(wanted: RowRange | None, counts: Int64Array) -> list[tuple[int, int, int]]:
+    """Return the batches that hold wanted rows, each with the first and last of them in it."""
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    first = starts if wanted is None else np.maximum(starts, wanted.offset)
+    last = ends if wanted is None else np.minimum(ends, wanted.stop)
+    held = np.flatnonzero(first < last)
+    begins, stops = first[held] - starts[held], last[held] - starts[held]
+    return list(zip(held.tolist(), begins.tolist(), stops.tolist(), strict=True))
+
+
+def _columns(schema: pa.Schema, wanted: set[str]) -> list[int]:
+    return [place for place, name in enumerate(schema.names) if name in wanted]
+
+
+def _refuse_beyond(wanted: RowRange | None, rows: int) -> None:
+    if wanted is not None and wanted.stop > rows:
+        raise ValueError(f"the file has {rows} rows only")
+
+
+_TAIL_BYTES = 64 << 10
+_TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
+
+
+@contextmanager
+def checked_after(store: Store, file: DataFileInfo) -> Iterator[None]:
+    """Raise FileChangedError if a local file was rewritten while it was read, rightly or not."""
+    try:
+        yield
+    finally:
+        if store.local:
+            now = store.status(file.path)
+            if now is None:
+                raise FileChangedError(vanished(file.path))
+            if now.size != (file.file_size or now.size) or now.etag != (file.etag or now.etag):
+                raise FileChangedError(changed(file.path, file.file_size or now.size, now.size))
+
+
+def content_tag(path: str) -> str:
+    """Return a hash of the end of a file, where formats have their footers, and of 16 samples."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+        tail = max(size - _TAIL_BYTES, 0)
+        for sample in range(_TAG_SAMPLES if tail else 0):
+            digest.update(os.pread(file.fileno(), _TAG_SAMPLE_BYTES, tail * sample // _TAG_SAMPLES))
+        digest.update(os.pread(file.fileno(), _TAIL_BYTES, tail))
+    return digest.hexdigest()
+
+
+@dataclass(slots=True)
+class FileVersion:
+    """A version of a local file: its inode, size and time of change, and a tag of its content.
+
+    Looking at the first three takes microseconds. Only where the inode or the time differ and the
+    size does not, as after ``touch`` or a new copy of the same bytes, the content decides.
+    """
+
+    path: str
+    status: tuple[int, int, int]
+    tag: str
+
+    @classmethod
+    def of(cls, path: str) -> FileVersion:
+        """Return the version that is there now."""
+        found = os.stat(path)
+        return cls(path, (found.st_ino, found.st_size, found.st_mtime_ns), content_tag(path))
+
+    def check(self) -> None:
+        """Check that the file is still this version.
+
+        Raises:
+            FileChangedError: It was rewritten, or is gone.
+        """
+        try:
+            found = os.stat(self.path)
+            now = found.st_ino, found.st_size, found.st_mtime_ns
+            if now == self.status:
+                return
+            if now[1] == self.status[1] and content_tag(self.path) == self.tag:
+                self.status = now
+                return
+        except FileNotFoundError as error:
+            raise FileChangedError(vanished(self.path)) from error
+        raise FileChangedError(changed(self.path, self.status[1], now[1]))

@@ -1,0 +1,769 @@
+"""Rows of large Parquet row groups by index, from the pages that hold them.
+
+Pages are found by the page index of a file, or in local files by a walk over their headers. Those
+that hold wanted rows are put into a small Parquet file in memory, which pyarrow decodes. What the
+library has to read and write for this itself is metadata in the compact protocol of Thrift.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.matrices import values_at
+from headrace.model import Int64Array
+from headrace.sources.files.cache import BoundedCache
+from headrace.sources.parquet.format import footer_alone
+from headrace.storage import will_read
+
+__all__ = [
+    "BINARY",
+    "I32",
+    "I64",
+    "LIST",
+    "MAGIC",
+    "STRUCT",
+    "Branch",
+    "ChunkPages",
+    "Layout",
+    "PageMismatch",
+    "PageReader",
+    "Selection",
+    "StoredChunk",
+    "Struct",
+    "excerpt_chunk",
+    "excerpt_footer",
+    "joined",
+    "parse_layout",
+    "parse_pages",
+    "parse_struct",
+    "pick",
+    "values_in_page",
+    "walk_pages",
+    "write_struct",
+]
+
+TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+
+Struct = dict[int, tuple[int, Any]]
+"""fields by number, each with its kind and value.
+
+Integers are ints, binaries bytes, doubles their eight bytes, structs such dicts; a list or set is
+(kind, values), a map (kind of keys, kind of values, pairs).
+"""
+
+
+def parse_struct(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]:
+    """The struct that begins at ``start``, and where it ends. ValueError if there is none."""
+    reader = _Reader(data, start)
+    try:
+        return reader.struct(), reader.at
+    except IndexError:
+        raise ValueError("a Thrift struct is cut short") from None
+
+
+def write_struct(fields: Struct) -> bytes:
+    """The bytes of a struct."""
+    out = bytearray()
+    _write_fields(out, fields)
+    return bytes(out)
+
+
+class _Reader:
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes | memoryview, start: int) -> None:
+        self.data = data
+        self.at = start
+
+    def struct(self) -> Struct:
+        fields: Struct = {}
+        number = 0
+        while True:
+            head = self.data[self.at]
+            self.at += 1
+            if head == 0:
+                return fields
+            number = number + (head >> 4) if head >> 4 else self._integer()
+            kind = head & 15
+            value = kind == TRUE if kind <= FALSE else self._value(kind)
+            fields[number] = kind, value
+
+    def _value(self, kind: int) -> Any:
+        if I16 <= kind <= I64:
+            return self._integer()
+        if kind == BINARY:
+            return self._raw(self._varint())
+        if kind == STRUCT:
+            return self.struct()
+        if kind in (LIST, SET):
+            return self._list()
+        if kind == DOUBLE:
+            return self._raw(8)
+        if kind == MAP:
+            return self._map()
+        if kind <= I8:  # also a flag inside a list, which takes a byte there
+            return self._raw(1)[0]
+        raise ValueError(f"Thrift has no kind {kind}")
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.data[self.at]
+            self.at += 1
+            if byte < 0x80:
+                return value | byte << shift
+            value |= (byte & 0x7F) << shift
+            shift += 7
+
+    def _integer(self) -> int:
+        zigzag = self._varint()
+        return (zigzag >> 1) ^ -(zigzag & 1)
+
+    def _raw(self, length: int) -> bytes:
+        start = self.at
+        self.at += length  # if that is beyond the end, so is what has to come after it
+        return bytes(self.data[start : self.at])
+
+    def _list(self) -> tuple[int, list[Any]]:
+        head = self._raw(1)[0]
+        kind, size = head & 15, head >> 4
+        if size == 15:
+            size = self._varint()
+        return kind, [self._value(kind) for _ in range(size)]
+
+    def _map(self) -> tuple[int, int, list[tuple[Any, Any]]]:
+        size = self._varint()
+        if size == 0:
+            return 0, 0, []
+        kinds = self._raw(1)[0]
+        keys, values = kinds >> 4, kinds & 15
+        return keys, values, [(self._value(keys), self._value(values)) for _ in range(size)]
+
+
+def _write_fields(out: bytearray, fields: Struct) -> None:
+    last = 0
+    for number, (kind, value) in sorted(fields.items()):
+        if 0 < number - last < 16:
+            out.append((number - last) << 4 | kind)
+        else:
+            out.append(kind)
+            _write_integer(out, number)
+        last = number
+        if kind > FALSE:
+            _write_value(out, kind, value)
+    out.append(0)
+
+
+def _write_value(out: bytearray, kind: int, value: Any) -> None:
+    if I16 <= kind <= I64:
+        _write_integer(out, value)
+    elif kind == BINARY:
+        _write_varint(out, len(value))
+        out += value
+    elif kind == STRUCT:
+        _write_fields(out, value)
+    elif kind in (LIST, SET):
+        inside, values = value
+        out.append(min(len(values), 15) << 4 | inside)
+        if len(values) >= 15:
+            _write_varint(out, len(values))
+        for one in values:
+            _write_value(out, inside, one)
+    elif kind == DOUBLE:
+        out += value
+    elif kind == MAP:
+        _write_map(out, *value)
+    else:
+        out.append(value)
+
+
+def _write_map(out: bytearray, keys: int, values: int, pairs: list[tuple[Any, Any]]) -> None:
+    _write_varint(out, len(pairs))
+    if pairs:
+        out.append(keys << 4 | values)
+    for key, value in pairs:
+        _write_value(out, keys, key)
+        _write_value(out, values, value)
+
+
+def _write_integer(out: bytearray, value: int) -> None:
+    _write_varint(out, value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+_REPEATED = 2
+_BRANCHES_BYTES = 16 << 20
+_KEPT = (1, 2, 3, 4)
+"""of a column chunk's metadata: type, encodings, path and codec, which its pages do not tell"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """A column, or a field of its structs, however deep: what is stored by itself."""
+
+    column: str
+    path: tuple[int, ...]
+    """which field of the column, which field of that, and so on"""
+    field: pa.Field
+    """the column, with nothing but this inside of its structs"""
+    elements: Sequence[Struct]
+    """how Parquet describes ``field``"""
+    leaves: range
+    """of the file; several only of maps and of lists of structs"""
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a row may have any number of values."""
+        return any(element.get(3, (I32, 0))[1] == _REPEATED for element in self.elements)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredChunk:
+    """One leaf in one row group."""
+
+    metadata: Struct
+    start: int
+    size: int
+    decoded_size: int
+    values: int
+    index: tuple[int, int] | None
+    """first byte of its offset index, and the byte after the last"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkPages:
+    """The data pages of a column chunk."""
+
+    offsets: Int64Array
+    sizes: Int64Array
+    """in bytes, with their headers"""
+    first_rows: Int64Array
+    """of each page, within the row group"""
+    values: Int64Array | None = None
+    """in each page, where that is known"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """What a footer says of where things are; without branches if pages cannot be read apart.
+
+    There may be many files with many row groups: chunks are kept as numbers.
+    """
+
+    footer: Struct
+    """without its schema and row groups"""
+    root: Struct
+    branches: Sequence[Branch]
+    group_rows: Sequence[int]
+    chunks: Int64Array
+    """by row group and leaf, the numbers of a StoredChunk, its metadata being one of ``kinds``"""
+    kinds: Sequence[Struct]
+
+    def chunk(self, group: int, leaf: int) -> StoredChunk | None:
+        """None for what is encrypted or lies in another file."""
+        kind, start, size, decoded_size, values, first, stop = self.chunks[group, leaf].tolist()
+        index = (first, stop) if stop else None
+        if kind < 0:
+            return None
+        return StoredChunk(self.kinds[kind], start, size, decoded_size, values, index)
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory, without what it shares with others."""
+        return 2000 + int(self.chunks.nbytes) + 40 * len(self.group_rows) + 1000 * len(self.kinds)
+
+
+def parse_layout(footer: bytes, schema: pa.Schema) -> Layout:
+    """The layout of a file, of which ``schema`` are the columns as pyarrow reads them.
+
+    ValueError if the footer is none.
+    """
+    fields, _ = parse_struct(footer)
+    groups: list[Struct] = fields[4][1][1]
+    kinds: dict[bytes, tuple[int, Struct]] = {}
+    chunks = [[_numbers(chunk, kinds) for chunk in group[1][1][1]] for group in groups]
+    return Layout(
+        footer={number: fields[number] for number in (1, 6) if number in fields},
+        root=fields[2][1][1][0],
+        branches=_shared_branches(fields[2], schema),
+        group_rows=[group[3][1] for group in groups],
+        chunks=np.array(chunks, np.int64),
+        kinds=[kind for _, kind in kinds.values()],
+    )
+
+
+def parse_pages(index: bytes) -> ChunkPages:
+    """An offset index. ValueError if it is none, or none that can be."""
+    fields, _ = parse_struct(index)
+    pages: list[Struct] = fields[1][1][1] if 1 in fields else []
+    if not all({1, 2, 3} <= page.keys() for page in pages):
+        raise ValueError("a page without a place")
+    columns = np.array([[page[number][1] for page in pages] for number in (1, 2, 3)], np.int64)
+    found = ChunkPages(*columns)
+    if not pages or found.first_rows[0] != 0 or (np.diff(found.first_rows) < 0).any():
+        raise ValueError("its pages do not follow each other")
+    if (found.offsets <= 0).any() or (found.sizes <= 0).any():
+        raise ValueError("a page that is nowhere")
+    return found
+
+
+def _numbers(chunk: Struct, kinds: dict[bytes, tuple[int, Struct]]) -> tuple[int, ...]:
+    if 3 not in chunk or chunk.keys() & {1, 8, 9}:
+        return -1, 0, 0, 0, 0, 0, 0
+    metadata: Struct = chunk[3][1]
+    start = metadata[9][1]
+    if 11 in metadata and 0 < metadata[11][1] < start:  # the dictionary
+        start = metadata[11][1]
+    first, length = (chunk[4][1], chunk[5][1]) if {4, 5} <= chunk.keys() else (0, 0)
+    kind = {number: metadata[number] for number in _KEPT}
+    place, _ = kinds.setdefault(write_struct(kind), (len(kinds), kind))
+    return place, start, metadata[7][1], metadata[6][1], metadata[5][1], first, first + length
+
+
+def _shared_branches(described: tuple[int, Any], schema: pa.Schema) -> Sequence[Branch]:
+    """Of many files with the same columns, the same."""
+    key = write_struct({2: described}), schema.serialize().to_pybytes()
+    return _known_branches.get_or_make(
+        key, lambda: list(_branches(described[1][1], schema)), limit_bytes=_BRANCHES_BYTES
+    )
+
+
+def _branches(elements: Sequence[Struct], schema: pa.Schema) -> Iterator[Branch]:
+    at, leaf = 1, 0
+    for column in schema:
+        for branch in _apart(column, elements, at, leaf):
+            yield branch
+            leaf = branch.leaves.stop
+        at = _end(elements, at)
+
+
+def _apart(field: pa.Field, elements: Sequence[Struct], at: int, leaf: int) -> Iterator[Branch]:
+    """The parts of a field that are stored apart, each with all that it is inside of."""
+    if not pa.types.is_struct(field.type):
+        described = elements[at : _end(elements, at)]
+        leaves = sum(1 in element for element in described)  # groups have no type
+        yield Branch(field.name, (), field, described, range(leaf, leaf + leaves))
+        return
+    alone: Struct = {**elements[at], 5: (I32, 1)}
+    at += 1
+    for place, child in enumerate(field.type):
+        for branch in _apart(child, elements, at, leaf):
+            yield replace(
+                branch,
+                column=field.name,
+                path=(place, *branch.path),
+                field=field.with_type(pa.struct([branch.field])),
+                elements=[alone, *branch.elements],
+            )
+            leaf = branch.leaves.stop
+        at = _end(elements, at)
+
+
+def _end(elements: Sequence[Struct], at: int) -> int:
+    """Where the element after this one and all that is inside of it is."""
+    inside: tuple[int, Any] = elements[at].get(5, (I32, 0))
+    at += 1
+    for _ in range(inside[1]):
+        at = _end(elements, at)
+    return at
+
+
+_known_branches: BoundedCache[list[Branch]] = BoundedCache(lambda branches: 4000 * len(branches))
+
+
+_HEADER_BYTES = 256
+_LONGEST_HEADER = 1 << 20
+_DATA, _DATA_V2 = 0, 3
+
+
+def walk_pages(source: pa.NativeFile, chunk: StoredChunk, *, repeated: bool) -> ChunkPages:
+    """The data pages of a chunk; ValueError if they are none.
+
+    Of values that are ``repeated``, as those of lists, only newer pages tell how many rows they
+    hold; older ones are taken together as if they were one.
+    """
+    pages = list(_headers(source, chunk))
+    counts = [_row_count(header, repeated) for _, _, header in pages]
+    values = [_about(header)[1][1] for _, _, header in pages]
+    offsets = [start for start, _, _ in pages]
+    stop = pages[-1][1]
+    rows = [count for count in counts if count is not None]
+    if len(rows) < len(pages):
+        return _columns([offsets[0]], [stop - offsets[0]], [0], [sum(values)])
+    sizes = [stop - start for start, stop, _ in pages]
+    return _columns(offsets, sizes, (np.cumsum(rows) - rows).tolist(), values)
+
+
+def _headers(source: pa.NativeFile, chunk: StoredChunk) -> Iterator[tuple[int, int, Struct]]:
+    """Where each data page begins and ends, and its header, until all values were seen."""
+    at, left = chunk.start, chunk.values
+    while left > 0:
+        header, length = _header(source, at)
+        if not {1, 3} <= header.keys():
+            raise ValueError("what should be a page is none")
+        stop = at + length + header[3][1]
+        if header[1][1] in (_DATA, _DATA_V2):
+            left -= _about(header)[1][1]
+            yield at, stop, header
+        if stop <= at:
+            raise ValueError("a page ends before it begins")
+        at = stop
+
+
+def _header(source: pa.NativeFile, at: int) -> tuple[Struct, int]:
+    size = _HEADER_BYTES
+    while True:
+        data = source.read_at(size, at)
+        try:
+            return parse_struct(data)
+        except ValueError:
+            if len(data) < size or size >= _LONGEST_HEADER:
+                raise
+            size *= 16
+
+
+def _about(header: Struct) -> Struct:
+    about: tuple[int, Struct] | None = header.get(5) or header.get(8)
+    if about is None or 1 not in about[1]:
+        raise ValueError("a data page does not say how many values it has")
+    return about[1]
+
+
+def _row_count(header: Struct, repeated: bool) -> int | None:
+    about = _about(header)
+    if not repeated:
+        return int(about[1][1])
+    return int(about[3][1]) if header[1][1] == _DATA_V2 else None
+
+
+def _columns(*columns: list[int]) -> ChunkPages:
+    return ChunkPages(*(np.array(column, np.int64) for column in columns))
+
+
+MAGIC = b"PAR1"
+
+
+class PageMismatch(ValueError):
+    """Pages are not what the index says of them; the row group may be readable all the same."""
+
+
+def values_in_page(page: memoryview) -> int:
+    """How many values are in a data page."""
+    try:
+        header, _ = parse_struct(page)
+        about: Struct = header[5 if 5 in header else 8][1]
+        return int(about[1][1])
+    except (KeyError, ValueError):
+        raise PageMismatch("what should be a data page is none") from None
+
+
+def excerpt_chunk(stored: StoredChunk, values: int, begins: int, pages: int, ends: int) -> Struct:
+    """Describes some pages of a column chunk that lie one after the other, after a dictionary."""
+    metadata: Struct = {
+        **stored.metadata,
+        5: (I64, values),
+        6: (I64, stored.decoded_size),  # at most
+        7: (I64, ends - begins),
+        9: (I64, pages),
+    }
+    if pages > begins:
+        metadata[11] = I64, begins
+    return {2: (I64, 0), 3: (STRUCT, metadata)}
+
+
+def excerpt_footer(
+    layout: Layout, branch: Branch, row_count: int, columns: Sequence[Struct]
+) -> pq.FileMetaData:
+    """The footer of a file with nothing but some column chunks of one branch."""
+    rows = I64, row_count
+    size = sum(column[3][1][6][1] for column in columns)
+    group: Struct = {1: (LIST, (STRUCT, columns)), 2: (I64, size), 3: rows}
+    schema: Struct = {1: (BINARY, b"ARROW:schema"), 2: (BINARY, _arrow_schema(branch))}
+    root: Struct = {**layout.root, 5: (I32, 1)}
+    fields: Struct = {
+        **layout.footer,
+        2: (LIST, (STRUCT, [root, *branch.elements])),
+        3: rows,
+        4: (LIST, (STRUCT, [group])),
+        5: (LIST, (STRUCT, [schema])),
+    }
+    footer = write_struct(fields)
+    end = b"".join([footer, len(footer).to_bytes(4, "little"), MAGIC])
+    return pq.ParquetFile(pa.BufferReader(end)).metadata
+
+
+def _arrow_schema(branch: Branch) -> bytes:
+    """What tells pyarrow of types that Parquet has no word for."""
+    return base64.b64encode(pa.schema([branch.field]).serialize())
+
+
+def pick(column: pa.ChunkedArray, places: Int64Array) -> pa.Array:
+    """Values at ascending places; of a chunked array pyarrow would copy all to take some."""
+    if column.num_chunks == 1:
+        return values_at(column.chunk(0), places)
+    ends = np.cumsum([len(chunk) for chunk in column.chunks])
+    cuts = np.searchsorted(places, ends)
+    taken = [
+        values_at(chunk, mine - (end - len(chunk)))
+        for chunk, end, mine in zip(column.chunks, ends, np.split(places, cuts[:-1]), strict=True)
+        if len(mine)
+    ]
+    return pa.concat_arrays(taken) if taken else pa.array([], column.type)
+
+
+def joined(branches: Sequence[tuple[tuple[int, ...], pa.Array]]) -> pa.Array:
+    """A column of all its branches, each with its path; they agree on which structs are null."""
+    path, first = branches[0]
+    if not path:
+        return first
+    children: list[pa.Array] = []
+    fields: list[pa.Field] = []
+    for _, within in groupby(branches, lambda branch: branch[0][0]):
+        inside = list(within)
+        children.append(joined([(path[1:], array.field(0)) for path, array in inside]))
+        fields.append(inside[0][1].type.field(0).with_type(children[-1].type))
+    nulls = first.is_null() if first.null_count else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+
+
+_CACHE_BYTES = 64 << 20
+_LARGEST_FOOTER_BYTES = 1 << 20
+"""to be parsed here, in Python, which takes half a second"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BranchPages:
+    """The pages of a branch that hold some rows."""
+
+    branch: Branch
+    pages: Sequence[tuple[StoredChunk, ChunkPages, Int64Array]]
+    """of each leaf, with the numbers of its pages"""
+    rows: int
+    """that these pages hold"""
+    places: Int64Array
+    """of the wanted rows among them"""
+
+    @property
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Bytes to read."""
+        for chunk, index, chosen in self.pages:
+            yield from _dictionary(chunk, index)
+            yield from _places(index, chosen)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The pages that hold some rows of a row group."""
+
+    group: int
+    parts: Sequence[BranchPages]
+
+    @property
+    def page_bytes(self) -> int:
+        """To be read."""
+        return sum(stop - start for part in self.parts for start, stop in part.ranges)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """To be read of the same columns if the row group were read whole."""
+        return sum(chunk.size for part in self.parts for chunk, _, _ in part.pages)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Of the same columns of the row group, about."""
+        return sum(chunk.decoded_size for part in self.parts for chunk, _, _ in part.pages)
+
+    @property
+    def pages(self) -> int:
+        """How many they are."""
+        return sum(len(chosen) for part in self.parts for _, _, chosen in part.pages)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageReader:
+    """Reads pages of one file. What it learns of the file is kept for the next one."""
+
+    source: pa.NativeFile
+    key: tuple[Hashable, ...]
+    """identity of the file"""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """of pyarrow's ParquetFile"""
+    walks: bool = False
+    """whether pages that no index lists are looked for: a small read each, one after the other"""
+
+    def select(self, wanted: Mapping[int, Int64Array], columns: Sequence[str]) -> list[Selection]:
+        """Pages for some rows, ascending, of some groups; none where they cannot be found.
+
+        PageMismatch if an index is none.
+        """
+        layout = self._layout()
+        branches = [branch for branch in layout.branches if branch.column in columns]
+        leaves = [leaf for branch in branches for leaf in branch.leaves]
+        groups = [g for g in wanted if leaves and self._can_find(layout, g, leaves)]
+        self._announce_indices(layout, groups, leaves)
+        return [
+            Selection(
+                group,
+                [self._branch_pages(layout, branch, group, wanted[group]) for branch in branches],
+            )
+            for group in groups
+        ]
+
+    def read(self, selections: Sequence[Selection]) -> Iterator[pa.Table]:
+        """The rows that each selection is for. PageMismatch if pages are not as they should be."""
+        layout = self._layout()
+        will_read(self.source, [r for s in selections for part in s.parts for r in part.ranges])
+        for selection in selections:
+            columns: dict[str, list[tuple[tuple[int, ...], pa.Array]]] = {}
+            for part in selection.parts:
+                branches = columns.setdefault(part.branch.column, [])
+                branches.append((part.branch.path, self._decoded(layout, part)))
+            yield pa.table({name: joined(branches) for name, branches in columns.items()})
+
+    # --- what there is
+
+    def _layout(self) -> Layout:
+        return _layouts.get_or_make(self.key, self._parsed, limit_bytes=_CACHE_BYTES)
+
+    def _parsed(self) -> Layout:
+        footer = footer_alone(self.source)
+        size = footer.size()
+        if size > _LARGEST_FOOTER_BYTES or footer.read_at(4, size - 4) != MAGIC:
+            return Layout({}, {}, [], [], np.empty((0, 0, 0), np.int64), [])
+        schema = pq.ParquetFile(footer, **self.options).schema_arrow
+        return parse_layout(footer.read_at(size - 8, 0), schema)
+
+    def _can_find(self, layout: Layout, group: int, leaves: Sequence[int]) -> bool:
+        chunks = [layout.chunk(group, leaf) for leaf in leaves]
+        return all(chunk and (self.walks or chunk.index is not None) for chunk in chunks)
+
+    def _announce_indices(
+        self, layout: Layout, groups: Sequence[int], leaves: Sequence[int]
+    ) -> None:
+        chunks = [
+            layout.chunk(group, leaf)
+            for group in groups
+            for leaf in leaves
+            if _indices.get((*self.key, group, leaf)) is None
+        ]
+        will_read(self.source, [chunk.index for chunk in chunks if chunk and chunk.index])
+
+    def _pages(self, chunk: StoredChunk, group: int, leaf: int, repeated: bool) -> ChunkPages:
+        def find() -> ChunkPages:
+            if chunk.index is None:
+                return walk_pages(self.source, chunk, repeated=repeated)
+            start, stop = chunk.index
+            return parse_pages(self.source.read_at(stop - start, start))
+
+        try:
+            return _indices.get_or_make((*self.key, group, leaf), find, limit_bytes=_CACHE_BYTES)
+        except ValueError as error:
+            raise PageMismatch(str(error)) from None
+
+    def _branch_pages(
+        self, layout: Layout, branch: Branch, group: int, rows: Int64Array
+    ) -> BranchPages:
+        """Spans of rows that begin and end with pages of all leaves, and hold these rows."""
+        chunks = [chunk for i in branch.leaves if (chunk := layout.chunk(group, i)) is not None]
+        indices = [
+            self._pages(chunk, group, leaf, branch.repeated)
+            for chunk, leaf in zip(chunks, branch.leaves, strict=True)
+        ]
+        begins = reduce(np.intersect1d, [index.first_rows for index in indices])
+        ends = np.append(begins[1:], layout.group_rows[group])
+        spans, span_of_row = np.unique(
+            np.searchsorted(begins, rows, side="right") - 1, return_inverse=True
+        )
+        lengths = ends[spans] - begins[spans]
+        places = rows - begins[spans][span_of_row] + (np.cumsum(lengths) - lengths)[span_of_row]
+        pages = [
+            (chunk, index, _pages_of(index, begins[spans], ends[spans]))
+            for chunk, index in zip(chunks, indices, strict=True)
+        ]
+        return BranchPages(branch, pages, int(lengths.sum()), places)
+
+    # --- what is in it
+
+    def _decoded(self, layout: Layout, part: BranchPages) -> pa.Array:
+        pages, columns = self._fetched(part)
+        footer = excerpt_footer(layout, part.branch, part.rows, columns)
+        excerpt = pq.ParquetFile(
+            pa.BufferReader(pages), metadata=footer, pre_buffer=False, **self.options
+        )
+        column = excerpt.reader.read_row_groups([0], use_threads=False).column(0)
+        if len(column) != part.rows:
+            raise PageMismatch(f"{part.rows} rows should be in these pages, and {len(column)} are")
+        return pick(column, part.places)
+
+    def _fetched(self, part: BranchPages) -> tuple[pa.Buffer, list[Struct]]:
+        """The pages one after the other, and how a footer describes the column chunks they make."""
+        size = sum(stop - start for start, stop in part.ranges)
+        buffer = pa.allocate_buffer(len(MAGIC) + size)  # nothing may be at byte 0
+        view = memoryview(buffer).cast("B")
+        at = len(MAGIC)
+        columns: list[Struct] = []
+        for chunk, index, chosen in part.pages:
+            begins = at
+            for start, stop in _dictionary(chunk, index):
+                at = self._read_into(view, at, start, stop)
+            pages = [at]
+            for start, stop in _places(index, chosen):
+                at = self._read_into(view, at, start, stop)
+                pages.append(at)
+            if index.values is None:
+                values = sum(values_in_page(view[a:b]) for a, b in pairwise(pages))
+            else:
+                values = int(index.values[chosen].sum())
+            columns.append(excerpt_chunk(chunk, values, begins, pages[0], at))
+        return buffer, columns
+
+    def _read_into(self, view: memoryview, at: int, start: int, stop: int) -> int:
+        """Bytes of the file to ``at``, and the place behind them."""
+        self.source.seek(start)
+        if self.source.readinto(view[at : at + stop - start]) < stop - start:
+            raise PageMismatch(f"the file ends before byte {stop}")
+        return at + stop - start
+
+
+def _pages_of(index: ChunkPages, begins: Int64Array, ends: Int64Array) -> Int64Array:
+    """The numbers of the pages between rows at which pages begin and end.
+
+    Pages without rows, which pyarrow itself may write, are left out: if such a page comes first, it
+    takes it for the end.
+    """
+    first = np.searchsorted(index.first_rows, begins)
+    last = np.searchsorted(index.first_rows, ends)
+    pages = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
+    holds_rows = np.append(np.diff(index.first_rows) > 0, True)
+    chosen: Int64Array = pages[holds_rows[pages]]
+    return chosen
+
+
+def _dictionary(chunk: StoredChunk, index: ChunkPages) -> Iterator[tuple[int, int]]:
+    """Where the dictionary of a chunk is, before all of its other pages, if it has one."""
+    if chunk.start < index.offsets[0]:
+        yield chunk.start, int(index.offsets[0])
+
+
+def _places(index: ChunkPages, chosen: Int64Array) -> Iterator[tuple[int, int]]:
+    starts = index.offsets[chosen]
+    return zip(starts.tolist(), (starts + index.sizes[chosen]).tolist(), strict=True)
+
+
+_layouts: BoundedCache[Layout] = BoundedCache(lambda layout: layout.nbytes)
+_indices: BoundedCache[ChunkPages] = BoundedCache(lambda pages: 400 + 24 * len(pages.offsets))

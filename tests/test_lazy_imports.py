@@ -1,0 +1,47 @@
+"""Public names are imported when they are used, and torch only by what needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import headrace
+
+
+def imports_torch(code: str) -> bool:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    return done.stdout.splitlines()[-1] == "True"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import headrace",
+        "from headrace import index_tars, write_captions, ReadError, DataFileInfo",
+        "from headrace.cli import main\nmain([])",
+        "from headrace.cli import main\nmain(['index', 'no such place'])",
+    ],
+)
+def test_indexing_needs_no_torch(code: str) -> None:
+    assert not imports_torch(code)
+
+
+def test_a_loader_does() -> None:
+    assert imports_torch("from headrace import TarDataset")
+
+
+def test_every_public_name_is_there() -> None:
+    assert {*headrace.__all__} <= {*dir(headrace)}
+    for name in headrace.__all__:
+        assert getattr(headrace, name).__name__
+    assert headrace.access.RowDataset
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        headrace.nothing  # noqa: B018
