@@ -571,9 +571,28 @@ class TarOptions(DatasetOptions, total=False):
         None,
         "Fields to decode: True, names, or the decoder of each field.",
     ]
+    fields: Annotated[
+        Mapping[str, str] | None,
+        None,
+        'The columns, with the extensions that each may have: {"image": "jpg;png;webp"}.',
+    ]
+    sample_key: Annotated[
+        str | Callable[[str], str | None] | None,
+        None,
+        'Where names end in keys: "first-dot", "last-dot", or a function that returns the key; '
+        "None: as the index pairs names, else at the first dot.",
+    ]
+    missing_fields: Annotated[
+        Literal["null", "skip"],
+        "null",
+        'Samples that lack a field have None, or nulls=; "skip" leaves them out.',
+    ]
     load_file_data: Annotated[bool, True, "False reads no payloads, only the index."]
-    max_file_size: Annotated[
-        Bytes | None, None, "Largest member to read; larger ones are errors.", parse_bytes
+    max_file_size: Annotated[Bytes | None, None, "Largest member to read.", parse_bytes]
+    oversized: Annotated[
+        Literal["raise", "skip"],
+        "raise",
+        'Larger members are errors; "skip" leaves their samples out.',
     ]
 
 

@@ -15,7 +15,7 @@ from worker_code import with_process
 from headrace import StructuredDataset
 from headrace.convert import Converter
 from headrace.convert.packing import pack
-from headrace.loader.feed import Parcel, ParcelRun, pack_blocks, pack_dicts
+from headrace.loader.feed import Parcel, pack_blocks, pack_dicts
 
 ROWS, BATCH_ROWS = 100, 25
 
@@ -23,7 +23,7 @@ ROWS, BATCH_ROWS = 100, 25
 def pinned_batches(packed: Any, *, whole: bool) -> list[Any]:
     cursors = [(0, end) for end in range(BATCH_ROWS, ROWS + 1, BATCH_ROWS)]
     parcel = Parcel(0, cursors, ROWS, *packed, whole, {})
-    return list(ParcelRun(parcel, BATCH_ROWS, pin=True).batches())
+    return list(parcel.run(BATCH_ROWS, pin=True).batches())
 
 
 @pytest.mark.parametrize("how", ["columns", "blocks", "dicts", "values"])

@@ -32,7 +32,9 @@ __all__ = [
     "dumps",
     "is_plain",
     "know_classes_of_trainer",
+    "lay_out",
     "pack",
+    "pieces_of",
     "unpack",
 ]
 
@@ -101,6 +103,14 @@ def pack(value: Any) -> Packed:
 
     The pickle itself lies there, too: strings would take far longer through a pipe.
     """
+    pieces, layout, size = pieces_of(value)
+    buffer = SharedBuffer(size)
+    lay_out(pieces, layout, buffer.memory)
+    return buffer, layout
+
+
+def pieces_of(value: Any) -> tuple[list[EndToEnd], Layout, int]:
+    """Return the pickle of a value and the memory beside it, where to put them, and the size."""
     stream = BytesIO()
     pickler = _Pickler(stream)
     pickler.dump(value)
@@ -109,10 +119,13 @@ def pack(value: Any) -> Packed:
     for piece in pieces:
         layout.append((end, piece.nbytes))
         end += -(-piece.nbytes // _ALIGNMENT) * _ALIGNMENT
-    buffer = SharedBuffer(end)
+    return pieces, layout, end
+
+
+def lay_out(pieces: Sequence[EndToEnd], layout: Layout, memory: Bytes) -> None:
+    """Copy pieces into memory, from which ``unpack`` makes the value."""
     for piece, (start, size) in zip(pieces, layout, strict=True):
-        piece.copy_into(buffer.memory[start : start + size])
-    return buffer, layout
+        piece.copy_into(memory[start : start + size])
 
 
 def unpack(buffer: SharedBuffer | Bytes, layout: Layout) -> Any:

@@ -30,8 +30,7 @@ from headrace.options import (
 from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.sources.array_record.files import Paths as ArrayRecordPaths
 from headrace.sources.arrow.backend import ArrowBackend
-from headrace.sources.files.discovery import discover
-from headrace.sources.files.registry import format_of
+from headrace.sources.files.discovery import discover, format_of
 from headrace.sources.files.schemas import project
 from headrace.sources.reader import Discovered
 from headrace.sources.source import GivenSource, Source

@@ -1,4 +1,8 @@
-"""Lanes of chunks to runs of batches: the stages of the flow, put together."""
+"""Lanes of chunks to runs of batches: the stages of the flow, put together.
+
+A thread of the read-ahead takes a piece of a lane, reads and converts its chunks, and brings the
+rows of a window into order. The consumer cuts the blocks of each lane into runs of batches.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,83 +51,57 @@ from headrace.sources.reader import TabularReader
 from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = [
-    "Chosen",
-    "Finish",
-    "LaneStart",
-    "OpenLanes",
-    "Pipeline",
-    "Stream",
-    "row_cost",
-    "sent_cost",
-]
+__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost", "sent_cost"]
+
+
+def row_cost(schema: pa.Schema) -> RowCost:
+    """Return the bytes of a row of these columns in memory once decoded."""
+    widths = [width_of(type_) for type_ in schema.types]
+    return RowCost(sum(filter(None, widths)), None in widths)
 
 
 def sent_cost(schema: pa.Schema, kinds: Kinds) -> RowCost:
-    """The same once batches are made of them: what is lent has been copied by then."""
+    """Return the bytes of a row in batches, which hold copies of lent bytes."""
     held = row_cost(schema)
     lent = any(kinds.get(name) is Kind.LENT for name in schema.names)
     return RowCost(held.fixed_bytes, held.variable or lent)
 
 
-def row_cost(schema: pa.Schema) -> RowCost:
-    """Return what a row of these columns holds in memory once decoded."""
-    widths = [width_of(field.type) for field in schema]
-    return RowCost(sum(w for w in widths if w is not None), any(w is None for w in widths))
-
-
 @dataclass(frozen=True, slots=True)
-class LaneStart:
-    """A lane of an epoch, and where in it to begin."""
+class Stream:
+    """Windows that are delivered one after the other: those of a lane, or some of several lanes.
 
-    lane: Lane
-    cursor: Cursor = START
-    jobs_ahead: int | None = None
+    Attributes:
+        index: The number by which its runs are asked for.
+        pieces: Yields the pieces to be read, in order.
+        cursor: The place at which it begins.
+        jobs_ahead: Number of pieces that may be begun at a time; None for as many as are useful.
+    """
 
-    @property
-    def index(self) -> int:
-        """The lane's number, by which its runs are asked for."""
-        return self.lane.index
-
-    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
-        """What is to be read, in order."""
-        return lane_pieces(files, self.lane, reading, self.cursor)
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Some windows of a lane, from the first row of each."""
-
-    lane: Lane
-    windows: tuple[int, ...]
+    index: int
+    pieces: Callable[[FileList, Reading], Iterator[Piece]]
     cursor: Cursor = NOWHERE
     jobs_ahead: int | None = None
 
-    @property
-    def index(self) -> int:
-        """The lane's number."""
-        return self.lane.index
+    @classmethod
+    def of_lane(cls, lane: Lane, cursor: Cursor = START) -> Stream:
+        """Return a lane from a cursor on."""
 
-    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
-        """Return what is to be read, in order."""
-        for place, window in enumerate(self.windows):
-            position = place / len(self.windows)
-            yield from window_pieces(files, self.lane, window, reading, skip=0, position=position)
+        def pieces(files: FileList, reading: Reading) -> Iterator[Piece]:
+            return lane_pieces(files, lane, reading, cursor)
 
+        return cls(lane.index, pieces, cursor)
 
-class Stream(Protocol):
-    """Windows that are delivered one after the other: a lane, or what is taken of several."""
+    @classmethod
+    def of_windows(cls, lane: Lane, windows: Sequence[int]) -> Stream:
+        """Return some windows of a lane, from the first row of each."""
 
-    @property
-    def index(self) -> int: ...
-    @property
-    def cursor(self) -> Cursor: ...
-    @property
-    def jobs_ahead(self) -> int | None:
-        """Pieces that may be begun at a time; None: as many as do good."""
-        ...
+        def pieces(files: FileList, reading: Reading) -> Iterator[Piece]:
+            for place, window in enumerate(windows):
+                position = place / len(windows)
+                yield from window_pieces(files, lane, window, reading, skip=0, position=position)
 
-    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]: ...
+        return cls(lane.index, pieces)
 
 
 BLOCK_BYTES = 16 << 20
@@ -131,7 +109,7 @@ _PART_BYTES = 32 << 20
 """Size of the parts in which windows are ordered that are larger than two of them."""
 _MAX_THREADS = 4
 _WAITING_THREADS = 16
-"""that wait for bytes from elsewhere: decoding is bounded by the threads of Arrow"""
+"""Number of threads that wait for remote bytes: Arrow bounds the threads that decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +127,20 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How chunks become batches, apart from which chunks they are. Pickles."""
+    """The way from chunks to batches, whichever chunks they are. Pickles.
+
+    Attributes:
+        reader: Reads chunks.
+        converter: Converts tables to blocks.
+        batch_size: Number of rows in a batch.
+        drop_last: True if the short batch at the end of a lane is left out.
+        seed: The seed of permutations.
+        grouping: How chunks form windows.
+        counted: True if the rows of a chunk are known before it is read.
+        skip_broken: True if chunks that cannot be read are skipped.
+        prefetch_bytes: Number of bytes that may be read ahead.
+        pin_memory: True if tensors are in pinned memory.
+    """
 
     reader: TabularReader
     converter: Converter
@@ -158,38 +149,32 @@ class Pipeline:
     seed: int
     grouping: Grouping
     counted: bool
-    """whether the rows of a chunk are known before it is read"""
     skip_broken: bool
     prefetch_bytes: int
     pin_memory: bool = False
 
     def sharing(self, consumers: int) -> Pipeline:
-        """The same for one of several processes that share the memory of the whole."""
+        """Return the pipeline of one of several processes that share the memory of the whole."""
         reader = self.reader.keeping(self.reader.source.cache_bytes // consumers)
         return replace(self, reader=reader, prefetch_bytes=max(self.prefetch_bytes // consumers, 1))
 
-    def open(
-        self, files: FileList, streams: Sequence[Stream], epoch: int, stats: Stats
-    ) -> OpenLanes:
-        """Lanes to be read side by side; threads start when the first run is asked for."""
-        return OpenLanes(self, files, streams, epoch, stats)
-
     @property
     def reading(self) -> Reading:
-        """How windows are read."""
+        """The way in which windows are cut into pieces."""
+        local = self.reader.store.local
         return Reading(
             self.grouping.reorders,
             self.counted,
             self.block_bytes,
             row_cost(self.reader.read_schema),
-            by_columns=not self.reader.store.local,  # larger jobs have fewer requests
-            groups_of=self._groups_of if self.reader.store.local else no_groups,
+            by_columns=not local,  # larger jobs have fewer requests
+            groups_of=self._groups_of if local else no_groups,
         )
 
     def _groups_of(self, file: DataFileInfo) -> RowGroups | None:
         try:
             return self.reader.source.row_groups(file)
-        except ReadError:  # who reads it will say so
+        except ReadError:  # the job that reads the file will raise it
             return None
 
     @property
@@ -199,7 +184,10 @@ class Pipeline:
 
 
 class OpenLanes:
-    """Some lanes of an epoch while they are read. Close it, or its threads stay."""
+    """Some lanes of an epoch while they are read. Close it, or its threads stay.
+
+    Threads start when the first run is asked for.
+    """
 
     def __init__(
         self,
@@ -214,20 +202,17 @@ class OpenLanes:
         self._stats = stats
         self._streams = {stream.index: stream for stream in streams}
         self._windows: set[object] = set()  # those that are being made
-        store = pipeline.reader.store
         self._meter, self._patience = Meter(), Patience()
-        store = store.during(self._meter, self._patience)
+        store = pipeline.reader.store.during(self._meter, self._patience)
         self._reader = pipeline.reader.through(store)
         self._row_cost = row_cost(pipeline.reader.schema)
-        self._cores = cores = min(_MAX_THREADS, usable_cores())
-        threads = cores if store.local else _WAITING_THREADS
-        self._pace = Pace(cores, first=threads // 2, most=threads)
-        pieces = heapq.merge(
-            *(stream.pieces(files, pipeline.reading) for stream in streams),
-            key=lambda piece: piece.position,
-        )
+        self._cores = min(_MAX_THREADS, usable_cores())
+        threads = self._cores if store.local else _WAITING_THREADS
+        self._pace = Pace(self._cores, first=threads // 2, most=threads)
+        reading = pipeline.reading
+        pieces = [stream.pieces(files, reading) for stream in streams]
         self._ahead: ReadAhead[Piece, Block] = ReadAhead(
-            (self._job(piece) for piece in pieces),
+            map(self._job, heapq.merge(*pieces, key=lambda piece: piece.position)),
             self._blocks,
             size_of=lambda block: block.nbytes,
             budget_bytes=pipeline.prefetch_bytes,
@@ -237,7 +222,10 @@ class OpenLanes:
         )
 
     def _most_jobs(self) -> int | None:
-        """To be further ahead than needed gains nothing, and fresh memory costs much."""
+        """Return how many jobs may be under way.
+
+        To be further ahead than needed gains nothing, and fresh memory costs much.
+        """
         for stream in self._streams.values():
             if stream.jobs_ahead is not None:
                 return stream.jobs_ahead
@@ -248,14 +236,14 @@ class OpenLanes:
         return len(self._streams) + self._cores + 1
 
     def _job(self, piece: Piece) -> Job[Piece, Block]:
-        """From elsewhere bytes come first, and are held until they have been decoded."""
+        """Return the job of a piece. Remote bytes are held until they have been decoded."""
         cost = piece.cost_bytes
         if not self._reader.store.local:
             cost += cost // 2
         return Job(piece.lane, piece, cost, piece.exact)
 
     def runs(self, lane: int) -> Iterator[Run[Block]]:
-        """The runs of batches of one lane, from its start on."""
+        """Return the runs of batches of one stream, from its start on."""
         return cut(
             self._located(self._streams[lane]),
             self._pipeline.batch_size,
@@ -271,14 +259,17 @@ class OpenLanes:
         return counts
 
     def close(self) -> None:
-        """Stop reading; returns when no thread is left."""
+        """Stop reading, and return when no thread is left."""
         self._ahead.close()
         self._stats.stored(self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
         self._ahead.waited_s = 0.0
 
     def _located(self, stream: Stream) -> Iterator[Located[Block]]:
-        """A lane's blocks with their place; rows that are not its own, or were, are cut off."""
+        """Yield the blocks of a stream with their places.
+
+        Rows that belong to another lane, or that were delivered before, are cut off.
+        """
         window, row = stream.cursor[0], 0
         current: Piece | None = None
         for piece, block in self._ahead.blocks(stream.index):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self, Unpack
 
-import pyarrow as pa
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -39,9 +39,12 @@ from headrace.process import run_aside
 from headrace.sources.backend import Backend
 from headrace.sources.files.filters import columns_of
 from headrace.sources.reader import Discovered
-from headrace.sources.tar.backend import TarBackend
+from headrace.sources.tar.grouping import LeftOut
+from headrace.sources.tar.source import TarBackend
 
 __all__ = ["BucketedLoader", "TarDataset", "refuse_streaming"]
+
+logger = logging.getLogger(__name__)
 
 _OF_STREAMS = (
     "filters",
@@ -314,17 +317,25 @@ class TarDataset(TabularDataset):
         backend = TarBackend(
             source,
             metadata=chosen["metadata"],
+            fields=chosen["fields"],
+            sample_key=chosen["sample_key"],
+            missing_fields=chosen["missing_fields"],
+            required=chosen["columns"],
+            oversized=chosen["oversized"],
             decode=chosen["decode"],
             load_file_data=chosen["load_file_data"],
             max_file_size=chosen["max_file_size"],
             access=store_access(chosen),
             on_error=chosen["on_error"],
         )
-        if chosen["output_format"] == "arrow" and backend.given:
+        if chosen["output_format"] == "arrow" and any(map(_is_decoder, backend.given)):
             raise OptionError(
                 'what functions in decode= return has no place in output_format="arrow"; choose '
                 "torch, numpy or dict"
             )
+        backend = _with_room_for_none(backend, chosen)
+        if any(backend.left_out):
+            logger.info("%s: left out %s", source, backend.left_out)
         found = backend.found(
             columns=chosen["columns"],
             filters=chosen["filters"],
@@ -402,11 +413,35 @@ class TarDataset(TabularDataset):
         return loader, dataset
 
     @property
+    def left_out(self) -> LeftOut:
+        """Numbers of files that belong to no sample, and of samples that are left out."""
+        return self.backend.left_out
+
+    @property
     def backend(self) -> TarBackend:
         """The backend that gives samples by their number."""
         backend = super().backend
         assert isinstance(backend, TarBackend)
         return backend
+
+
+def _is_decoder(option: str) -> bool:
+    return option.startswith("decode")
+
+
+def _with_room_for_none(backend: TarBackend, options: TarOptions) -> TarBackend:
+    """Let fields that samples may lack be None in batches, unless ``nulls`` names them."""
+    nulls = options["nulls"]
+    if nulls == "mask" or options["output_format"] not in ("torch", "numpy"):
+        return backend
+    if not options["load_file_data"]:
+        return backend
+    named = nulls if isinstance(nulls, Mapping) else {}
+    read = backend.projected(options["columns"]).names
+    left = [name for name in backend.optional_columns if name in read and name not in named]
+    if left:
+        options["nulls"] = {**dict.fromkeys(left), **named}
+    return backend.with_objects(left)
 
 
 def _copying_once(pipeline: Pipeline, options: DatasetOptions) -> Pipeline:
@@ -419,7 +454,7 @@ def _copying_once(pipeline: Pipeline, options: DatasetOptions) -> Pipeline:
     filtered = set() if keep is None else set(columns_of(keep, backend.schema))
     lending = backend.lending([name for name in backend.schema.names if name not in filtered])
     schema, read_schema = (
-        pa.schema([lending.schema.field(name) for name in one.names])
+        lending.projected(one.names)
         for one in (pipeline.reader.schema, pipeline.reader.read_schema)
     )
     reader = replace(pipeline.reader, source=lending, schema=schema, read_schema=read_schema)

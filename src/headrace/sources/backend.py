@@ -309,6 +309,11 @@ class Backend(StoredSource):
         """All rows, in memory."""
         return pa.Table.from_batches(self.iter_batches(), self.schema)
 
+    @property
+    def selectable(self) -> pa.Schema:
+        """The columns that may be named: those of ``schema``, and others that must be asked for."""
+        return self.schema
+
     def projected(self, columns: Sequence[str] | None) -> pa.Schema:
         """Return the schema of some columns, in the order in which they are named."""
         if columns is None:
@@ -316,7 +321,7 @@ class Backend(StoredSource):
         if isinstance(columns, str):
             raise TypeError(f"columns must be a list of names, not {columns!r}")
         columns = list(columns)
-        known = {field.name: field for field in self.schema}
+        known = {field.name: field for field in self.selectable}
         unknown = [name for name in columns if name not in known]
         if unknown:
             raise SchemaError(

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import OptionError
-from headrace.sources.files.registry import format_of
+from headrace.sources.files.discovery import format_of
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.payloads import Payloads
 from headrace.storage import Access, Listing, Options, find_files
