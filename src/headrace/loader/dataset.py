@@ -136,7 +136,7 @@ class TabularDataset(IterableDataset[Any]):
         ranks = self._ranks.size
         lanes = self._options["lanes"] or ranks * self._workers
         order = order_of(self._options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
-        return order.as_in(self._adopted_order)
+        return order.as_in(self._adopted_order) if self._adopted_order else order
 
     def _planner_for(self, found: Discovered, order: Order) -> Planner:
         """Return the plans of some data for the ranks and workers of this dataset."""
@@ -207,11 +207,6 @@ class TabularDataset(IterableDataset[Any]):
         resolve(LoaderOptions, of_loader)  # raises what is wrong before anything is looked for
         dataset = cls(*source, **of_dataset)
         return dataset.loader(**of_loader), dataset
-
-    @classmethod
-    def _resolve(cls, options: Any) -> Any:
-        """Return the options of this class of datasets, checked, with their defaults."""
-        return resolve(cls.options_class, options)
 
     def _prepare(self, options: LoaderOptions) -> tuple[LoaderOptions, int]:
         """Find the ranks for a loader; return its options and its number of worker processes."""

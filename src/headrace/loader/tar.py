@@ -313,7 +313,7 @@ class TarDataset(TabularDataset):
     @documented(TarOptions, elsewhere={"TarDataset.create_dataloader": BucketOptions})
     def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
         """Open a tar, a directory, a glob, a URL or a list of such."""
-        chosen = self._resolve(options)
+        chosen = resolve(TarOptions, options)
         backend = TarBackend(
             source,
             metadata=chosen["metadata"],
