@@ -1,4 +1,4 @@
-"""Rows as tables: gathered in the order of a view, filtered, and with columns that are new."""
+"""Rows of views as tables: gathered, filtered, mapped, and written as Arrow files."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ __all__ = [
 _INDEX = "headrace row index"
 _SHARD_BYTES = 64 << 20
 _BATCH_ROWS = 1000
-"""of the record batches that are written"""
+"""Rows of the record batches that are written."""
 
 _CANNOT = (pa.ArrowInvalid, pa.ArrowTypeError, NotImplementedError, OverflowError)
-"""what Arrow raises where it has no type for values, or a type no place for them"""
+"""Errors of Arrow for values that have no type, or that a type cannot hold."""
 
 
 def gathered(reader: RowReader, view: View) -> pa.Table:
@@ -106,7 +106,7 @@ class RowFunction:
     input_columns: Sequence[str] | None
 
     def results(self, part: pa.Table, start: int) -> Any:
-        """Return what the function makes of a table whose first row has the index ``start``.
+        """Return the results of the function for a table whose first row has the index ``start``.
 
         A list with the result of each row, or the one result of a batch.
         """
@@ -357,7 +357,7 @@ def _of_type(values: Any, inferred: pa.Array | None, type_: pa.DataType) -> pa.A
 
     Args:
         values: The values.
-        inferred: What Arrow makes of them by itself, if it can.
+        inferred: The values in the type that Arrow infers, if it can.
         type_: The type.
     """
     if inferred is not None and inferred.type == type_:
