@@ -34,8 +34,9 @@ def source(request: pytest.FixtureRequest, proxy_to: Callable[..., FaultProxy]) 
     return Source("http", proxy_to(http_server.url), BUCKET)
 
 
-@pytest.mark.parametrize("denial", DENIALS.values(), ids=DENIALS)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "denial"), zip((0, 2, 0), DENIALS.values(), strict=True), ids=DENIALS
+)
 def test_denied_rows_are_an_error(source: Source, denial: Fault, workers: int) -> None:
     loader = source.loader(on_error="skip", num_workers=workers)
     source.proxy.inject(denial, path=NAMES[2], ranged=True)
