@@ -22,15 +22,12 @@ from headrace.access import Backend
 from headrace.errors import OptionError, SchemaError, WriteError
 from headrace.sources.array_record.codecs import (
     LabelPayload,
-    Misfit,
     RawRecords,
     WritingCodec,
-    plain_value,
-    table_of,
-    type_of,
     writing_codec,
 )
 from headrace.sources.array_record.files import native
+from headrace.sources.values import Misfit, plain_value, table_of, type_of
 from headrace.storage import Options
 from headrace.storage.file_locks import close_locked
 from headrace.write.durable import flush_directory
