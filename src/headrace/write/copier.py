@@ -331,9 +331,12 @@ def copy(
         WriteError: The target cannot be written.
     """
     progress = progress or ignore
+    fresh = not Journal.exists(work_dir)
+    if fresh:
+        target.refuse(schema)
     with closing(Journal(work_dir, work, once=once, settings=settings or {})) as journal:
         try:
-            if not journal.resumed:
+            if not fresh and not journal.resumed:
                 target.refuse(schema)
             prepared = source(journal) if callable(source) else source
             receipts = _write_parts(
