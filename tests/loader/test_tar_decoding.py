@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import pickle
+import sys
 import threading
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image, features
 from sample_tars import SIZES, huge_jpeg, npy, picture, sample, write_samples, write_tar
 from torch.utils.data import DataLoader
 
 from headrace import (
     ConversionError,
+    MissingExtraError,
     OptionError,
     ReadError,
     SkippedDataWarning,
@@ -107,6 +114,143 @@ def test_functions_and_names(folder: Path) -> None:
     assert first_batch(folder, decode={"cls": as_vector}, batch_size=3)["cls"].shape == (3, 3)
     with pytest.raises(OptionError, match="arrow"):
         TarDataset(folder, decode=decode, output_format="arrow")
+
+
+def encoded(array: np.ndarray, kind: str, mode: str | None = None) -> bytes:
+    image, memory = Image.fromarray(array), BytesIO()
+    if mode is not None:
+        image = image.quantize(4) if mode == "P" else image.convert(mode)
+    image.save(memory, kind, **({"lossless": True} if kind == "AVIF" else {}))
+    return memory.getvalue()
+
+
+def test_images_as_they_are_stored(tmp_path: Path) -> None:
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    deep = grey.astype(np.uint16) * 5000
+    colors = np.zeros((3, 4, 3), np.uint8)
+    colors[1] = 255
+    write_tar(
+        tmp_path / "a.tar",
+        [
+            ("0.l.png", encoded(grey, "PNG")),
+            ("0.deep.png", encoded(deep, "PNG")),
+            ("0.deep.tif", encoded(deep, "TIFF")),
+            ("0.palette.png", encoded(colors, "PNG", "P")),
+            ("0.alpha.png", encoded(colors, "PNG", "RGBA")),
+            ("0.bit.png", encoded(grey, "PNG", "1")),
+        ],
+    )
+    names = ["l.png", "deep.png", "deep.tif", "palette.png", "alpha.png", "bit.png"]
+    batch = first_batch(tmp_path, decode=dict.fromkeys(names, "pixels"), output_format="numpy")
+    assert np.array_equal(batch["l.png"][0], grey[None])
+    assert batch["deep.png"].dtype == batch["deep.tif"].dtype == np.uint16
+    assert np.array_equal(batch["deep.png"][0], deep[None])
+    assert np.array_equal(batch["deep.tif"][0], deep[None])
+    assert batch["palette.png"].shape == (1, 1, 3, 4)
+    assert len(np.unique(batch["palette.png"])) == 2
+    assert batch["alpha.png"].shape == (1, 4, 3, 4)
+    assert batch["bit.png"].dtype == np.uint8
+    rgb = first_batch(tmp_path, decode=True)
+    assert all(rgb[name].shape == (1, 3, 3, 4) for name in names)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("TIFF", "tif"), ("BMP", "bmp"), ("AVIF", "avif")])
+def test_images_of_other_formats(tmp_path: Path, kind: str, name: str) -> None:
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    colors = np.full((4, 6, 3), 200, np.uint8)
+    write_tar(tmp_path / "a.tar", [(f"0.{name}", encoded(colors, kind))])
+    assert (first_batch(tmp_path, decode=True)[name].int() - 200).abs().max() <= 2
+
+
+def test_jpeg_xl_without_its_package_says_what_to_install(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("0.jxl", b"\xff\x0a" + bytes(30))])
+    if find_spec("pillow_jxl") is None:
+        with pytest.raises(MissingExtraError, match="pip install pillow-jxl-plugin"):
+            first_batch(tmp_path, decode=True)
+
+
+def packed(value: Any) -> bytes:
+    memory = BytesIO()
+    torch.save(value, memory)
+    return memory.getvalue()
+
+
+def zipped(**arrays: np.ndarray) -> bytes:
+    memory = BytesIO()
+    np.savez(memory, **arrays)
+    return memory.getvalue()
+
+
+def test_archives_of_arrays_and_compressed_fields(tmp_path: Path) -> None:
+    write_tar(
+        tmp_path / "a.tar",
+        [
+            ("0.npz", zipped(a=np.arange(3), b=np.ones((2, 2), np.float32))),
+            ("0.json.gz", gzip.compress(b'{"a": 1}')),
+            ("0.cls.gz", gzip.compress(b"7")),
+            ("0.raw.gz", gzip.compress(b"raw", mtime=0)),
+            ("0.png.gz", gzip.compress(picture(3, (5, 4), "PNG"))),
+        ],
+    )
+    batch = first_batch(tmp_path, decode=True)
+    assert batch["npz"][0]["a"].tolist() == [0, 1, 2]
+    assert batch["npz"][0]["b"].shape == (2, 2)
+    assert batch["json.gz"] == [{"a": 1}]
+    assert batch["cls.gz"].tolist() == [7]
+    assert batch["raw.gz"] == [b"raw"]
+    assert batch["png.gz"].shape == (1, 3, 4, 5)
+    assert first_batch(tmp_path)["raw.gz"] == [gzip.compress(b"raw", mtime=0)]
+    assert first_batch(tmp_path, decode={"raw.gz": len})["raw.gz"].tolist() == [23]
+    assert first_batch(tmp_path, decode={"raw.gz": "bytes"})["raw.gz"] == [
+        gzip.compress(b"raw", mtime=0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("npz", b"PK no zip", "npz"),
+        ("npz", zipped(a=np.array([{}], object)), "allow_pickle"),
+        ("json.gz", gzip.compress(b"{}", mtime=0)[:-6], "gzip"),
+        ("pth", b"no zip", "pth"),
+        ("pkl", b"\x80no pickle", "pkl"),
+    ],
+)
+def test_damaged_containers_name_their_member(
+    tmp_path: Path, name: str, data: bytes, why: str
+) -> None:
+    write_tar(tmp_path / "a.tar", [(f"0.{name}", data)])
+    with pytest.raises(ReadError, match=rf"a\.tar, member '0\.{name}'.*{why}"):
+        first_batch(tmp_path, decode=[name])
+
+
+def test_pickles_are_loaded_only_if_they_are_named(tmp_path: Path) -> None:
+    tensor = torch.arange(4)
+    members = [("0.pth", packed(tensor)), ("0.pkl", pickle.dumps({"a": (1, 2)}))]
+    write_tar(tmp_path / "a.tar", members)
+    assert first_batch(tmp_path, decode=True)["pkl"] == [members[1][1]]
+    assert first_batch(tmp_path, decode=True)["pth"] == [members[0][1]]
+    batch = first_batch(tmp_path, decode={"pth": "pth", "pkl": "pkl"})
+    assert torch.equal(batch["pth"], tensor[None])
+    assert batch["pkl"] == [{"a": (1, 2)}]
+    assert first_batch(tmp_path, decode=["pkl"])["pkl"] == [{"a": (1, 2)}]
+
+
+def test_a_pth_with_code_is_refused(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("0.pth", packed(text_length))])
+    with pytest.raises(ReadError, match=r"a\.tar, member '0\.pth'"):
+        first_batch(tmp_path, decode=["pth"])
+
+
+def test_msgpack_and_cbor_by_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tar(tmp_path / "a.tar", [("0.msgpack", b"\x81\xa1a\x01"), ("0.cbor", b"\x82\x01\x02")])
+    monkeypatch.setitem(sys.modules, "msgpack", pytest.importorskip("pip._vendor.msgpack"))
+    assert first_batch(tmp_path, decode=["msgpack"])["msgpack"] == [{"a": 1}]
+    for module, field in (("msgpack", "msgpack"), ("cbor2", "cbor")):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(MissingExtraError, match=f"{field} fields.*pip install {module}"):
+            first_batch(tmp_path, decode=[field])
 
 
 def test_arrow_keeps_npy_and_text(folder: Path) -> None:

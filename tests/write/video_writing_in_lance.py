@@ -21,7 +21,7 @@ from video_files import HEIGHT, TELLS_ROTATION, WIDTH, cut_off, damage, make_vid
 
 from headrace.errors import OptionError, ReadError, StateMismatchError, WriteError
 from headrace.sources.video.backend import VideoFramesBackend
-from headrace.sources.video.sidecar import VIDEO_SCHEMA, VIDEOS_KEY
+from headrace.sources.video.videos import VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.write.video_frames import VideoFramesReport, write_video_frames
 
 SMALL = 4000

@@ -11,39 +11,38 @@ import heapq
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch.distributed as dist
 
 from headrace.access.rows.dataset import RowDataset
-from headrace.access.samplers import ResumableSampler, whole_number
+from headrace.access.samplers import ResumableSampler, kept_permutation, whole_number
 from headrace.errors import OptionError, SkippedDataWarning
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
 from headrace.plan import State
-from headrace.plan.permutations import IndexPermutation
 from headrace.sources.tar.buckets import AspectBuckets
 
 __all__ = ["BucketBatchSampler"]
 
-_FEW = 1 << 16
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
-    """Samples by bucket."""
+    """Samples by bucket.
+
+    Attributes:
+        keys: The name of each bucket; several shapes may have the same.
+        starts: The place in ``samples`` where each bucket begins, and where the last ends.
+        samples: The samples, those of a bucket one after the other.
+        shapes: (width, height) of each bucket.
+    """
 
     keys: Sequence[Any]
-    """name of each bucket; several shapes may have the same"""
     starts: Int64Array
-    """where in ``samples`` each bucket begins, and the last ends"""
     samples: Int64Array
     shapes: Sequence[tuple[int, int]] | None = None
-    """(width, height) of each bucket"""
 
 
 def buckets_of(source: Any, unknown: str) -> Buckets:
@@ -66,16 +65,16 @@ def buckets_of(source: Any, unknown: str) -> Buckets:
 
 def _of_shapes(buckets: AspectBuckets, unknown: str) -> Buckets:
     if len(buckets.unknown):
-        said = (
+        reason = (
             f"{len(buckets.unknown)} of {len(buckets.unknown) + len(buckets.samples)} samples "
             f"have no known shape, the first is sample {int(buckets.unknown[0])}"
         )
         if unknown == "raise":
             raise OptionError(
-                f"{said}: index images with geometry=True, or leave such out by "
+                f"{reason}: index images with geometry=True, or leave such out by "
                 'on_error="skip" (create_dataloader) or unknown="skip" (the sampler)'
             )
-        warnings.warn(f"skipped: {said}", SkippedDataWarning, stacklevel=4)
+        warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
     shapes = list(zip(buckets.widths.tolist(), buckets.heights.tolist(), strict=True))
     return Buckets(buckets.shape_keys(), buckets.shape_starts, buckets.samples, shapes)
 
@@ -88,9 +87,7 @@ def _of_numbers(source: Any) -> Buckets:
             f"of each sample as integers or texts, not {source!r:.200}"
         )
     keys, numbers = np.unique(given, return_inverse=True)
-    order: npt.NDArray[np.intp] = np.argsort(
-        numbers.astype(np.uint16) if len(keys) <= _FEW else numbers, kind="stable"
-    )
+    order = np.argsort(numbers, kind="stable")
     counts = np.bincount(numbers, minlength=len(keys))
     if given.dtype.kind == "i":
         none = int(np.searchsorted(keys, 0))
@@ -101,34 +98,37 @@ def _of_numbers(source: Any) -> Buckets:
     return Buckets(keys.tolist(), starts, order.astype(np.int64, copy=False))
 
 
-_LOOKED_BACK = 1 << 12
-"""batches from the end whose sizes are looked at first, to see where ranks run out of them"""
+class BatchPart(NamedTuple):
+    """A batch of an epoch, or a part of one.
 
-
-@dataclass(frozen=True, slots=True)
-class BatchPart:
-    """A batch of an epoch, or a part of one."""
+    Attributes:
+        place: Place of the batch in the order of the epoch.
+        start: Number of samples of the batch before this part.
+        length: Number of samples.
+    """
 
     place: int
-    """place of the batch in the order of the epoch"""
     start: int
-    """number of samples of the batch before this part"""
     length: int
-    """number of samples"""
 
 
 @dataclass(frozen=True, eq=False)
 class BucketOrder:
-    """The batches of an epoch as arithmetic: nothing is kept of them but counts of buckets.
+    """The batches of an epoch, computed from the counts of buckets.
 
     Samples of a bucket are shuffled and cut into batches, and the batches of all buckets are
     shuffled: both follow from (seed, epoch).
+
+    Attributes:
+        counts: Number of samples of each bucket.
+        sizes: Size of the batches of each bucket; the last one may be smaller.
+        seed: The seed.
+        shuffle: True to shuffle samples and batches.
+        drop_last: True to leave out the last batch of a bucket if it is not full.
     """
 
     counts: Int64Array
-    """number of samples of each bucket"""
     sizes: Int64Array
-    """size of the batches of each bucket; the last one may be smaller"""
     seed: int
     shuffle: bool
     drop_last: bool
@@ -151,7 +151,7 @@ class BucketOrder:
         """Return the bucket of each batch at these places, where it begins there, and its size."""
         numbers = places
         if self.shuffle and len(places):
-            numbers = _permutation(self.num_batches, self.seed, epoch, 0).at(places)
+            numbers = kept_permutation(self.num_batches, self.seed, epoch, 0).at(places)
         buckets = np.searchsorted(self._batch_ends, numbers, side="right")
         sizes = self.sizes[buckets]
         before = np.append(0, self._batch_ends)[buckets]
@@ -174,120 +174,82 @@ class BucketOrder:
             held, begins = np.unique(of_bucket[order], return_index=True)
             for bucket, here in zip(held.tolist(), np.split(order, begins[1:]), strict=True):
                 count = int(self.counts[bucket])
-                within[here] = _permutation(count, self.seed, epoch, 1 + bucket).at(within[here])
+                within[here] = kept_permutation(count, self.seed, epoch, 1 + bucket).at(
+                    within[here]
+                )
         found: Int64Array = self._starts[of_bucket] + within
         return found
 
 
-@lru_cache(maxsize=256)
-def _permutation(count: int, seed: int, epoch: int, part: int) -> IndexPermutation:
-    """Return a permutation, kept because it holds keys or a table of at most 32 KiB."""
-    return IndexPermutation(count, seed, epoch, part)
-
-
 class Deal:
-    """How ranks share what is left of an epoch from some place on, all in the same number of steps.
+    """The share of each rank in what is left of an epoch, all in the same number of steps.
 
-    At each step they take as many batches as they are, in order; rank r the r-th. Where that does
-    not come out even the batches of the last step are cut into smaller ones, and if these do not
-    have enough samples those of the steps before it. What is left after any step is dealt in the
-    same way, so that a place is all that a state needs. With ``drop_last`` the last few batches
-    are left out instead.
+    At each step R ranks take the next R batches; rank r takes the r-th. If the last step has fewer
+    batches, those of the last step are cut into smaller ones, and if these have too few samples,
+    those of more steps before it. With ``drop_last`` the last few batches are left out instead.
+
+    Attributes:
+        steps: Number of steps.
+        repeated: Number of samples that come twice, if there are fewer than ranks need batches.
+
+    Args:
+        order: The batches of the epoch.
+        epoch: The epoch.
+        place: The first batch that is left, and the number of its samples that are taken.
+        ranks: Number of ranks.
     """
 
     def __init__(self, order: BucketOrder, epoch: int, place: tuple[int, int], ranks: int) -> None:
-        self.order, self.epoch, self.ranks = order, epoch, ranks
-        self.first, self.offset = place
-        left = max(order.num_batches - self.first, 0)
+        self._order, self._epoch, self._ranks = order, epoch, ranks
+        self._first, self._offset = place
+        left = max(order.num_batches - self._first, 0)
         self.steps = left // ranks if order.drop_last else -(-left // ranks)
-        self.whole_steps = self.steps
-        self._last: list[list[BatchPart]] = []
+        self.repeated = 0
+        self._whole_steps = self.steps
+        self._cut_parts: list[BatchPart] = []
         if self.steps * ranks > left:
-            self._cut(left)
-
-    @property
-    def repeated(self) -> int:
-        """Number of samples that come twice, if there are fewer samples than ranks need batches."""
-        return self._repeated if self._last else 0
+            self._cut_last_steps()
 
     def parts(self, start: int, stop: int, rank: int) -> list[BatchPart]:
-        """Return what a rank takes at these steps."""
-        whole = min(stop, self.whole_steps)
-        places = (
-            self.first + np.arange(start, max(whole, start), dtype=np.int64) * self.ranks + rank
-        )
-        found = self._uncut(places)
-        late = range(max(start, self.whole_steps), stop)
-        return found + [self._last[step - self.whole_steps][rank] for step in late]
+        """Return the batches that a rank takes at these steps."""
+        whole = np.arange(start, max(min(stop, self._whole_steps), start), dtype=np.int64)
+        late = range(max(start, self._whole_steps), stop)
+        return self._uncut(self._first + whole * self._ranks + rank) + [
+            self._cut_parts[(step - self._whole_steps) * self._ranks + rank] for step in late
+        ]
 
     def after(self, steps: int) -> tuple[int, int]:
-        """Return the place behind so many steps: a batch, and how much of it is taken."""
+        """Return the place behind some steps: a batch, and the number of its samples taken."""
         if steps >= self.steps:
-            return self.order.num_batches, 0
-        if steps <= self.whole_steps:
-            return self.first + steps * self.ranks, 0 if steps else self.offset
-        following = self._last[steps - self.whole_steps][0]
+            return self._order.num_batches, 0
+        if steps <= self._whole_steps:
+            return self._first + steps * self._ranks, 0 if steps else self._offset
+        following = self._cut_parts[(steps - self._whole_steps) * self._ranks]
         return following.place, following.start
 
     def _uncut(self, places: Int64Array) -> list[BatchPart]:
-        *_, lengths = self.order.batches(places, self.epoch)
+        *_, lengths = self._order.batches(places, self._epoch)
         return [
-            BatchPart(place, self.offset, length - self.offset)
-            if place == self.first
+            BatchPart(place, self._offset, length - self._offset)
+            if place == self._first
             else BatchPart(place, 0, length)
             for place, length in zip(places.tolist(), lengths.tolist(), strict=True)
         ]
 
-    def _cut(self, left: int) -> None:
-        """Find out how many of the last steps need smaller batches, and cut them."""
-        missing = self.steps * self.ranks - left
-        steps, spare = self._uneven_steps(left, missing)
-        self._repeated = max(missing - spare, 0)
-        self.whole_steps = self.steps - steps
-        begin = self.first + self.whole_steps * self.ranks
-        parts = self._uncut(np.arange(begin, self.order.num_batches, dtype=np.int64))
-        for later in range(steps - 1, 0, -1):
-            needed = later * self.ranks - self._repeated
-            taken, parts = _taken(parts, sum(part.length for part in parts) - needed, self.ranks)
-            self._last.append(taken)
-        cut = _halved(parts, min(self.ranks, sum(part.length for part in parts)))
-        self._last.append([cut[rank % len(cut)] for rank in range(self.ranks)])
-
-    def _uneven_steps(self, left: int, missing: int) -> tuple[int, int]:
-        """Return the fewest last steps whose batches can be cut so often, and how often at most."""
-        looked = _LOOKED_BACK
+    def _cut_last_steps(self) -> None:
+        """Cut the batches of as few steps from the end as have a sample for each rank."""
+        last = 1
         while True:
-            begin = self.order.num_batches - min(looked, left)
-            places = np.arange(begin, self.order.num_batches, dtype=np.int64)
-            *_, lengths = self.order.batches(places, self.epoch)
-            if begin == self.first:
-                lengths[0] -= self.offset
-            spare = np.cumsum(lengths[::-1] - 1)
-            if looked >= left or int(spare[-1]) >= missing:
+            begin = self._first + (self.steps - last) * self._ranks
+            parts = self._uncut(np.arange(begin, self._order.num_batches, dtype=np.int64))
+            samples, needed = sum(part.length for part in parts), last * self._ranks
+            if samples >= needed or last == self.steps:
                 break
-            looked *= 2
-        enough = min(missing, int(spare[-1]))
-        batches = int(np.searchsorted(spare, enough)) + 1
-        in_last = left - (self.steps - 1) * self.ranks
-        return 1 + max(-(-(batches - in_last) // self.ranks), 0), int(spare[-1])
-
-
-def _taken(
-    parts: list[BatchPart], budget: int, count: int
-) -> tuple[list[BatchPart], list[BatchPart]]:
-    """Take ``count`` parts from the front, of ``budget`` samples at most; return them and the rest.
-
-    They are as large as they may be.
-    """
-    taken, left = [], parts[::-1]
-    for others in range(count - 1, -1, -1):
-        part = left.pop()
-        length = min(part.length, budget - others)
-        taken.append(BatchPart(part.place, part.start, length))
-        budget -= length
-        if length < part.length:
-            left.append(BatchPart(part.place, part.start + length, part.length - length))
-    return taken, left[::-1]
+            last = min(2 * last, self.steps)
+        cut = _halved(parts, min(needed, samples))
+        self.repeated = needed - len(cut)
+        self._whole_steps = self.steps - last
+        self._cut_parts = [cut[number % len(cut)] for number in range(needed)]
 
 
 def _halved(parts: list[BatchPart], count: int) -> list[BatchPart]:
@@ -304,14 +266,8 @@ def _halved(parts: list[BatchPart], count: int) -> list[BatchPart]:
 
 def _evenly(part: BatchPart, count: int) -> list[BatchPart]:
     edges = [part.length * number // count for number in range(count + 1)]
-    return [
-        BatchPart(part.place, part.start + edges[number], edges[number + 1] - edges[number])
-        for number in range(count)
-    ]
+    return [BatchPart(part.place, part.start + a, b - a) for a, b in pairwise(edges)]
 
-
-_AT_ONCE = 1 << 13
-"""samples that are computed together while their batches are handed out one by one"""
 
 BatchSize = int | Mapping[Any, int] | Callable[[Any], int]
 
@@ -320,21 +276,29 @@ BatchSize = int | Mapping[Any, int] | Callable[[Any], int]
 class BucketBatchSampler(ResumableSampler[list[int]]):
     """The ``batch_sampler`` of a DataLoader: batches of one bucket, every sample once an epoch.
 
-    ``buckets`` are AspectBuckets, whose batches are of one shape each whatever their key; what has
-    a method ``aspect_buckets()``, as a TarBackend or its rows; or the bucket of each sample as an
-    array, -1 for samples of none. ``batch_size`` may be a mapping by key, or a function of the
-    (width, height) of AspectBuckets, of the key of others.
-
     The order follows from (seed, epoch): samples are shuffled in their buckets, and the batches of
     all of them. At each step R ranks take the next R batches, rank r the r-th. All have the same
     number of steps: the batches of the last ones are cut smaller, or, if they hold too few samples
     for that, as with a batch_size of 1, some samples come twice, with a warning. ``drop_last``
     leaves out what does not fill a batch of its bucket, and the batches that do not fill a step.
-    Without ``rank`` and ``world_size`` they are those of torch.distributed, if initialised.
 
     An iteration that comes to its end goes on to the next epoch; ``set_epoch`` chooses one. One
-    that is left begins its epoch again. Any number of ranks goes on from a state. Lightning wants
+    that is left begins its epoch again. Any number of ranks goes on from a state. Lightning needs
     ``use_distributed_sampler=False`` beside it, Accelerate a sampler of rank 0 of 1.
+
+    Args:
+        buckets: AspectBuckets, whose batches are of one shape each whatever their key; an object
+            with a method ``aspect_buckets()``, such as a TarBackend or its rows; or the bucket of
+            each sample as an array, -1 for samples of none.
+        batch_size: A number, a mapping by key, or a function of the (width, height) of
+            AspectBuckets, of the key of others.
+        shuffle: Whether samples and batches are shuffled.
+        seed: The seed of the order.
+        drop_last: Whether batches that are not full are left out.
+        rank: The rank of this process; by default that of torch.distributed, if initialised.
+        world_size: Number of ranks.
+        epoch: The epoch of the first iteration.
+        unknown: With "skip", samples without a known shape are left out.
     """
 
     def __init__(
@@ -478,7 +442,7 @@ def _batch_sizes(given: BatchSize, buckets: Buckets) -> Int64Array:
         return np.full(len(buckets.keys), whole_number("batch_size", given, 1), np.int64)
     chosen: Sequence[Any]
     if callable(given):
-        chosen = [given(said) for said in buckets.shapes or buckets.keys]
+        chosen = [given(bucket) for bucket in buckets.shapes or buckets.keys]
     else:
         absent = [key for key in buckets.keys if key not in given]
         if absent:

@@ -26,7 +26,13 @@ from headrace.plan import END, Fingerprint, Readers, State
 from headrace.plan.permutations import IndexPermutation
 from headrace.sources.backend import Backend
 
-__all__ = ["GlobalShuffleSampler", "ResumableSampler", "ShardShuffleSampler", "whole_number"]
+__all__ = [
+    "GlobalShuffleSampler",
+    "ResumableSampler",
+    "ShardShuffleSampler",
+    "kept_permutation",
+    "whole_number",
+]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -166,7 +172,8 @@ class ResumableSampler(Sampler[T_co]):
             StateMismatchError: The state belongs to other data or to another order, or these ranks
                 cannot go on from it.
         """
-        read = State.from_json(state, fingerprint or self.fingerprint)
+        read = State.from_json(state)
+        (fingerprint or self.fingerprint).check(read)
         mine = self._readers.resume(read, evenly=self._dealt_in_turn)
         if mine is None:
             raise StateMismatchError(
@@ -332,7 +339,7 @@ class GlobalShuffleSampler(ShuffleSampler):
         return f"global shuffle of {self.num_rows} rows"
 
     def _order(self, places: Int64Array, epoch: int) -> Int64Array:
-        return _permutation(self.num_rows, self.seed, epoch).at(places)
+        return kept_permutation(self.num_rows, self.seed, epoch).at(places)
 
     def _places(self, start: int, stop: int, taken: int) -> Int64Array:
         places = np.arange(start, stop, dtype=np.int64)
@@ -397,7 +404,7 @@ class ShardShuffleSampler(ShuffleSampler):
             count = int(self._counts[shard])
             within = places[here] - (int(ends[turn]) - count)
             if self._mixes:
-                within = _permutation(count, self.seed, epoch, 1 + shard).at(within)
+                within = kept_permutation(count, self.seed, epoch, 1 + shard).at(within)
             rows[here] = self._starts[shard] + within
         return rows
 
@@ -459,7 +466,7 @@ def _rows_by_shard(shards: Any) -> Int64Array:
     return given.astype(np.int64)
 
 
-@lru_cache(maxsize=16)
-def _permutation(count: int, seed: int, epoch: int, part: int = 0) -> IndexPermutation:
-    """Return a permutation, kept because it holds keys or a short table."""
+@lru_cache(maxsize=256)
+def kept_permutation(count: int, seed: int, epoch: int, part: int = 0) -> IndexPermutation:
+    """Return a permutation, kept because it holds keys or a table of at most 32 KiB."""
     return IndexPermutation(count, seed, epoch, part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy.typing as npt
 
 from headrace.errors import MissingExtraError, ReadError
 
-__all__ = ["Encoded", "decode_image", "image_pixels", "pillow"]
+__all__ = ["Encoded", "decode_image", "image_pixels", "pillow", "stored_pixels"]
 
 Encoded = bytes | bytearray | memoryview
 Pixels = npt.NDArray[np.uint8]
 
 _JPEG = b"\xff\xd8"
+_JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _MOST_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """the value of ``PIL.Image.MAX_IMAGE_PIXELS``, where Pillow is not installed"""
 _POSTSCRIPT = ("EPS",)
@@ -41,16 +43,35 @@ def image_pixels(data: Encoded) -> Pixels:
     """The same as [H, W, 3], in memory that may not be written to."""
     data = memoryview(data).cast("B")  # those of Arrow are of signed bytes, which not all take
     quick = _jpeg_pixels(data)
-    if quick is not None:
-        return quick
+    return _with_pillow(data, _rgb) if quick is None else quick
+
+
+def stored_pixels(data: Encoded) -> npt.NDArray[Any]:
+    """Return the pixels of an image as they are stored, as [H, W, channels].
+
+    Grey images have one channel, of 8 or 16 bits, and images with a palette one of its indices.
+    """
+    pixels: npt.NDArray[Any] = _with_pillow(memoryview(data).cast("B"), np.asarray)
+    if pixels.dtype == np.bool_:
+        pixels = pixels.astype(np.uint8)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _rgb(image: Any) -> Pixels:
+    if image.mode.startswith("I;16"):
+        return _grey(np.asarray(image))
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _with_pillow(data: memoryview, pixels_of: Callable[[Any], Any]) -> Any:
     library = pillow()
+    if bytes(data[:12]).startswith(_JPEG_XL):
+        _register_jpeg_xl()
     try:
         with library.open(BytesIO(data)) as image:
             if image.format in _POSTSCRIPT:
                 raise ValueError("they are PostScript, which is a program and is not run")
-            if image.mode.startswith("I;16"):
-                return _grey(np.asarray(image))
-            return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+            return pixels_of(image)
     except MemoryError:
         raise
     except library.UnidentifiedImageError:
@@ -58,6 +79,16 @@ def image_pixels(data: Encoded) -> Pixels:
     except Exception as error:  # the readers of formats raise what they like
         why = str(error) or type(error).__name__
     raise ReadError(f"{data.nbytes} bytes do not decode as an image: {why}")
+
+
+def _register_jpeg_xl() -> None:
+    """Have Pillow read JPEG XL, for which it needs a package of its own."""
+    try:
+        import pillow_jxl  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            "JPEG XL images need pillow-jxl-plugin: pip install pillow-jxl-plugin"
+        ) from error
 
 
 def _jpeg_pixels(data: Encoded) -> Pixels | None:

@@ -82,9 +82,10 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
         """Return how many rows of the last step, over all ranks, repeat no others; 0: all."""
         if self.dataset.num_rows is None:
             return _UNKNOWN
-        padded = sum(self.dataset.planner.plan_at(self._began.place).padded)
-        if not padded:
+        ranks, planner = self.dataset.ranks.size, self.dataset.planner
+        plan = planner.plan(self._began)
+        repeated = sum(plan.repeated_rows(rank, ranks) for rank in range(ranks))
+        if not repeated:
             return 0
         # Only a last step of one row for each rank holds rows that come a second time.
-        evenly = self.dataset.planner.dealt_evenly(self._began.stages)
-        return self.dataset.ranks.size - padded if evenly else _UNKNOWN
+        return ranks - repeated if planner.dealt_evenly(self._began.stages) else _UNKNOWN

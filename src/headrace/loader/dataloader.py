@@ -15,10 +15,9 @@ from torch.utils.data import DataLoader
 
 from headrace.loader.agreement import Agreement, InStep
 from headrace.loader.epoch import EpochPass
-from headrace.loader.planner import known_batches
 from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.workers import WorkerOptions, WorkerPool, out_of_order_option
-from headrace.plan import State
+from headrace.plan import State, known_batches
 
 if TYPE_CHECKING:
     from headrace.loader.dataset import TabularDataset
@@ -89,9 +88,7 @@ class StatefulLoader(DataLoader[Any]):
         self._pass: EpochPass | None = None
         self._began: State = dataset.planner.readers.start(dataset.epoch)
         self._passes = dataset.passes
-        self._fingerprint = dataset.fingerprint
         self._resume: State | None = None
-        self._loaded: Mapping[str, Any] = {}  # the state that it is of
         self._in_step: InStep | None = None
         self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
         self._compare_ranks()
@@ -145,22 +142,23 @@ class StatefulLoader(DataLoader[Any]):
                 is then the one before it.
         """
         position = self._position(without_last=bool(unused_batches))
-        if position is self._resume:  # in the data that it was loaded for, whatever is there now
-            return position.as_json(self._fingerprint, self._loaded)
         # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
-        running = self._pass is not None and position.place == self._began.place
-        return position.as_json(self._fingerprint if running else self.dataset.fingerprint)
+        began = self._began
+        goes_on = (position.epoch, position.stages) == (began.epoch, began.stages)
+        passes = self._passes if self._pass is not None and goes_on else self.dataset.passes
+        return position.as_json(passes.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, unless another epoch is set before.
 
         Ranks, workers and the size of batches may be others than when it was taken.
         """
-        self.dataset.move_to(state)
-        position = State.from_json(state, self.dataset.fingerprint)
+        position = State.from_json(state)
+        self.dataset.move_to(position)
+        self.dataset.fingerprint.check(position)
         mine = self.dataset.passes.resume(position, self.dataset.planner.readers)
         self._lanes = None if len(mine.stages) > 1 else mine.stage.lanes
-        self._resume, self._loaded = mine, dict(state)
+        self._resume = mine
         self._pass = None
         self.dataset.set_epoch(mine.epoch)
 
@@ -208,9 +206,9 @@ class StatefulLoader(DataLoader[Any]):
             ),
             "shuffle_seed": fingerprint.seed,
             "batch_size, lanes, num_workers, a row group or a split of split_strategy": (
-                planner.lanes_at(start.place).digest()
+                planner.lanes(start).digest()
             ),
-            "even or drop_last": None if planner.even is False else planner.batches_left(start),
+            "even or drop_last": planner.batches_left(start) if self.dataset.even else None,
             "filters": fingerprint.filters,
         }
 
@@ -231,7 +229,7 @@ class StatefulLoader(DataLoader[Any]):
         if position is None or position.epoch != epoch:
             position = self._start(epoch)
         else:
-            self.dataset.move_to(self._loaded)  # an epoch goes on as it began, refreshed or not
+            self.dataset.move_to(position)  # an epoch goes on as it began, refreshed or not
         return self._deliver(self._begin(position))
 
     def _last_batch_is_out(self) -> bool:
@@ -249,11 +247,11 @@ class StatefulLoader(DataLoader[Any]):
         self._end(running)
 
     def _end(self, running: EpochPass) -> None:
-        padded = self._passes.planner.plan_at(self._began.place).padded
         if self._in_step is not None:
             self.dataset.counters.padded += self._in_step.padded_rows
-        elif padded:
-            self.dataset.counters.padded += padded[self.dataset.ranks.rank]
+        else:
+            plan, ranks = self._passes.planner.plan(self._began), self.dataset.ranks
+            self.dataset.counters.padded += plan.repeated_rows(ranks.rank, ranks.size)
         self.dataset.end_epoch(running.epoch)
 
     def _steps(self, running: EpochPass) -> Iterable[Any]:
@@ -262,9 +260,9 @@ class StatefulLoader(DataLoader[Any]):
         if not planner.must_agree:
             return running
         if self._agreement is None:  # rows were counted, and are not after a refresh
-            self._agreement = Agreement(planner.ranks)
-        first = partial(self._passes.first_batch, self._began.place)
-        pad = planner.even == "pad"
+            self._agreement = Agreement(self.dataset.ranks)
+        first = partial(self._passes.first_batch, self._began)
+        pad = self.dataset.even == "pad"
         whole = not self._began.begun
         self._in_step = InStep(
             running, self._agreement.agree, read_first=first if pad else None, whole=whole
@@ -275,9 +273,9 @@ class StatefulLoader(DataLoader[Any]):
         if self._pass is not None and self._pass.ended:
             self._pass.end()  # one that was left may not have let go of everything yet
         self._check_ranks()
-        self._passes, self._fingerprint = self.dataset.passes, self.dataset.fingerprint
+        self._passes = self.dataset.passes
         if self.num_workers:
-            plan = self._passes.planner.plan_at(position.place).plan
+            plan = self._passes.planner.plan(position)
             running = self._pool.begin(plan, position, pin=self._pin)
         else:
             pipeline = replace(self._passes.pipeline, pin_memory=self._pin)

@@ -10,9 +10,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from types import FrameType
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +26,9 @@ from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Board, Feed
 from headrace.loader.fingerprint import fingerprint_of
-from headrace.loader.order import Order, budget_bytes, order_of
-from headrace.loader.passes import Bookmark, DatasetIterator, Passes, readers_here
+from headrace.loader.order import budget_bytes, describe_order, order_of
+from headrace.loader.passes import Bookmark, DatasetIterator, Passes, readers_by_hand
 from headrace.loader.pipeline import Finish, Pipeline
-from headrace.loader.planner import Planner, known_batches
 from headrace.loader.rank_comparison import ComparedFiles
 from headrace.loader.ranks import Ranks, find_ranks, given_ranks, ranks_of_job
 from headrace.loader.stats import Stats
@@ -43,7 +41,17 @@ from headrace.options import (
     resolve,
     split_options,
 )
-from headrace.plan import Fingerprint, LanePlan, State, decode_factor
+from headrace.plan import (
+    Chunks,
+    Fingerprint,
+    LanePlan,
+    Order,
+    Planner,
+    Readers,
+    State,
+    decode_factor,
+    known_batches,
+)
 from headrace.sources.crew import usable_cores
 from headrace.sources.files.discovery import Discovered
 from headrace.sources.files.reader import FormatRows, TabularReader
@@ -76,13 +84,14 @@ class TabularDataset(IterableDataset[Any]):
     def __init__(self, found: Discovered, options: DatasetOptions) -> None:
         super().__init__()
         self._options = options
+        self._ranks = given_ranks(options["rank"], options["world_size"])
+        self._workers = 1
         self._has_loader = False
         self._warned_of_ranks = False
-        self._adopted_order: object = None  # of the state that was loaded last
+        self._adopted_order = ""  # that of the state that was loaded last
         self.counters = Stats()
         self._bookmark = Bookmark()
         self._iterator: weakref.ref[DatasetIterator] | None = None
-        self._loaded: Mapping[str, Any] = {}  # the state of which the bookmark is
         self._read_from(found)
         for reason in found.broken:
             self.counters.skip(reason)
@@ -90,11 +99,9 @@ class TabularDataset(IterableDataset[Any]):
 
     def _read_from(self, found: Discovered) -> None:
         """Take what was found as the data of the iterations to come; running ones go on."""
-        options = self._options
+        options, skip_broken = self._options, self._options["on_error"] == "skip"
         order = self._order_for(found)
-        skip_broken = options["on_error"] == "skip"
-        counted = found.counted and not skip_broken
-        planner = self._planner(found, order, counted)
+        planner = self._planner_for(found, order)
         pipeline = Pipeline(
             found.reader,
             Converter(
@@ -108,42 +115,57 @@ class TabularDataset(IterableDataset[Any]):
             drop_last=order.drop_last,
             seed=order.seed,
             grouping=order.grouping,
-            counted=counted,
+            counted=planner.counted,
             skip_broken=skip_broken,
             prefetch_bytes=budget_bytes(options),
         )
-        self._found, self._order = found, order
-        self._known_fingerprint: Fingerprint | None = None
+        self._found = found
         self.planner, self.pipeline = planner, pipeline
+        self._passes: Passes | None = None
         self.counters.stored(found.counts)
         if order.automatic:
-            logger.info("%s", order.summary(found.files, self._lane_count))
+            logger.info("%s", describe_order(order, found.files, self._lane_count))
         if order.split_strategy is None:
-            self._provide_for_small_chunks()
-            self._warn_of_file_order()
+            self._look_at_chunks()
 
     def _order_for(self, found: Discovered) -> Order:
         """Return the order of some data, which a loaded state may have chosen."""
-        options, workers = self._options, 1
-        ranks = given_ranks(options["rank"], options["world_size"]).size
-        if hasattr(self, "planner"):
-            ranks, workers = self.planner.ranks.size, self.planner.workers
-        lanes = options["lanes"] or ranks * workers
-        order = order_of(options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
+        ranks = self._ranks.size
+        lanes = self._options["lanes"] or ranks * self._workers
+        order = order_of(self._options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
         return order.as_in(self._adopted_order)
 
-    def _planner(self, found: Discovered, order: Order, counted: bool) -> Planner:
-        """For the same ranks and workers as before, if there was one."""
-        if hasattr(self, "planner"):
-            return self.planner.over(found.files, order, counted=counted)
-        return Planner(
-            found.files,
-            order,
-            counted=counted,
-            ranks=given_ranks(self._options["rank"], self._options["world_size"]),
-            even=self._options["even"],
-            balance=self._options["balance"],
+    def _planner_for(self, found: Discovered, order: Order) -> Planner:
+        """Return the plans of some data for the ranks and workers of this dataset."""
+        ranks, options = self._ranks, self._options
+        counted = found.counted and options["on_error"] != "skip"
+        adaptive = options["balance"] == "adaptive" and self._workers > 1
+        even = ""
+        if self.even and ranks.size > 1 and counted and not adaptive:
+            even = "full" if order.drop_last else self.even
+        readers = Readers(
+            ranks.rank,
+            ranks.size,
+            self._workers,
+            order.batch_size,
+            order.lanes,
+            even,
+            in_step=bool(self.even),
+            adaptive=adaptive,
         )
+        planner = Planner(found.files, order, counted, readers)
+        if order.lanes is not None and order.lanes % ranks.size:
+            raise OptionError(
+                f"lanes={order.lanes} cannot be shared evenly by {ranks.size} ranks; "
+                "choose a multiple of their number"
+            )
+        rows = planner.num_rows
+        if rows is not None and rows < ranks.size > 1 and self.even != "pad":
+            raise OptionError(
+                f"{rows} rows cannot be shared by {ranks.size} ranks; use fewer ranks, or "
+                'even="pad", which repeats rows'
+            )
+        return planner
 
     # --- loaders
 
@@ -162,7 +184,7 @@ class TabularDataset(IterableDataset[Any]):
             dataset.set_epoch(self.epoch)
         chosen, workers = dataset._prepare(options)
         planner = dataset.planner
-        planner.plan_at(planner.readers.start(dataset.epoch).place)  # raises what cannot be now
+        planner.plan(planner.readers.start(dataset.epoch))  # raises what cannot be now
         dataset._has_loader = True
         return loader_class(chosen["accelerator"])(
             dataset,
@@ -198,19 +220,22 @@ class TabularDataset(IterableDataset[Any]):
             process_group=chosen["process_group"],
             device_mesh=chosen["device_mesh"],
         )
-        if ranks != self.ranks:
+        if ranks != self._ranks:
             self._join(ranks)
         workers = chosen["num_workers"]
         if workers is None:
             workers = self._fitting_workers()
-        self.planner.workers = max(workers, 1)
-        if self._order_for(self._found) != self._order:
+        self._workers = max(workers, 1)
+        order = self._order_for(self._found)
+        if order != self.planner.order:
             self._read_from(self._found)  # windows are smaller where more lanes share the memory
+        else:
+            self.planner, self._passes = self._planner_for(self._found, order), None
         return chosen, workers
 
     def _join(self, ranks: Ranks) -> None:
         """Share the data with other ranks."""
-        self.planner.share(ranks)
+        self._ranks = ranks
 
     def _fitting_workers(self) -> int:
         """Return 0, since threads decode as fast as the machine can, or cores for user code."""
@@ -258,22 +283,20 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def batch_size(self) -> int:
         """Rows of a batch."""
-        return self._order.batch_size
+        return self.planner.order.batch_size
 
     @property
     def ranks(self) -> Ranks:
         """Which of how many processes that share the data this is."""
-        return self.planner.ranks
+        return self._ranks
 
     @property
-    def workers(self) -> int:
-        """Worker processes of each rank, at least 1."""
-        return self.planner.workers
-
-    @property
-    def even(self) -> str | bool:
+    def even(self) -> Literal["drop", "pad", False]:
         """How ranks come to the same number of batches; False: they do not."""
-        return self.planner.even
+        even = self._options["even"]
+        if even is None:
+            return "drop" if self._ranks.size > 1 else False
+        return even
 
     @property
     def splits(self) -> list[Split]:
@@ -304,12 +327,12 @@ class TabularDataset(IterableDataset[Any]):
         return (
             f"{_several(len(paths), f'{self.format} file')}{place}{more}, {rows}; {mine}{batches} "
             f"of {self.batch_size:,}; {_several(lanes, 'lane')}; "
-            f"{self._order.summary(found.files, lanes)}"
+            f"{describe_order(self.planner.order, found.files, lanes)}"
         )
 
     @property
     def _lane_count(self) -> int:
-        return self._order.lanes or self.ranks.size * self.workers
+        return self._options["lanes"] or self._ranks.size * self._workers
 
     def save_manifest(self, path: str | os.PathLike[str]) -> None:
         """Write down which files there are, for ``manifest=`` of other processes and later runs.
@@ -357,20 +380,14 @@ class TabularDataset(IterableDataset[Any]):
                 "the ranks of a loader of your own cannot agree on their steps, and how many there "
                 "are is not known beforehand: use create_dataloader, or even=False"
             )
-        in_worker = get_worker_info() is not None
-        if self._bookmark.position is not None:  # an epoch goes on as it began, refreshed or not
-            self.move_to(self._loaded)
-        if in_worker:
+        position = self._bookmark.take()
+        if position is not None:  # an epoch goes on as it began, refreshed or not
+            self.move_to(position)
+        if get_worker_info() is not None:
             end_with_parent()
             self._bookmark.tell_parent()
-        made = DatasetIterator(
-            self.passes,
-            self._bookmark,
-            partial(self._fingerprint_of, self._found, self._order, self.planner),
-            readers=readers_here(self.planner),
-            in_worker=in_worker,
-        )
-        made.begin(self._bookmark.take())
+        made = DatasetIterator(self.passes, self._bookmark)
+        made.begin(position)
         self._iterator = weakref.ref(made)
         return made
 
@@ -407,16 +424,16 @@ class TabularDataset(IterableDataset[Any]):
                 "worker processes read this dataset, and what of it was handed out is not known "
                 "here: use torchdata's StatefulDataLoader, or the loader of create_dataloader"
             )
-        position = self._bookmark.position or readers_here(self.planner).start(self.epoch)
-        loaded = None if self._bookmark.position is None else self._loaded
-        return position.as_json(self.fingerprint, loaded)
+        readers = readers_by_hand(self.planner.readers)
+        position = self._bookmark.position or readers.start(self.epoch)
+        return position.as_json(self.passes.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on from a state, in this process or in workers."""
-        self.move_to(state)
-        position = State.from_json(state, self.fingerprint)
+        position = State.from_json(state)
+        self.move_to(position)
+        self.fingerprint.check(position)
         self._iterator = None
-        self._loaded = dict(state)
         self._bookmark.put(position)
 
     @staticmethod
@@ -426,39 +443,35 @@ class TabularDataset(IterableDataset[Any]):
 
     # --- for loaders
 
-    def move_to(self, state: Mapping[str, Any]) -> None:
+    def move_to(self, state: State) -> None:
         """Make this the data and the order that a state was taken of.
 
         Data may have versions, and sizes of chunks may have been chosen on another machine.
         """
-        described = Fingerprint.part_of(state, "order")
-        if self._order.as_in(described) != self._order:
-            self._adopted_order = described
+        assert state.data is not None
+        if self.planner.order.as_in(state.data.order) != self.planner.order:
+            self._adopted_order = state.data.order
             self._read_from(self._found)
 
-    def _check_state_of(self, found: Discovered, state: Mapping[str, Any]) -> None:
+    def _check_state_of(self, found: Discovered, state: State) -> None:
         """Refuse a state that was not taken of this data, before anything is moved there."""
-        order = self._order_for(found).as_in(Fingerprint.part_of(state, "order"))
-        planner = self.planner.over(found.files, order, counted=found.counted)
-        State.from_json(state, fingerprint_of(found, order, planner))
+        assert state.data is not None
+        order = self._order_for(found).as_in(state.data.order)
+        fingerprint_of(found, self._planner_for(found, order)).check(state)
 
     @property
     def passes(self) -> Passes:
-        """How it is read in this process."""
-        return Passes(self.planner, self.pipeline, self._found.files, self.finish, self.counters)
+        """Reads the data in this process."""
+        if self._passes is None:
+            self._passes = Passes(
+                self._found, self.planner, self.pipeline, self.finish, self.counters
+            )
+        return self._passes
 
     @property
     def fingerprint(self) -> Fingerprint:
         """What a state of this data set refers to; of many files it is made once."""
-        if self._known_fingerprint is None:
-            self._known_fingerprint = fingerprint_of(self._found, self._order, self.planner)
-        return self._known_fingerprint
-
-    def _fingerprint_of(self, found: Discovered, order: Order, planner: Planner) -> Fingerprint:
-        """Return what a state of an iteration refers to, which began with the data of that time."""
-        if found is self._found and order is self._order:
-            return self.fingerprint
-        return fingerprint_of(found, order, planner)
+        return self.passes.fingerprint
 
     @property
     def compared_files(self) -> ComparedFiles:
@@ -488,43 +501,43 @@ class TabularDataset(IterableDataset[Any]):
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> LanePlan:
         """Who reads what: the lanes of an epoch from its start, for all ranks."""
         epoch = self.epoch if epoch is None else epoch
-        return self.planner.lanes_at(self.planner.readers.start(epoch, lanes).place)
+        return self.planner.lanes(self.planner.readers.start(epoch, lanes))
 
-    def _provide_for_small_chunks(self) -> None:
-        """Chunks that are parts of row groups: keep decoded groups, and say what it costs.
+    def _look_at_chunks(self) -> None:
+        """Keep decoded row groups where chunks are parts of them; warn of costs and poor orders."""
+        order, chunks = self.planner.order, self.plan(lanes=1, epoch=0).chunks
+        self._provide_for_small_chunks(chunks)
+        if not order.shuffle or order.grouping.reorders or len(chunks) >= _FEW_CHUNKS:
+            return
+        if self.num_rows is None or self.num_rows > order.batch_size:
+            logger.warning(
+                "shuffle=True permutes %d chunks whose rows stay in file order, as mix=1, "
+                "split_rows or split_bytes say; leave these out, or give a larger mix and "
+                "smaller chunks, to permute rows",
+                len(chunks),
+            )
 
-        Half of the memory for reading ahead goes to the groups that are kept.
-        """
-        factor = decode_factor(self._found.files, self.plan(lanes=1, epoch=0).chunks)
+    def _provide_for_small_chunks(self, chunks: Chunks) -> None:
+        """Give half of the memory for reading ahead to row groups that several chunks need."""
+        files = self._found.files
+        factor = decode_factor(files, chunks)
         if factor < _WASTEFUL:
             return
         half = self.pipeline.prefetch_bytes // 2
         reader = replace(self.pipeline.reader, cache_bytes=half)
         self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
-        if self._order.shuffle and self._found.files.groups.size_bytes.sum() > half:
+        if self.planner.order.shuffle and files.groups.size_bytes.sum() > half:
             logger.warning(
                 "chunks are much smaller than row groups, which are decoded whole: up to %.0f "
                 "times the work; larger split_rows, or files with smaller row groups, avoid it",
                 factor,
             )
 
-    def _warn_of_file_order(self) -> None:
-        """Warn if chunks alone are permuted, and are so few that rows stay nearly in file order."""
-        if not self._order.shuffle or self._order.grouping.reorders:
-            return
-        chunks = len(self.plan(lanes=1, epoch=0).chunks)
-        if chunks < _FEW_CHUNKS and (self.num_rows is None or self.num_rows > self.batch_size):
-            logger.warning(
-                "shuffle=True permutes %d chunks whose rows stay in file order, as mix=1, "
-                "split_rows or split_bytes say; leave these out, or give a larger mix and "
-                "smaller chunks, to permute rows",
-                chunks,
-            )
-
     def __getstate__(self) -> dict[str, Any]:
         # Counters are of this process; a copy, also a shallow one, is set up and goes on by itself.
-        own = {"planner": copy(self.planner), "_bookmark": copy(self._bookmark)}
-        return {**self.__dict__, **own, "_iterator": None, "counters": None, "_has_loader": False}
+        own = {"planner": replace(self.planner), "_bookmark": copy(self._bookmark)}
+        reset = {"_iterator": None, "_passes": None, "counters": None, "_has_loader": False}
+        return {**self.__dict__, **own, **reset}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())

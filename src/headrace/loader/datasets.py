@@ -29,7 +29,7 @@ from headrace.options import (
     documented,
 )
 from headrace.sources.array_record.backend import ArrayRecordBackend
-from headrace.sources.array_record.shards import Paths as ArrayRecordPaths
+from headrace.sources.array_record.files import Paths as ArrayRecordPaths
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.files.discovery import Discovered, discover
 from headrace.sources.files.reader import Source, UserSourceRows

@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 
-from headrace.loader.order import Order
-from headrace.loader.planner import Planner
 from headrace.model import FileList
-from headrace.plan import Fingerprint
+from headrace.plan import Fingerprint, Planner
 from headrace.sources.files.discovery import Discovered
 
 __all__ = ["ContentDigest", "fingerprint_of", "paths_below"]
@@ -34,9 +32,9 @@ _FOOTERS = {b"PAR1": 8, b"PARE": 8, b"ROW1": 10}
 end of the file it is stored."""
 
 
-def fingerprint_of(found: Discovered, order: Order, planner: Planner) -> Fingerprint:
+def fingerprint_of(found: Discovered, planner: Planner) -> Fingerprint:
     """Return what a state of some data in some order refers to."""
-    files = found.files
+    files, order = found.files, planner.order
     paths = paths_below(files, found.roots)
     digest = hashlib.sha256()
     for path, size, etag in zip(paths, files.sizes.tolist(), files.etags, strict=True):

@@ -1,4 +1,4 @@
-"""What decides which rows come in which order and in which batches.
+"""Choose the order of a dataset: from its options, its files, and the memory of the machine.
 
 With ``shuffle=True`` and nothing else, the sizes of chunks and windows follow from the files and
 from the memory for reading ahead. All lanes that a process reads have a window in memory, and one
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +23,12 @@ import numpy as np
 from headrace.convert.decoded import Kind
 from headrace.errors import OptionError
 from headrace.loader.pipeline import row_cost
-from headrace.model import FileList, Int64Array, SplitStrategy
+from headrace.model import FileList, Int64Array
 from headrace.options import DatasetOptions, parse_bytes
-from headrace.plan import (
-    EvenBatchesSplitStrategy,
-    Grouping,
-    describe_strategy,
-    plan_lanes,
-    same_in_every_epoch,
-)
+from headrace.plan import Grouping, Order
 from headrace.sources.files.discovery import Discovered
 
-__all__ = ["Order", "budget_bytes", "chunk_bytes", "order_of"]
+__all__ = ["budget_bytes", "chunk_bytes", "describe_order", "order_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,126 +42,8 @@ _CHUNKS_OF_LANE = 16
 _ALL_CHUNKS = 1 << 30
 _DECODED_FACTOR = 8
 """Bytes in memory for each byte of an encoded image or sound, roughly."""
-_AUTOMATIC = "automatic"
 _CHUNKS_IN_BUFFER = 8
 """Number of chunks whose rows fill a shuffle buffer, unless row groups are larger."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """The order of an epoch, as a function of files, seed and epoch.
-
-    Attributes:
-        batch_size: Number of rows in a batch.
-        drop_last: Whether the short batch at the end is left out.
-        shuffle: Whether chunks are permuted.
-        seed: The seed of all permutations.
-        split_bytes: Size of a chunk in bytes, where ``split_rows`` is not given.
-        split_rows: Number of rows in a chunk.
-        split_strategy: The user's own way to deal chunks to lanes.
-        grouping: How the chunks of a lane form windows.
-        lanes: Number of lanes, if the user has chosen it.
-        automatic: Whether chunks and windows were chosen from files and memory.
-    """
-
-    batch_size: int
-    drop_last: bool
-    shuffle: bool
-    seed: int
-    split_bytes: int
-    split_rows: int | None
-    split_strategy: SplitStrategy | None
-    grouping: Grouping
-    lanes: int | None
-    automatic: bool = False
-
-    @property
-    def strategy(self) -> SplitStrategy:
-        """The user's strategy, or the default one with these sizes."""
-        return self.strategy_for(self.batch_size)
-
-    def strategy_for(self, batch_size: int) -> SplitStrategy:
-        """Return the strategy for batches of another size, as it was when a state was taken."""
-        if self.split_strategy is not None:
-            return self.split_strategy
-        return EvenBatchesSplitStrategy(
-            batch_size, self.split_bytes, self.split_rows, self.shuffle, self.seed
-        )
-
-    @property
-    def same_in_every_epoch(self) -> bool:
-        """Whether chunks and lanes are the same in every epoch."""
-        strategy = self.split_strategy
-        return not self.shuffle if strategy is None else same_in_every_epoch(strategy)
-
-    def describe(self) -> str:
-        """Return all that changes the order beside files, filters and seed, for fingerprints.
-
-        A strategy of the user's own is only named: see ``has_own_strategy``.
-        """
-        grouping, strategy = self.grouping, self.split_strategy
-        if self.automatic:
-            sizes = self.split_rows or 0, self.split_bytes, grouping.mix, int(grouping.permuted)
-            return " ".join([_AUTOMATIC, *map(str, sizes)])
-        way = f" mix {grouping.mix}" if grouping.mix > 1 else ""
-        if grouping.interleave > 1:
-            way = f" interleave {grouping.interleave}"
-        if strategy is not None:
-            return f"{describe_strategy(strategy) or type(strategy).__name__}{way}"
-        cut = f"{self.split_rows}r" if self.split_rows else f"{self.split_bytes}b"
-        return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
-
-    def summary(self, files: FileList, lanes: int) -> str:
-        """Return the order in a few words: what is permuted together."""
-        if self.split_strategy is not None:
-            by = f"dealt by {type(self.split_strategy).__name__}"
-            return f"{by}, {self.grouping.mix} chunks mixed" if self.grouping.mix > 1 else by
-        if self.grouping.interleave > 1:
-            chunks = "shuffled chunks" if self.shuffle else "in order"
-            return f"{chunks}, rows of {self.grouping.interleave} files in turn"
-        if not self.shuffle:
-            return "in order"
-        mix, size = self.grouping.mix, self._size_of_chunk(files)
-        if mix >= _ALL_CHUNKS:
-            return f"shuffled: all rows{' of a lane' * (lanes > 1)} together"
-        if mix > 1:
-            return f"shuffled: windows of {mix:,} chunks of {size}"
-        if self.grouping.permuted:
-            return "shuffled: the rows of one row group at a time"
-        return f"shuffled: chunks of {size}, whose rows stay in order"
-
-    def _size_of_chunk(self, files: FileList) -> str:
-        """Return about how large a chunk is, in rows where rows are counted."""
-        rows, counts, groups = self.split_rows, files.counts, files.groups
-        if rows is None and len(counts) and (counts >= 0).all():
-            sizes = groups.size_bytes if len(groups) else files.sizes
-            per_byte = counts.sum() / max(np.maximum(sizes, 0).sum(), 1)
-            # Chunks are whole row groups, and do not cross the borders of files.
-            least = groups.rows.mean() if len(groups) else 1
-            rows = round(min(max(self.split_bytes * per_byte, least), counts.mean()))
-        if rows is not None:
-            return f"~{rows:,} rows"
-        size = self.split_bytes / 2**10
-        return f"~{size:,.0f} KiB" if size < 2**10 else f"~{size / 2**10:,.0f} MiB"
-
-    def as_in(self, described: object) -> Order:
-        """Return the order that a state describes, if both chose their sizes automatically.
-
-        Another machine, or another number of workers, may have chosen other sizes.
-        """
-        words = described.split() if isinstance(described, str) else []
-        numbers = [int(word) for word in words[1:] if word.isdigit()]
-        if not self.automatic or words[:1] != [_AUTOMATIC] or len(numbers) != 4:
-            return self
-        rows, size, mix, permuted = numbers
-        grouping = Grouping(max(mix, 1), permuted=bool(permuted))
-        return replace(self, split_rows=rows or None, split_bytes=max(size, 1), grouping=grouping)
-
-    @property
-    def has_own_strategy(self) -> bool:
-        """Whether only the plan of ``split_strategy`` tells what order it makes."""
-        strategy = self.split_strategy
-        return strategy is not None and describe_strategy(strategy) is None
 
 
 def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_each: int) -> Order:
@@ -304,6 +180,41 @@ def _with_buffer(order: Order, files: FileList, rows: int, sizes_are_free: bool)
         whole = max(int(files.groups.size_bytes.sum()), int(np.maximum(files.sizes, 0).sum()))
         share = whole * rows / max(int(files.counts.sum()), 1) / _CHUNKS_IN_BUFFER
         order = replace(order, split_bytes=max(int(share), 1))
-    chunks = plan_lanes(order.strategy, files, lanes=1, epoch=0).chunks
+    chunks = order.plan(files, lanes=1, epoch=0, batch_size=order.batch_size).chunks
     mean = float(chunks.length.mean()) if len(chunks) else 1.0
     return replace(order, grouping=Grouping(max(math.ceil(rows / mean), 2)))
+
+
+def describe_order(order: Order, files: FileList, lanes: int) -> str:
+    """Return an order in a few words: what is permuted together."""
+    mix, interleave = order.grouping.mix, order.grouping.interleave
+    if order.split_strategy is not None:
+        by = f"dealt by {type(order.split_strategy).__name__}"
+        return f"{by}, {mix} chunks mixed" if mix > 1 else by
+    if interleave > 1:
+        chunks = "shuffled chunks" if order.shuffle else "in order"
+        return f"{chunks}, rows of {interleave} files in turn"
+    if not order.shuffle:
+        return "in order"
+    if mix >= _ALL_CHUNKS:
+        return f"shuffled: all rows{' of a lane' * (lanes > 1)} together"
+    if mix > 1:
+        return f"shuffled: windows of {mix:,} chunks of {_chunk_size(order, files)}"
+    if order.grouping.permuted:
+        return "shuffled: the rows of one row group at a time"
+    return f"shuffled: chunks of {_chunk_size(order, files)}, whose rows stay in order"
+
+
+def _chunk_size(order: Order, files: FileList) -> str:
+    """Return about how large a chunk is, in rows where rows are counted."""
+    rows, counts, groups = order.split_rows, files.counts, files.groups
+    if rows is None and len(counts) and (counts >= 0).all():
+        sizes = groups.size_bytes if len(groups) else files.sizes
+        per_byte = counts.sum() / max(np.maximum(sizes, 0).sum(), 1)
+        # Chunks are whole row groups, and do not cross the borders of files.
+        least = groups.rows.mean() if len(groups) else 1
+        rows = round(min(max(order.split_bytes * per_byte, least), counts.mean()))
+    if rows is not None:
+        return f"~{rows:,} rows"
+    size = order.split_bytes / 2**10
+    return f"~{size:,.0f} KiB" if size < 2**10 else f"~{size / 2**10:,.0f} MiB"

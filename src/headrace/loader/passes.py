@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -15,55 +16,65 @@ from headrace.convert import Block, Converter
 from headrace.convert.packing import Batch
 from headrace.convert.shared import is_shared, shared_integers
 from headrace.loader.epoch import EpochPass, LaneFeed, LocalRun
+from headrace.loader.fingerprint import fingerprint_of
 from headrace.loader.pipeline import Chosen, Finish, LaneStart, Pipeline
-from headrace.loader.planner import Planner
 from headrace.loader.stats import Stats
-from headrace.model import Cursor, FileList
+from headrace.model import Cursor, computed_once
 from headrace.options import check_count
-from headrace.plan import Fingerprint, Place, Readers, State
+from headrace.plan import Fingerprint, Planner, Readers, State
+from headrace.sources.files.discovery import Discovered
 from headrace.stream import Run
 
-__all__ = ["Bookmark", "DatasetIterator", "Passes", "readers_here"]
+__all__ = ["Bookmark", "DatasetIterator", "Passes", "readers_by_hand"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Passes:
-    """Reads a dataset in this process, and counts by reading where no plan knows the rows.
+    """Reads some data in this process, and counts by reading where no plan knows the rows.
 
     Attributes:
+        found: The files.
         planner: The plans of its epochs.
         pipeline: Turns the chunks of a plan into batches.
-        files: The files.
         finish: The user's functions, which are applied to each batch.
         counters: Statistics of what is handed out.
     """
 
+    found: Discovered
     planner: Planner
     pipeline: Pipeline
-    files: FileList
     finish: Finish | None
     counters: Stats
 
+    @computed_once
+    def fingerprint(self) -> Fingerprint:
+        """What a state of this data refers to."""
+        return fingerprint_of(self.found, self.planner)
+
     def begin(self, state: State, pipeline: Pipeline) -> EpochPass:
         """Return a pass that begins at a state; what it hands out is counted."""
-        starts, epoch, turn = self._starts(state), state.epoch, state.turns[0]
-        return self._over(starts, epoch, pipeline, self.counters, finish=self.finish, turn=turn)
+        turn = state.turns[0]
+        return self._over(state, state.own_lanes, pipeline, self.counters, self.finish, turn)
 
-    def first_batch(self, place: Place) -> tuple[Any, int] | None:
-        """Return the first batch of this rank from a place on, and how many rows it has.
+    def first_batch(self, state: State) -> tuple[Any, int] | None:
+        """Return the first batch of this rank in the plan of a state, and how many rows it has.
 
         A rank that has none gets the first one of a lane of another rank.
         """
-        plan, ranks = self.planner.plan_at(place).plan, self.planner.ranks
-        own = range(ranks.rank, len(plan), ranks.size)
-        others = [[lane] for lane in range(len(plan)) if lane not in own]
-        for lanes in (own, *others):
-            starts = [LaneStart(plan.lane(lane)) for lane in lanes]
-            passing = self._over(starts, place[0], self.pipeline, Stats(), finish=self.finish)
+        state = replace(state, cursors={})
+        others = [[lane] for lane in range(state.stage.lanes) if lane not in state.own_lanes]
+        for lanes in (state.own_lanes, *others):
+            passing = self._over(state, lanes, self.pipeline, Stats(), self.finish)
             with closing(iter(passing)) as batches:
                 for batch in batches:
                     return batch, passing.handed_over["rows"]
         return None
+
+    def load(self, state: Mapping[str, Any]) -> State:
+        """Return the state that JSON describes, if it is of this data and order."""
+        read = State.from_json(state)
+        self.fingerprint.check(read)
+        return read
 
     def resume(self, state: State, readers: Readers) -> State:
         """Return where readers go on from a state; rows may have to be read for it."""
@@ -75,78 +86,61 @@ class Passes:
         if left is not None:
             return left == 0
         if running.ended and not running.finished and not self.planner.adaptive:
-            return not self._anything_behind(state)
+            # The pass was stopped: look if there is a batch behind it.
+            passing = self._over(state, state.own_lanes, self._counting(state), Stats(), None)
+            with closing(iter(passing)) as batches:
+                return next(batches, None) is None
         return running.is_over()
 
-    def _anything_behind(self, state: State) -> bool:
-        """Return True if a batch is left behind a pass that was stopped."""
-        passing = self._counting(self._starts(state), state.place)
+    def batches(self, state: State) -> tuple[Mapping[int, Cursor], int]:
+        """Read the batches of a rank without their columns; see ``Recount``."""
+        lanes = state.own_lanes
+        passing = self._over(state, lanes, self._counting(state), Stats(), None)
         with closing(iter(passing)) as batches:
-            return next(batches, None) is not None
-
-    def batches(
-        self, place: Place, lanes: Sequence[int], steps: int
-    ) -> tuple[Mapping[int, Cursor], int]:
-        """Read so many batches of some lanes, without their columns; see ``Recount``."""
-        plan = self.planner.plan_at(place).plan
-        passing = self._counting([LaneStart(plan.lane(lane)) for lane in lanes], place)
-        with closing(iter(passing)) as batches:
-            for _ in range(steps):
-                if next(batches, None) is None:
-                    break
+            for _ in islice(batches, state.steps[0]):
+                pass
             return dict(zip(lanes, passing.cursors, strict=True)), passing.turn
 
     def windows(
-        self, place: Place, windows: Sequence[tuple[int, int]]
+        self, state: State, windows: Sequence[tuple[int, int]]
     ) -> dict[tuple[int, int], int]:
-        """Read some windows, without their columns, and count their rows; see ``Recount``."""
-        plan, chosen = self.planner.plan_at(place).plan, dict[int, list[int]]()
+        """Read some windows without their columns, and count their rows; see ``Recount``."""
+        plan, chosen = self.planner.plan(state), dict[int, list[int]]()
         for lane, window in windows:
             chosen.setdefault(lane, []).append(window)
         streams = [Chosen(plan.lane(lane), tuple(some)) for lane, some in chosen.items()]
-        opened = self._counting_pipeline.open(self.files, streams, place[0], Stats())
+        opened = self._counting(state).open(self.found.files, streams, state.epoch, Stats())
         with closing(opened):
             counts = {stream.index: opened.rows_of_windows(stream.index) for stream in streams}
         return {(lane, window): counts[lane][window] for lane, window in windows}
 
-    def _starts(self, state: State) -> list[LaneStart]:
-        plan = self.planner.plan_at(state.place).plan
-        return [LaneStart(plan.lane(lane), state.cursor(lane)) for lane in state.own_lanes]
-
-    def _counting(self, starts: Sequence[LaneStart], place: Place) -> EpochPass:
-        """Return a pass that only counts, without columns and without the user's functions.
-
-        Its batches are those of the place, which may be of another size than those of now.
-        """
-        pipeline = replace(self._counting_pipeline, batch_size=place[1][-1].batch_size)
-        return self._over(starts, place[0], pipeline, Stats(), finish=None)
-
-    @property
-    def _counting_pipeline(self) -> Pipeline:
-        """The pipeline, without columns.
+    def _counting(self, state: State) -> Pipeline:
+        """Return the pipeline without columns, for batches of the size that the state has.
 
         Where broken chunks are skipped it decodes all columns, so that it skips the same ones.
         """
         reader = self.pipeline.reader.counting(all_columns=self.pipeline.skip_broken)
-        nothing = Converter(pa.schema([]), "torch")
-        return replace(self.pipeline, reader=reader, converter=nothing)
+        nothing, size = Converter(pa.schema([]), "torch"), state.stage.batch_size
+        return replace(self.pipeline, reader=reader, converter=nothing, batch_size=size)
 
     def _over(
         self,
-        starts: Sequence[LaneStart],
-        epoch: int,
+        state: State,
+        lanes: Sequence[int],
         pipeline: Pipeline,
         stats: Stats,
-        *,
         finish: Finish | None,
         turn: int = 0,
     ) -> EpochPass:
-        opened = pipeline.open(self.files, starts, epoch, stats)
+        """Return a pass over some lanes, from the cursors of a state on."""
+        plan = self.planner.plan(state)
+        starts = [LaneStart(plan.lane(lane), state.cursor(lane)) for lane in lanes]
+        opened = pipeline.open(self.found.files, starts, state.epoch, stats)
         feeds = [
             LaneFeed(start.cursor, partial(_next_run, opened.runs(start.lane.index), finish))
             for start in starts
         ]
-        return EpochPass(epoch, feeds, turn=turn, stats=stats, close=opened.close)
+        return EpochPass(state.epoch, feeds, turn=turn, stats=stats, close=opened.close)
 
 
 def _next_run(runs: Iterator[Run[Block]], finish: Finish | None) -> LocalRun | None:
@@ -213,30 +207,24 @@ class Bookmark:
 class DatasetIterator:
     """The batches of one consumer of a dataset; a state counts those that were handed out."""
 
-    def __init__(
-        self,
-        passes: Passes,
-        bookmark: Bookmark,
-        fingerprint: Callable[[], Fingerprint],
-        *,
-        readers: Readers,
-        in_worker: bool,
-    ) -> None:
+    def __init__(self, passes: Passes, bookmark: Bookmark) -> None:
         self._passes = passes
         self._bookmark = bookmark
-        self._fingerprint = fingerprint
-        self._readers = readers
-        self._in_worker = in_worker
+        info = get_worker_info()
+        self._in_worker = info is not None
+        # The workers of a loader of the user's own count as ranks.
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        self._readers = readers_by_hand(passes.planner.readers, worker, workers)
+        self._workers = workers
 
     def begin(self, position: State | None) -> None:
         """Read from a position on; None: from the start of the epoch."""
-        passes, readers, epoch = self._passes, self._readers, self._bookmark.epoch
+        passes, epoch = self._passes, self._bookmark.epoch
         if position is None or position.epoch != epoch:
-            start = readers.start(epoch)
+            start = self._readers.start(epoch)
         else:
-            start = passes.resume(position, readers)
-        share = passes.pipeline.sharing(max(readers.ranks // passes.planner.ranks.size, 1))
-        self._running = passes.begin(start, share)
+            start = passes.resume(position, self._readers)
+        self._running = passes.begin(start, passes.pipeline.sharing(self._workers))
         self._began = start
         self._batches = iter(self._running)
 
@@ -250,19 +238,20 @@ class DatasetIterator:
             if not self._in_worker:  # workers see the epochs that their parent sets
                 self._bookmark.end_epoch(self._running.epoch)
             raise
-        return _crossing(batch) if self._in_worker else batch
+        # A dict of many tensors leaves a worker in one piece.
+        return Batch(batch) if self._in_worker and type(batch) is dict else batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this consumer is, as JSON."""
         now = self._began.after(self._running)
         if not self._in_worker and self._passes.has_ended(now, self._running):
             now = self._readers.start(now.epoch + 1)
-        return now.as_json(self._fingerprint())
+        return now.as_json(self._passes.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stop where it is, and continue from a state."""
         self._running.end()
-        position = State.from_json(state, self._fingerprint())
+        position = self._passes.load(state)
         self._bookmark.set_epoch(position.epoch)
         self.begin(position)
 
@@ -275,13 +264,13 @@ class DatasetIterator:
             self._running.leave()
 
 
-def readers_here(planner: Planner) -> Readers:
-    """Return the readers of this process, which may be a worker of a loader of the user's own."""
-    info = get_worker_info()
-    worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-    return planner.readers_by_hand(worker, workers)
-
-
-def _crossing(batch: Any) -> Any:
-    """Return a batch as it leaves a worker: a dict of many tensors goes in one piece."""
-    return Batch(batch) if type(batch) is dict else batch
+def readers_by_hand(readers: Readers, worker: int = 0, workers: int = 1) -> Readers:
+    """Return the readers of a loader of the user's own, whose workers count as ranks."""
+    return replace(
+        readers,
+        rank=worker * readers.ranks + readers.rank,
+        ranks=workers * readers.ranks,
+        workers=1,
+        in_step=False,
+        adaptive=False,
+    )

@@ -30,7 +30,7 @@ from headrace.options import (
     PaimonOptions,
     documented,
 )
-from headrace.plan import Fingerprint, check_state
+from headrace.plan import Chunks, State
 from headrace.sources.files.discovery import Discovered
 from headrace.sources.files.filters import to_expression
 from headrace.sources.lance.backend import LanceBackend
@@ -90,11 +90,10 @@ class TableDataset(TabularDataset):
             self._move(self._opened.discover(version))
         return self.snapshot_id
 
-    def move_to(self, state: Mapping[str, Any]) -> None:
+    def move_to(self, state: State) -> None:
         super().move_to(state)
-        version = Fingerprint.version_of(state)
+        version = None if state.data is None else state.data.version
         if version is not None and version != self._version:
-            check_state(state)
             found = self._opened.discover(version)
             self._check_state_of(found, state)
             self._move(found)
@@ -259,15 +258,15 @@ class PaimonDataset(TableDataset):
         """Return a DataLoader over the rows of a table, and the dataset behind it."""
         return cls._create(table, catalog_options, **options)
 
-    def _provide_for_small_chunks(self) -> None:
+    def _provide_for_small_chunks(self, chunks: Chunks) -> None:
         """Keep what was decoded, in half of the memory, if chunks are parts of files."""
-        files, rows = self._found.files, self._order.split_rows
+        files, rows = self._found.files, self.planner.order.split_rows
         if rows is None or not (files.counts > rows).any():
             return
         half = self.pipeline.prefetch_bytes // 2
         reader = replace(self.pipeline.reader, cache_bytes=half)
         self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
-        if self._order.shuffle and _decoded_bytes(self._found) > half:
+        if self.planner.order.shuffle and _decoded_bytes(self._found) > half:
             logger.warning(
                 "chunks are parts of row groups, which are decoded whole, and not all of them fit "
                 "into memory: a larger prefetch_bytes, larger chunks, or files with small row "

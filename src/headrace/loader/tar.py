@@ -399,9 +399,7 @@ class TarDataset(TabularDataset):
             comparison=RankComparison(
                 ranks,
                 dataset.compared_files,
-                lambda: {
-                    "batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.as_list()
-                },
+                lambda: {"batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.order},
             ),
         )
         return loader, dataset

@@ -143,9 +143,7 @@ class Lane:
             stop = int(sizes[window]) if span.stop is None else span.stop
             sizes[window] = stop - span.start
         ends = np.cumsum(sizes)
-        window = int(np.searchsorted(ends, rows))
-        if window >= len(ends):
-            window = len(ends) - 1
+        window = min(int(np.searchsorted(ends, rows)), len(ends) - 1)
         before = int(ends[window] - sizes[window])
         return Cursor(window, rows - before + self.span(window).start)
 
@@ -165,6 +163,12 @@ class LanePlan(Sequence[Split]):
     """by lane and window, where it is not all of a window that nobody had before"""
     generation: int = 0
     """how often what was left of the epoch has been planned anew"""
+    dropped_rows: int = 0
+    """rows that are left out, so that ranks take the same number of steps"""
+    same_rows: tuple[int, ...] = ()
+    """rows of each lane that are as before their ends were shared by ranks; empty: all"""
+    repeats: tuple[tuple[int, int], ...] = ()
+    """lane and window of rows that come a second time"""
 
     @classmethod
     def of(cls, files: FileList, chunks: Chunks, bounds: Int64Array) -> LanePlan:
@@ -179,6 +183,11 @@ class LanePlan(Sequence[Split]):
         mine = slice(self.bounds[index], self.bounds[index + 1])
         spans = {window: span for (lane, window), span in self.spans.items() if lane == index}
         return Lane(index, self.chunks[mine], self.window[mine], spans, self.generation)
+
+    def repeated_rows(self, rank: int, ranks: int) -> int:
+        """Return how many rows come a second time, in the lanes of a rank."""
+        mine = [(self.lane(lane), window) for lane, window in self.repeats if lane % ranks == rank]
+        return sum(int(lane.chunks.length[lane.members(window)].sum()) for lane, window in mine)
 
     def grouped(self, grouping: Grouping) -> LanePlan:
         """The same lanes with their chunks in windows."""

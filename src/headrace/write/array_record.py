@@ -22,12 +22,15 @@ from headrace.access import Backend
 from headrace.errors import OptionError, SchemaError, WriteError
 from headrace.sources.array_record.codecs import (
     LabelPayload,
+    Misfit,
     RawRecords,
     WritingCodec,
+    plain_value,
+    table_of,
+    type_of,
     writing_codec,
 )
-from headrace.sources.array_record.decoded import Misfit, plain_value, table_of, type_of
-from headrace.sources.array_record.reader import native
+from headrace.sources.array_record.files import native
 from headrace.storage import Options
 from headrace.storage.file_locks import close_locked
 from headrace.write.durable import flush_directory

@@ -17,7 +17,7 @@ from headrace.errors import OptionError, ReadError, WriteError
 from headrace.options import parse_bytes
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.options import lance_options
-from headrace.sources.video.sidecar import FRAME_SCHEMA, VIDEOS_KEY
+from headrace.sources.video.videos import FRAME_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options
 from headrace.storage.credentials import resolve
 from headrace.write.journal import Journal

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import WriteError
-from headrace.sources.video.sidecar import FRAME_SCHEMA, VIDEO_SCHEMA
+from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA
 from headrace.write.journal import Journal
 from headrace.write.lance_table import LanceTable
 from headrace.write.target import Receipt, TargetOptions

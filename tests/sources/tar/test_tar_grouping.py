@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.tar.grouping import WHOLE, grouped, sample_keys
+from headrace.errors import OptionError
+from headrace.sources.tar.grouping import (
+    WHOLE,
+    LeftOut,
+    check_sample_key,
+    grouped,
+    sample_keys,
+)
 from headrace.sources.tar.index import TarIndex
 
-NAMES = st.lists(st.text("ab./é", min_size=1, max_size=6), max_size=12)
+NAMES = st.lists(
+    st.text("ab./é", min_size=1, max_size=6) | st.sampled_from(["__a__", "d/__a__.b"]), max_size=12
+)
 
 
 def index_of(names: list[str], **columns: object) -> TarIndex:
@@ -21,13 +30,16 @@ def index_of(names: list[str], **columns: object) -> TarIndex:
     return TarIndex(pa.array(names, pa.string()), places * 1024 + 512, places * 0 + 7, **columns)  # type: ignore[arg-type]
 
 
-def by_hand(names: list[str]) -> list[tuple[str, dict[str, int]]]:
+def by_hand(names: list[str], last: bool = False) -> list[tuple[str, dict[str, int]]]:
     """The same, one name after the other."""
+    split = [name.rpartition("/") for name in names]
+    plain = not any("." in base and not base.startswith((".", "__a__")) for _, _, base in split)
     found: list[tuple[str, dict[str, int]]] = []
-    for member, name in enumerate(names):
-        folder, slash, base = name.rpartition("/")
-        stem, dot, field = base.partition(".")
-        if not stem:
+    for member, (folder, slash, base) in enumerate(split):
+        stem, dot, field = base.rpartition(".") if last else base.partition(".")
+        if not dot:
+            stem, field = base, ""
+        if not base or base.startswith(".") or stem == "__a__" or not (dot or plain):
             continue
         key, field = folder + slash + stem, field.lower() if dot else WHOLE
         open_ones = (fields for at, fields in found if at == key and field not in fields)
@@ -39,7 +51,7 @@ def by_hand(names: list[str]) -> list[tuple[str, dict[str, int]]]:
 
 
 def samples_of(index: TarIndex) -> list[tuple[str, dict[str, int]]]:
-    keys = sample_keys(index.names).to_pylist()
+    keys = sample_keys(index.names, index.grouping.sample_key).to_pylist()
     starts, members = index.sample_members
     found = []
     for sample in range(index.num_samples):
@@ -74,15 +86,70 @@ def test_a_name_that_comes_again_is_a_sample_of_its_own() -> None:
     ]
 
 
-def test_hidden_files_are_no_samples_and_files_without_extension_are() -> None:
-    index = index_of([".DS_Store", "d/._x.jpg", "plain", "x.jpg"])
-    assert samples_of(index) == [("plain", {WHOLE: 2}), ("x", {"jpg": 3})]
-    assert index.grouping.samples.tolist() == [-1, -1, 0, 1]
+def test_files_that_belong_to_no_sample_are_left_out_and_counted() -> None:
+    names = [".DS_Store", "d/._x.jpg", "LICENSE", "x.jpg", "__info__", "d/__meta__.json", "__x.jpg"]
+    index = index_of(names)
+    assert samples_of(index) == [("x", {"jpg": 3}), ("__x", {"jpg": 6})]
+    assert index.grouping.samples.tolist() == [-1, -1, -1, 0, -1, -1, 1]
+    assert index.grouping.left_out.files == 5
+
+
+def test_files_without_extension_are_samples_where_no_file_has_one() -> None:
+    index = index_of([".DS_Store", "d/one", "two", "__info__"])
+    assert samples_of(index) == [("d/one", {WHOLE: 1}), ("two", {WHOLE: 2})]
+
+
+def test_names_with_dots_are_split_at_the_last_dot_if_asked_for() -> None:
+    names = [f"d.x/IMG_2023.001.{n:05}.{end}" for n in range(3) for end in ("jpg", "json")]
+    found = grouped(pa.array([*names, ".hidden.jpg"]), "last-dot")
+    assert (found.count, found.field_names) == (3, ("jpg", "json"))
+    assert found.samples.tolist() == [0, 0, 1, 1, 2, 2, -1]
+    keys = sample_keys(pa.array(names), "last-dot").to_pylist()
+    assert keys[-1] == "d.x/IMG_2023.001.00002"
+
+
+def test_a_function_gives_the_keys_of_samples() -> None:
+    names = ["images/1.jpg", "labels/1.txt", "images/2.jpg", "notes", "labels/2.seg.txt"]
+
+    def key(name: str) -> str | None:
+        return None if name == "notes" else name.partition("/")[2].partition(".")[0]
+
+    found = grouped(pa.array(names), key)
+    assert found.samples.tolist() == [0, 0, 1, -1, 1]
+    assert [found.field_names[field] for field in found.fields if field >= 0] == [
+        "jpg",
+        "txt",
+        "jpg",
+        "txt",
+    ]
+    assert grouped(pa.array(["x.seg.png"]), lambda name: "x").field_names == ("seg.png",)
+    assert sample_keys(pa.array(names), key).to_pylist() == ["1", "1", "2", "", "2"]
+
+
+def test_only_some_samples_are_numbered_anew() -> None:
+    found = grouped(pa.array(["a.jpg", ".x", "b.jpg", "b.txt", "c.jpg"]))
+    left = LeftOut(files=1, incomplete=2)
+    some = found.only(np.array([False, True, False]), left)
+    assert (some.count, some.samples.tolist()) == (1, [-1, -1, 0, 0, -1])
+    assert some.fields.tolist() == [-1, -1, 0, 1, -1]
+    assert some.left_out == left
+
+
+@pytest.mark.parametrize("wrong", ["second-dot", 3])
+def test_no_rule_for_keys_is_refused(wrong: object) -> None:
+    with pytest.raises(OptionError, match=r"first-dot.*last-dot.*function"):
+        check_sample_key(wrong)
 
 
 @given(NAMES)
 def test_all_names_at_once_as_one_by_one(names: list[str]) -> None:
     assert samples_of(index_of(names)) == by_hand(names)
+
+
+@given(NAMES)
+def test_all_names_at_once_by_their_last_dots(names: list[str]) -> None:
+    found = index_of(names, stored_grouping=grouped(pa.array(names, pa.string()), "last-dot"))
+    assert samples_of(found) == by_hand(names, last=True)
 
 
 @given(NAMES)

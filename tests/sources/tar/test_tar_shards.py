@@ -129,14 +129,19 @@ def test_fields_with_dots_and_samples_without_sidecars(tmp_path: Path) -> None:
     ]
     shards = one_tar(tmp_path, shard)
     samples = list(shards.samples())
-    assert [sample.path for sample in samples] == ["a.jpg", "b.json", "c.JPG", "plain"]
+    assert [sample.path for sample in samples] == ["a.jpg", "b.json", "c.JPG"]
     assert dict(samples[0].fields) == {"seg.png": b"seg", "jpg": b"jpg", "cls": b"7"}
     assert (samples[0].json, samples[0].captions) == (None, None)
     assert (samples[1].json, samples[1].captions) == ([1, 2], None)
     assert shards.open_shard(0).read_sample_json(0) is None
     assert list(samples[2].fields) == ["jpg"]
-    assert dict(samples[3].fields) == {"__data__": b"no dot"}
-    assert shards.open_shard(0).keys == ["a", "b", "c", "plain"]
+    assert shards.open_shard(0).keys == ["a", "b", "c"]
+
+
+def test_samples_without_extensions(tmp_path: Path) -> None:
+    shards = one_tar(tmp_path, [("one", b"1"), ("d/two", b"2")])
+    assert [dict(sample.fields) for sample in shards] == [{"__data__": b"1"}, {"__data__": b"2"}]
+    assert shards.open_shard(0).keys == ["one", "d/two"]
 
 
 def test_a_tar_whose_name_is_no_utf_8(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``ArrayRecordBackend``: rows of ArrayRecord files by their number."""
+"""``ArrayRecordBackend``: the records of ArrayRecord files as rows, by number and as a stream."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from headrace.errors import ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
 from headrace.sources.array_record.codecs import Decode, RawRecords, codec_for
-from headrace.sources.array_record.reader import (
+from headrace.sources.array_record.files import (
+    Paths,
     ReaderOptions,
-    Readers,
-    read_at_once,
+    Shard,
+    find_shards,
     read_records,
-    read_run,
+    wanted_parts,
 )
-from headrace.sources.array_record.shards import Paths, Shard, find_shards, wanted_parts
 from headrace.sources.arrow.rows import Taken
 from headrace.sources.backend import Backend
 from headrace.sources.broken_records import BrokenRecords
@@ -45,14 +45,14 @@ logger = logging.getLogger(__name__)
 _BATCH_ROWS = 1024
 _UNIT_BYTES = 1 << 18
 _BLOCK_BYTES = 4 << 20
-"""of records that are joined, at most: the memory of more would be fresh each time"""
+"""bytes of records that are joined, at most: the memory of more would be fresh each time"""
 _FIRST_BYTES = 1 << 14
-"""of a record at least, before the first is read: files say how long they are compressed"""
+"""least size of a record before the first is read: files tell only compressed sizes"""
 
 
 @checked_keywords
 class ArrayRecordBackend(Backend):
-    """Records of ArrayRecord files, which are rows of columns.
+    """The records of ArrayRecord files as rows.
 
     Records are read one by one in the thread that asks. The array-record package does not survive a
     fork: workers of your own need ``multiprocessing_context="forkserver"``.
@@ -60,15 +60,15 @@ class ArrayRecordBackend(Backend):
     Args:
         paths: Files, directories, globs or URLs; ``path[start:stop]`` is a part of a file, and so
             is an object with ``filename``, ``skip`` and ``take``, such as ``FileInstruction`` of
-            TFDS. A file elsewhere is copied as a whole into ``cache_dir`` when it is first read.
-        decode: What records hold: ``"columns"``, ``"label-payload"``, ``"raw"``, a function of
-            bytes that returns a dict or a tuple, or such a function and a schema. None: the
+            TFDS. A remote file is copied as a whole into ``cache_dir`` when it is first read.
+        decode: The contents of records: ``"columns"``, ``"label-payload"``, ``"raw"``, a function
+            of bytes that returns a dict or a tuple, or such a function and a schema. None: the
             columns that this library wrote, else one column ``record``.
         reader_options: Options of the package's reader.
         high_memory: Streams read a range at once, and need as much memory as it has.
         storage_options: Credentials and options of the store.
-        cache_dir: A folder for copies of files that are elsewhere.
-        cache_bytes: How much the copies may take.
+        cache_dir: A folder for copies of remote files.
+        cache_bytes: Bytes that the copies may take.
         access: All options of stores and the cache, in place of the three before.
         on_error: With ``"skip"``, files that cannot be opened are left out and named in
             ``broken``; streams leave out records that cannot be read, and warn at their end.
@@ -99,8 +99,9 @@ class ArrayRecordBackend(Backend):
         self._high_memory = high_memory
         self._warned: set[str] = set()
         self._skips_broken = on_error == "skip"
-        readers = Readers(reader_options)
-        self._files, self._shards, self.broken = find_shards(parts, access, readers, self._may_skip)
+        self._files, self._shards, self.broken = find_shards(
+            parts, access, reader_options, self._may_skip
+        )
         first = partial(self._files.first_record, self._shards, self._may_skip)
         self._codec = codec_for(decode, first)
         self._schema = self._codec.schema
@@ -145,24 +146,20 @@ class ArrayRecordBackend(Backend):
         row, count = operator.index(idx), self._starts[-1]
         if not -count <= row < count:
             raise IndexError(f"there is no row {row}: there are {count}")
-        row %= count
-        place = bisect_right(self._starts, row) - 1
-        shard = self._shards[place]
-        number = row - self._starts[place] + shard.start
-        if shard.group_size > 1:
-            self._warn_of_groups(shard)
-        record = self._files.record(shard.file, number)
+        shard, number = self._place(row % count)
+        self._warn_of_groups(shard)
+        (record,) = self._files.read(shard.file, (number,))
         return self._codec.row(record, schema, lambda _: shard.record_name(number))
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         if not len(schema):
             return rows_only(len(rows))
-        return self._table_of(self._records(rows), rows, schema)
+        return self._table(self._records(rows), rows, schema)
 
     def take_columns(
         self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
     ) -> list[Taken]:
-        """Return what ``take`` returns, by columns, for a caller that has checked its arguments.
+        """Return the columns of ``take``, for a caller that has checked its arguments.
 
         Args:
             rows: At least one row.
@@ -172,45 +169,33 @@ class ArrayRecordBackend(Backend):
         records = self._records(rows)
         if isinstance(self._codec, RawRecords) and 0 in as_cells:
             return [object_array(records)]
-        columns: list[Taken] = self._table_of(records, rows, schema).columns
+        columns: list[Taken] = self._table(records, rows, schema).columns
         return columns
 
-    def _table_of(self, records: list[bytes], rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        return self._codec.table(records, schema, lambda place: self._name(int(rows[place])))
+    def _table(self, records: list[bytes], rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        def name(place: int) -> str:
+            shard, number = self._place(int(rows[place]))
+            return shard.record_name(number)
+
+        return self._codec.table(records, schema, name)
 
     def _records(self, rows: Int64Array) -> list[bytes]:
-        if self.num_shards == 1:
-            return self._records_of(0, rows)
+        """Return records, each of which is read once, in the order of its file."""
         records = [b""] * len(rows)
         for place, at, within in self.located(rows):
-            for index, record in zip(at.tolist(), self._records_of(place, within), strict=True):
-                records[index] = record
+            shard = self._shards[place]
+            numbers = (within + shard.start).tolist()
+            distinct = sorted(set(numbers))
+            if len(distinct) == 1 or distinct[-1] - distinct[0] >= len(distinct):
+                self._warn_of_groups(shard)
+            found = self._files.read(shard.file, distinct)
+            by_number = dict(zip(distinct, found, strict=True))
+            for index, number in zip(at.tolist(), numbers, strict=True):
+                records[index] = by_number[number]
         return records
 
-    def _records_of(self, place: int, rows: Int64Array) -> list[bytes]:
-        """Return records of a shard, each of which is read once, in the order of the file."""
-        shard = self._shards[place]
-        if shard.group_size > 1 and len(rows) < shard.rows:
-            self._warn_of_groups(shard)
-        numbers = (rows + shard.start).tolist()
-        if len(numbers) == 1:
-            return [self._files.record(shard.file, numbers[0])]
-        distinct = sorted(set(numbers))
-        reader = self._files.borrow(shard.file)
-        found = read_records(reader, distinct, shard.file.path)
-        self._files.readers.give_back(shard.file.path, reader)
-        by_number = dict(zip(distinct, found, strict=True))
-        return [by_number[number] for number in numbers]
-
     def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        if not len(schema):
-            return rows_only(length)
-        records: list[bytes] = []
-        for shard, first, count in self._runs(start, length):
-            reader = self._files.borrow(shard.file)
-            records += read_run(reader, first, count, shard.file.path)
-            self._files.readers.give_back(shard.file.path, reader)
-        return self._codec.table(records, schema, lambda place: self._name(start + place))
+        return self._take(np.arange(start, start + length), schema)
 
     def _blocks(self, shard: int) -> list[tuple[int, int]]:
         """Return runs that end where groups do, as far as they are not too long."""
@@ -228,96 +213,76 @@ class ArrayRecordBackend(Backend):
             yield rows_only(length)
             return
         broken = BrokenRecords()
-        for shard, first, count in self._runs(start, length):
-            for numbers, records in self._read(shard, first, count, block_bytes, broken):
-                table = self._decoded(shard, numbers, records, schema, broken)
-                if table is not None:
-                    yield table
+        for shard, numbers in self._runs(start, length):
+            yield from self._streamed_run(shard, numbers, schema, block_bytes, broken)
         broken.tell()
 
-    def _read(
-        self, shard: Shard, first: int, count: int, block_bytes: int, broken: BrokenRecords
-    ) -> Iterator[tuple[Sequence[int], list[bytes]]]:
-        """Read records that follow each other, and their numbers, in blocks.
+    def _runs(self, start: int, length: int) -> Iterator[tuple[Shard, range]]:
+        """Return the shards that rows lie in, each with the numbers of their records."""
+        while length > 0:
+            shard, first = self._place(start)
+            count = min(length, shard.stop - first)
+            yield shard, range(first, first + count)
+            start, length = start + count, length - count
 
-        One reader reads all: another one would decode the group anew that this one is in.
+    def _streamed_run(
+        self,
+        shard: Shard,
+        wanted: range,
+        schema: pa.Schema,
+        block_bytes: int,
+        broken: BrokenRecords,
+    ) -> Iterator[pa.Table]:
+        """Yield records that follow each other in a file, block by block.
+
+        One reader reads all of them: another one would decode the current group again.
         """
-        path, stop = shard.file.path, first + count
+
+        def table_of(numbers: Sequence[int], records: list[bytes]) -> pa.Table:
+            return self._codec.table(records, schema, lambda at: shard.record_name(numbers[at]))
+
+        file, at_once = shard.file, self._high_memory
         size = max(_FIRST_BYTES, (shard.size_bytes or 0) // shard.rows)
-        read = read_at_once if self._high_memory else read_run
         reader = None
-        while first < stop:
-            rows = max(1, min(block_bytes, _BLOCK_BYTES) // size)
-            numbers: Sequence[int] = range(first, stop)[: None if self._high_memory else rows]
-            first += len(numbers)
-            reader = reader or self._files.borrow(shard.file)
+        while wanted:
+            rows = len(wanted) if at_once else max(1, min(block_bytes, _BLOCK_BYTES) // size)
+            numbers, wanted = wanted[:rows], wanted[rows:]
+            reader = reader or self._files.borrow(file)
             try:
-                records = read(reader, numbers[0], len(numbers), path)
+                records = read_records(reader, numbers, file.path, at_once=at_once)
+                table = table_of(numbers, records)
+                size = max(1, sum(map(len, records)) // len(records))
             except ReadError as error:
                 if not self._may_skip(error):
                     raise
-                reader = None  # all its reads would fail
-                kept = broken.all_but(numbers, partial(self._files.record, shard.file))
-                numbers = [numbers[place] for place, _ in kept]
-                records = [record for _, record in kept]
-            if records:
-                yield numbers, records
-                size = max(1, sum(map(len, records)) // len(records))
+                reader = None  # all its reads may fail
+                kept = broken.all_but(
+                    numbers, lambda number: table_of([number], self._files.read(file, [number]))
+                )
+                if not kept:
+                    continue
+                table = pa.concat_tables([one for _, one in kept]).combine_chunks()
+            yield table
         if reader is not None:
-            self._files.readers.give_back(path, reader)
-
-    def _decoded(
-        self,
-        shard: Shard,
-        numbers: Sequence[int],
-        records: list[bytes],
-        schema: pa.Schema,
-        broken: BrokenRecords,
-    ) -> pa.Table | None:
-        """Return a table of the records that can be decoded; None if none can."""
-
-        def table_of(places: Sequence[int]) -> pa.Table:
-            return self._codec.table(
-                [records[place] for place in places],
-                schema,
-                lambda at: shard.record_name(numbers[places[at]]),
-            )
-
-        every = range(len(records))
-        try:
-            return table_of(every)
-        except ReadError as error:
-            if not self._may_skip(error):
-                raise
-        kept = broken.all_but(every, lambda place: table_of([place]))
-        return table_of([place for place, _ in kept]) if kept else None
+            self._files.give_back(file.path, reader)
 
     def _may_skip(self, error: ReadError) -> bool:
         return self._skips_broken and may_be_skipped(error)
 
-    def _runs(self, start: int, length: int) -> Iterator[tuple[Shard, int, int]]:
-        """Return the shards that rows lie in: each with its first record and the number of them."""
-        stop = start + length
-        place = bisect_right(self._starts, start) - 1
-        while start < stop:
-            shard, begins = self._shards[place], self._starts[place]
-            count = min(stop, begins + shard.rows) - start
-            if count > 0:
-                yield shard, start - begins + shard.start, count
-                start += count
-            place += 1
-
     @computed_once
     def _starts(self) -> list[int]:
+        """The first row of each shard, and the number of rows, as a list: bisect wants one."""
         starts: list[int] = self.shard_starts.tolist()
         return starts
 
-    def _name(self, row: int) -> str:
+    def _place(self, row: int) -> tuple[Shard, int]:
+        """Return the shard of a row, and the number of its record in the file."""
         place = bisect_right(self._starts, row) - 1
         shard = self._shards[place]
-        return shard.record_name(row - self._starts[place] + shard.start)
+        return shard, row - self._starts[place] + shard.start
 
     def _warn_of_groups(self, shard: Shard) -> None:
+        """Warn once a file of groups that have to be decoded for single records."""
         if shard.group_size == 1 or shard.file.path in self._warned:
             return
         self._warned.add(shard.file.path)

@@ -1,80 +1,108 @@
-"""What records hold: rows of columns, a label and a payload, any bytes, or what a user knows.
+"""The contents of records: rows of columns, a label and a payload, bytes, or a user's own format.
 
 ``columns``
     A row as an Arrow IPC stream: the schema and one record batch. Any Arrow library reads it.
     ArrayRecord files have no place for a schema, so each record has its own: files can be cut and
     joined and need nothing beside them.
 ``label-payload``
-    A uint32 label, a uint32 length, and so many bytes, little-endian: columns ``label`` and
-    ``payload``. Nothing in such a record tells it from any other, so it has to be named.
+    A uint32 label, a uint32 length, and that many bytes, little-endian: columns ``label`` and
+    ``payload``. Nothing in such a record identifies the format, so it has to be named.
 ``raw``
     Any bytes: one column ``record``.
 A function
-    Takes the bytes of a record and returns a value for each column; see ``decoded``.
+    Takes the bytes of a record and returns a value for each column. The values reach their columns
+    without loss; see ``table_of``.
 """
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow import ipc
 
-from headrace.convert.decoded import Kinds
+from headrace.convert.decoded import STORED_TYPES, Kind, Kinds, npy_header, python_values
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import computed_once
-from headrace.sources.array_record.decoded import DecodedRecords, RecordFunction, RecordName
 from headrace.sources.files.plain_types import plain_table, plain_type
 
 __all__ = [
     "CODECS",
     "ArrowRows",
     "Decode",
+    "DecodedRecords",
     "LabelPayload",
+    "Misfit",
     "RawRecords",
     "RecordCodec",
+    "RecordFunction",
     "WritingCodec",
     "codec_for",
+    "plain_value",
+    "table_of",
+    "type_of",
     "writing_codec",
 ]
 
 CODECS = ("columns", "label-payload", "raw")
+RecordFunction = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
+"""a function of the user: takes a record, returns its values by name, or as a tuple"""
 Decode = str | RecordFunction | tuple[RecordFunction, pa.Schema]
 """how records are read: the name of a codec; a function of bytes; a function and a schema"""
 FirstRecord = Callable[[], tuple[bytes, str] | None]
-"""reads the first record, and says what it is called; None if there is none"""
+"""returns the first record and its name for messages; None if there is no record"""
+RecordName = Callable[[int], str]
+"""returns the name of the record at a place of a list, for messages"""
 
 _NO_KINDS: Kinds = {}
 _LABEL_AND_LENGTH = struct.Struct("<II")
 _MOST_LABEL = (1 << 32) - 1
-_MOST_OFFSET = (1 << 31) - 1
 _BATCH_ROWS = 1024
 _FAULTS = (pa.ArrowException, OSError, EOFError, TypeError, ValueError)
-"""what Arrow raises for bytes that are wrong"""
+"""errors that Arrow raises for wrong bytes"""
 _CONTINUATION = b"\xff\xff\xff\xff"
 """the first bytes of an Arrow message"""
+_SHOWN = 80
+"""characters of a value in a message"""
 
 
-class RecordCodec(Protocol):
-    """Reads records. ``name`` names the record at a place of a list, if it is a wrong one."""
+class RecordCodec(ABC):
+    """Reads records.
 
-    @property
-    def schema(self) -> pa.Schema:
-        """All columns."""
+    Attributes:
+        schema: All columns.
+        kinds: The contents of columns, where their types do not say it.
+    """
 
-    @property
-    def kinds(self) -> Kinds:
-        """What columns hold, where their types do not tell."""
+    schema: pa.Schema
+    kinds: Kinds = _NO_KINDS
 
+    @abstractmethod
     def table(self, records: Sequence[bytes], schema: pa.Schema, name: RecordName) -> pa.Table:
-        """Return some columns (at least one) of records (at least one)."""
+        """Return some columns (at least one) of records (at least one).
+
+        Raises:
+            ReadError: A record does not have these columns; the message names it.
+        """
 
     def row(self, record: bytes, schema: pa.Schema, name: RecordName) -> dict[str, Any]:
-        """Return some columns of one record, as Python values."""
+        """Return some columns of one record, as Python values and arrays."""
+        table, kinds = self.table([record], schema, name), self.kinds
+        if not kinds:
+            row: dict[str, Any] = table.to_pylist()[0]
+            return row
+        return {
+            key: (python_values(column, kinds[key]) if key in kinds else column.to_pylist())[0]
+            for key, column in zip(table.column_names, table.columns, strict=True)
+        }
 
 
 class WritingCodec(Protocol):
@@ -85,17 +113,14 @@ class WritingCodec(Protocol):
 
 
 def codec_for(decode: Decode | None, first: FirstRecord) -> RecordCodec:
-    """Return how records are read: as the user says, or as the first of them says of itself."""
-    if decode is None:
-        found = first()
-        return (ArrowRows.of_record(found[0]) if found else None) or RawRecords()
-    if decode == "columns":
+    """Return the codec that the user chose, or the one that fits the first record."""
+    if decode is None or decode == "columns":
         found = first()
         rows = ArrowRows.of_record(found[0]) if found else None
-        if rows is None:
+        if rows is None and decode == "columns":
             which = f"{found[1]} is no row of columns" if found else "there is no record"
             raise SchemaError(f'decode="columns": {which}')
-        return rows
+        return rows or RawRecords()
     if isinstance(decode, str) and decode in CODECS:
         return RawRecords() if decode == "raw" else LabelPayload()
     schema = getattr(decode, "schema", None)
@@ -125,17 +150,19 @@ def writing_codec(name: str, schema: pa.Schema) -> WritingCodec:
     raise OptionError(f"codec must be one of {', '.join(CODECS)}, not {name!r}")
 
 
-class ArrowRows:
-    """Rows of columns: each record is an Arrow IPC stream of one row."""
+class ArrowRows(RecordCodec):
+    """Rows of columns: each record is an Arrow IPC stream of one row.
 
-    kinds = _NO_KINDS
+    Records begin with the message of their schema. It is compared with the expected one, and parsed
+    only where it differs. All bytes of a row are validated: Arrow trusts what it reads.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
 
     @classmethod
     def of_columns(cls, schema: pa.Schema) -> ArrowRows:
-        """Return what packs rows of these columns, in types that a record holds by itself."""
+        """Return a codec that packs rows of these columns, in types that a record can hold."""
         if not len(schema):
             raise SchemaError("rows without columns cannot be packed into records")
         if len(set(schema.names)) < len(schema):
@@ -151,7 +178,7 @@ class ArrowRows:
 
     @classmethod
     def of_record(cls, record: bytes) -> ArrowRows | None:
-        """Return what reads records like this one; None if it is not a row of columns."""
+        """Return a codec for records like this one; None if it is not a row of columns."""
         try:
             batch = _read_stream(record)
         except _FAULTS:
@@ -181,14 +208,15 @@ class ArrowRows:
                 yield header + batch.slice(row, 1).serialize().to_pybytes()
 
     def table(self, records: Sequence[bytes], schema: pa.Schema, name: RecordName) -> pa.Table:
-        """Return some columns of records. All bytes are checked: Arrow trusts what it reads."""
+        """Return some columns of records."""
         try:
             table = self._table(records, schema)
         except _FAULTS as error:
             for place, record in enumerate(records):
-                fault = self._fault(record, schema)
-                if fault is not None:
-                    raise ReadError(f"{name(place)} {fault}") from error
+                try:
+                    self._table([record], schema)
+                except _FAULTS as fault:
+                    raise ReadError(f"{name(place)} {_reason(fault)}") from fault
             raise ReadError(f"{name(0)} and those after it cannot be read: {error}") from error
         try:
             return table.combine_chunks()
@@ -196,74 +224,67 @@ class ArrowRows:
             return table
 
     def _table(self, records: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-        table = pa.Table.from_batches(self._batches(records), self.schema)
+        table = pa.Table.from_batches(map(self._batch, records), self.schema)
         if schema.names != self.schema.names:
             table = table.select(schema.names)
         table.validate(full=True)
         return table
 
-    def _batches(self, records: Sequence[bytes]) -> list[pa.RecordBatch]:
-        """Return the row of each record. Schemas of the same bytes are not parsed again."""
+    def _batch(self, record: bytes) -> pa.RecordBatch:
+        """Return the row of a record; one of another writer may spell the schema in other bytes."""
         header, schema = self._header, self.schema
-        start, read = len(header), ipc.read_record_batch
-        batches = [
-            read(pa.py_buffer(record)[start:], schema)
-            if record.startswith(header)
-            else self._of_another_writer(record)
-            for record in records
-        ]
-        if any(batch.num_rows != 1 for batch in batches):
-            raise ValueError("a record has not one row")
-        return batches
-
-    def _of_another_writer(self, record: bytes) -> pa.RecordBatch:
-        """Return the row of a record that spells the same schema in other bytes."""
+        if record.startswith(header):
+            try:
+                batch = ipc.read_record_batch(pa.py_buffer(record)[len(header) :], schema)
+                if batch.num_rows == 1:
+                    return batch
+            except _FAULTS:
+                pass  # the reader of streams says what is wrong
         batch = _read_stream(record)
-        if (batch.schema.names, batch.schema.types) != (self.schema.names, self.schema.types):
-            raise ValueError("it has other columns")
-        return pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
-
-    def _fault(self, record: bytes, schema: pa.Schema) -> str | None:
-        """Return what is wrong with a record; None if nothing is."""
-        try:
-            found = _read_stream(record).schema
-            if found.names != self.schema.names:
-                return f"has the columns {found.names} and not {self.schema.names}"
+        found = batch.schema
+        if found.names != schema.names:
+            raise _OtherColumnsError(f"has the columns {found.names} and not {schema.names}")
+        if found.types != schema.types:
             types = [
                 f"{mine.name} is {theirs.type} and not {mine.type}"
-                for mine, theirs in zip(self.schema, found, strict=True)
+                for mine, theirs in zip(schema, found, strict=True)
                 if mine.type != theirs.type
             ]
-            if types:
-                return f"has columns of other types: {', '.join(types)}"
-        except _FAULTS as error:
-            return f"is no row of columns: {error}"
-        try:
-            self._table([record], schema)
-        except _FAULTS as error:
-            return f"is damaged: {error}"
-        return None
+            raise _OtherColumnsError(f"has columns of other types: {', '.join(types)}")
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
-    def row(self, record: bytes, schema: pa.Schema, name: RecordName) -> dict[str, Any]:
-        """Return some columns of one record, as Python values."""
-        try:
-            [batch] = self._batches([record])
-            batch.validate(full=True)
-            return {column: batch.column(column)[0].as_py() for column in schema.names}
-        except _FAULTS:
-            row: dict[str, Any] = self.table([record], schema, name).to_pylist()[0]
-            return row
+
+class _NoRowError(ValueError):
+    """A record is not an Arrow stream of one row."""
+
+
+class _OtherColumnsError(ValueError):
+    """A record is a row of other columns."""
+
+
+def _reason(fault: Exception) -> str:
+    if isinstance(fault, _OtherColumnsError):
+        return str(fault)
+    what = "is no row of columns" if isinstance(fault, _NoRowError) else "is damaged"
+    return f"{what}: {fault}"
 
 
 def _read_stream(record: bytes) -> pa.RecordBatch:
-    """Return the row of an Arrow stream; a ValueError or an Arrow error if it is not one."""
+    """Return the row of an Arrow stream.
+
+    Raises:
+        _NoRowError: The record is anything else.
+    """
     if not record.startswith(_CONTINUATION):
-        raise ValueError("it is no Arrow message")
-    with ipc.open_stream(record) as stream:
-        batches = [batch for batch in stream if batch.num_rows]
+        raise _NoRowError("it is no Arrow message")
+    try:
+        with ipc.open_stream(record) as stream:
+            batches = [batch for batch in stream if batch.num_rows]
+    except _FAULTS as error:
+        raise _NoRowError(str(error)) from error
     rows = sum(batch.num_rows for batch in batches)
     if rows != 1:
-        raise ValueError(f"it has {rows} rows")
+        raise _NoRowError(f"it has {rows} rows")
     return batches[0]
 
 
@@ -294,17 +315,17 @@ def _packed(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         ) from error
 
 
-class RawRecords:
+class RawRecords(RecordCodec):
     """Bytes as they are."""
 
     schema = pa.schema([pa.field("record", pa.binary())])
-    kinds = _NO_KINDS
 
     def __init__(self, column: str = "record") -> None:
         self._column = column
 
     @classmethod
     def of_columns(cls, schema: pa.Schema) -> RawRecords:
+        """Return a codec that makes records of the one column of a schema."""
         if len(schema) != 1 or not _holds_bytes(schema.field(0).type):
             raise SchemaError(
                 f"raw records are made of one column of bytes or text, not of {schema.names}"
@@ -312,26 +333,29 @@ class RawRecords:
         return cls(schema.names[0])
 
     def table(self, records: Sequence[bytes], schema: pa.Schema, name: RecordName) -> pa.Table:
-        return pa.Table.from_arrays([_bytes_column(records) for _ in schema], schema=schema)
+        """Return the records as a column."""
+        return pa.Table.from_arrays([pa.array(records, pa.binary()) for _ in schema], schema=schema)
 
     def row(self, record: bytes, schema: pa.Schema, name: RecordName) -> dict[str, Any]:
+        """Return a record as a row."""
         return dict.fromkeys(schema.names, record)
 
     def records(self, table: pa.Table) -> Iterator[bytes]:
+        """Return a record for each row, in order."""
         yield from _bytes_of(table, self._column)
 
 
-class LabelPayload:
-    """A uint32 label, a uint32 length, and so many bytes."""
+class LabelPayload(RecordCodec):
+    """A uint32 label, a uint32 length, and that many bytes."""
 
     schema = pa.schema([pa.field("label", pa.uint32()), pa.field("payload", pa.binary())])
-    kinds = _NO_KINDS
 
     def __init__(self, label: str = "label", payload: str = "payload") -> None:
         self._label, self._payload = label, payload
 
     @classmethod
     def of_columns(cls, schema: pa.Schema) -> LabelPayload:
+        """Return a codec that makes records of a column of integers and one of bytes."""
         labels = [field.name for field in schema if pt.is_integer(field.type)]
         payloads = [field.name for field in schema if _holds_bytes(field.type)]
         if len(schema) != 2 or len(labels) != 1 or len(payloads) != 1:
@@ -342,20 +366,14 @@ class LabelPayload:
         return cls(labels[0], payloads[0])
 
     def table(self, records: Sequence[bytes], schema: pa.Schema, name: RecordName) -> pa.Table:
+        """Return labels and payloads."""
         parts = [_label_and_payload(record, name, place) for place, record in enumerate(records)]
-        labels, payloads = zip(*parts, strict=True)
-        columns = {
-            "label": lambda: pa.array(labels, pa.uint32()),
-            "payload": lambda: _bytes_column(payloads),
-        }
-        return pa.Table.from_arrays([columns[column]() for column in schema.names], schema=schema)
-
-    def row(self, record: bytes, schema: pa.Schema, name: RecordName) -> dict[str, Any]:
-        label, payload = _label_and_payload(record, name, 0)
-        values = {"label": label, "payload": bytes(payload)}
-        return {column: values[column] for column in schema.names}
+        values = dict(zip(("label", "payload"), zip(*parts, strict=True), strict=True))
+        columns = [pa.array(values[field.name], field.type) for field in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def records(self, table: pa.Table) -> Iterator[bytes]:
+        """Return a record for each row, in order."""
         labels = table.column(self._label)
         if labels.null_count:
             raise SchemaError(f"column {self._label!r} has nulls, which a label cannot be")
@@ -379,16 +397,6 @@ def _label_and_payload(record: bytes, name: RecordName, place: int) -> tuple[int
     return label, memoryview(record)[size:]
 
 
-def _bytes_column(cells: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
-    """Return a column of bytes, joined in one go: a builder copies them twice."""
-    ends = np.cumsum(np.fromiter(map(len, cells), np.int64, len(cells)))
-    if ends[-1] > _MOST_OFFSET:
-        return pa.chunked_array([pa.array([cell], pa.binary()) for cell in cells])
-    offsets = np.concatenate([[0], ends]).astype(np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(cells))]
-    return pa.Array.from_buffers(pa.binary(), len(cells), buffers)
-
-
 def _holds_bytes(type_: pa.DataType) -> bool:
     text = pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_)
     return bool(
@@ -402,3 +410,322 @@ def _bytes_of(table: pa.Table, column: str) -> Iterator[bytes]:
         raise SchemaError(f"column {column!r} has nulls, which a record cannot say")
     for chunk in values.chunks:
         yield from chunk.cast(pa.large_binary()).to_pylist()
+
+
+class DecodedRecords(RecordCodec):
+    """Records that a user's function decodes.
+
+    A record has to have the columns of the schema, no fewer and no more, and values that their
+    types hold exactly. A key may be missing only if the user gave the schema and the field is
+    nullable there. The items of a tuple are columns named by its field names, else by the schema,
+    else ``0``, ``1`` and so on.
+
+    Arrays, tensors and images may have another shape in every record. Arrow has no type for that,
+    so such a column holds .npy files; batches hold the arrays, stacked where they are of one shape.
+
+    Args:
+        decode: The function.
+        schema: The columns.
+        kinds: Columns of arrays of any shape.
+        inferred: True if the columns are those of a first record, and not given by the user.
+    """
+
+    def __init__(
+        self,
+        decode: RecordFunction,
+        schema: pa.Schema,
+        kinds: Kinds | None = None,
+        inferred: bool = False,
+    ) -> None:
+        self.schema = schema
+        self.kinds = kinds or {}
+        self._decode = decode
+        self._inferred = inferred
+
+    @classmethod
+    def of_record(cls, decode: RecordFunction, record: bytes, name: str) -> DecodedRecords:
+        """Return a codec for records with the columns of a first one."""
+        row = cls(decode, pa.schema([]))._decoded(record, name)
+        kinds = {key: Kind.NPY for key, value in row.items() if _is_numbers(value)}
+        fields = []
+        for key, value in row.items():
+            try:
+                type_ = STORED_TYPES[kinds[key]] if key in kinds else type_of([value])
+                fields.append(pa.field(key, type_))
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise SchemaError(f"{name}: {key!r} is no column: {error}") from error
+            if pt.is_null(type_):
+                raise SchemaError(
+                    f"{name} has nothing in {key!r}, so that its type is not known: give "
+                    "decode=(function, schema)"
+                )
+        return cls(decode, pa.schema(fields), kinds, inferred=True)
+
+    def table(self, records: Sequence[bytes], schema: pa.Schema, name: RecordName) -> pa.Table:
+        """Return some columns of records."""
+        rows = [self._decoded(record, name(place)) for place, record in enumerate(records)]
+        try:
+            return table_of(rows, self.schema, schema, self.kinds, inferred=self._inferred)
+        except Misfit as misfit:
+            cure = "change what decode returns, or give another schema"
+            if self._inferred:
+                cure = (
+                    "the columns are those of the first record: give decode=(function, schema) "
+                    "with columns and types that hold all records, or change what decode returns"
+                )
+            which = name(misfit.place)
+            raise ReadError(f"{which} does not fit the columns: {misfit}; {cure}") from misfit
+
+    def _decoded(self, record: bytes, name: str) -> dict[str, Any]:
+        try:
+            row = self._decode(record)
+            if isinstance(row, tuple):
+                row = dict(zip(self._names(row), row, strict=True))
+            if isinstance(row, Mapping):
+                return {key: plain_value(value) for key, value in row.items()}
+        except Exception as error:  # a user's function may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise ReadError(f"{name} cannot be decoded: {reason}") from error
+        raise ReadError(f"{name}: decode returned a {type(row).__name__}, and not a dict or tuple")
+
+    def _names(self, row: tuple[Any, ...]) -> Iterable[str]:
+        named = getattr(row, "_fields", self.schema.names)
+        return named if len(named) == len(row) else map(str, range(len(row)))
+
+
+def plain_value(value: Any) -> Any:
+    """Return tensors, images and other arrays as arrays of numpy, and any other value unchanged."""
+    if isinstance(value, np.generic):
+        return value
+    if hasattr(value, "detach"):  # a tensor, which may need a gradient or lie on a device
+        value = value.detach().cpu()
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        array = np.asarray(value)
+        if hasattr(value, "getbands"):  # an image of Pillow, as [channels, height, width]
+            array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+        return array if array.ndim else array[()]
+    return value
+
+
+def _is_numbers(value: Any) -> TypeGuard[npt.NDArray[Any]]:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+
+
+# --- values into columns, without loss
+
+
+class Misfit(Exception):
+    """A value has no exact place in its column; the text names the column and the value.
+
+    Attributes:
+        place: The place of the row that has the value.
+    """
+
+    place = 0
+
+
+def type_of(values: Sequence[Any]) -> pa.DataType:
+    """Return the Arrow type that holds some values, each of which ``plain_value`` returned."""
+    return pa.array([_as_lists(value) for value in values]).type
+
+
+def _as_lists(value: Any) -> Any:
+    """Return arrays of several dimensions as lists of lists, which Arrow needs."""
+    return value.tolist() if isinstance(value, np.ndarray) and value.ndim > 1 else value
+
+
+def table_of(
+    rows: Sequence[Mapping[str, Any]],
+    columns: pa.Schema,
+    schema: pa.Schema,
+    kinds: Kinds,
+    *,
+    inferred: bool,
+) -> pa.Table:
+    """Return rows as a table, without loss.
+
+    Args:
+        rows: Values by the names of columns, as ``plain_value`` returns them.
+        columns: All columns that the rows have.
+        schema: The columns of the table.
+        kinds: Columns of arrays of any shape.
+        inferred: True if the columns were inferred from other rows. Then none may be missing, and
+            integers are no points in time; in a schema that the user gave, fields may be nullable
+            and times may be counted in their unit.
+
+    Raises:
+        Misfit: A row has other columns, or a value that does not fit.
+    """
+
+    def convert(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        fit = _Fit(inferred)
+        for row in rows:
+            fit.check_keys(row, columns, "")
+        made = []
+        for field in schema:
+            values = [row.get(field.name) for row in rows]
+            npy = field.name in kinds
+            made.append(_npy_column(values, field) if npy else fit.column(values, field))
+        return pa.Table.from_arrays(made, schema=schema)
+
+    try:
+        return convert(rows)
+    except Misfit:
+        for place, row in enumerate(rows):
+            try:
+                convert([row])
+            except Misfit as first:
+                first.place = place
+                raise
+        raise
+
+
+def _npy_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    cells: list[bytes | None] = []
+    for value in values:
+        if value is None:
+            cells.append(None)
+        elif _is_numbers(value):
+            cells.append(_npy_header(value.shape, value.dtype) + value.tobytes())
+        else:
+            shown = _shown(value)
+            raise Misfit(f"column {field.name!r} should be an array of numbers, but is {shown}")
+    return pa.array(cells, field.type)
+
+
+@lru_cache(maxsize=256)
+def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    return npy_header(shape, dtype)
+
+
+class _Fit:
+    """Converts values to a type and compares what the column holds with what was given.
+
+    Arrow converts Python values to a given type more freely than a data set may: 0.5 becomes the
+    integer 0, a datetime loses its fraction of a second or its zone, a dict its unknown keys.
+    Integers may become floats if those are exact, floats integers if they are whole, and floats
+    are rounded to a narrower type of floats. Nothing else may change its value.
+    """
+
+    def __init__(self, inferred: bool) -> None:
+        self._inferred = inferred
+
+    def column(self, values: Sequence[Any], field: pa.Field) -> Any:
+        """Return values as an array of the type of ``field``.
+
+        Raises:
+            Misfit: A value does not fit.
+        """
+        try:
+            values = [_as_lists(value) for value in values]
+            made = pa.array(values, field.type)
+            held = made.storage if isinstance(made.type, pa.BaseExtensionType) else made
+            if not self._counts_time(values, held.type):
+                self._compare_all(values, held.to_pylist(), field, field.name)
+            return made
+        except MemoryError:
+            raise
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise Misfit(f"{_expected(field.name, field.type, values[0])}: {error}") from error
+
+    def _counts_time(self, values: Sequence[Any], type_: pa.DataType) -> bool:
+        """Return True if all values are integers that a schema of the user makes points in time."""
+        return (
+            pt.is_temporal(type_)
+            and not self._inferred
+            and all(isinstance(value, int | np.integer | None) for value in values)
+        )
+
+    def check_keys(self, row: Mapping[Any, Any], fields: Any, path: str) -> None:
+        """Refuse a row, or a struct, that lacks a field which is not nullable, or has another.
+
+        Args:
+            row: Values by the names of fields.
+            fields: The fields: a schema or a struct type.
+            path: The column that holds the struct; empty for a row.
+        """
+        if len(row) == len(fields) and all(field.name in row for field in fields):
+            return
+        known = {field.name for field in fields}
+        for key in row:
+            if key not in known:
+                raise Misfit(f"{_joined(path, key)!r} is no column of the data set")
+        for field in fields:
+            if field.name not in row and (self._inferred or not field.nullable):
+                raise Misfit(f"column {_joined(path, field.name)!r} ({field.type}) is missing")
+
+    def _compare_all(
+        self, values: Sequence[Any], held: Sequence[Any], field: pa.Field, path: str
+    ) -> None:
+        """Compare given values with those that a column holds."""
+        kinds = set(map(type, held))
+        plain = kinds <= {int, float, str, bytes, bool}
+        if plain and list(values) == held and kinds == set(map(type, values)):
+            return  # this comparison takes a twentieth of the time
+        type_ = _value_type(field.type)
+        for value, kept in zip(values, held, strict=True):
+            self._compare(value, kept, field, type_, path)
+
+    def _compare(
+        self, value: Any, kept: Any, field: pa.Field, type_: pa.DataType, path: str
+    ) -> None:
+        if value is None:
+            if not field.nullable:
+                raise Misfit(
+                    f"column {path!r} ({field.type}) is None, and not nullable in the schema"
+                )
+        elif pt.is_struct(type_):
+            self.check_keys(value, type_, path)
+            for inner in type_:
+                below = _value_type(inner.type)
+                at = f"{path}.{inner.name}"
+                self._compare(value.get(inner.name), kept[inner.name], inner, below, at)
+        elif pt.is_map(type_):
+            pairs = list(value.items()) if isinstance(value, Mapping) else value
+            keys, items = ([pair[place] for pair in pairs] for place in (0, 1))
+            self._compare_all(keys, [key for key, _ in kept], type_.key_field, f"{path}.key")
+            self._compare_all(items, [item for _, item in kept], type_.item_field, f"{path}.value")
+        elif isinstance(kept, list):
+            if isinstance(value, bytes | bytearray | memoryview | Mapping | str):
+                raise Misfit(_expected(path, type_, value))
+            items = value.tolist() if isinstance(value, np.ndarray) else value
+            self._compare_all(items, kept, type_.value_field, f"{path}[]")
+        elif not _is_same(value, kept):
+            raise Misfit(_expected(path, type_, value))
+
+
+def _is_same(value: Any, kept: Any) -> bool:
+    """Return True if a column holds a value as it was given, but for rounding floats."""
+    if isinstance(value, np.generic):
+        value = value.item() if value.dtype.kind in "biuf" else value
+    if isinstance(value, bool) != isinstance(kept, bool):
+        return False
+    if isinstance(value, float) and isinstance(kept, float):
+        return math.isinf(value) == math.isinf(kept)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(value == type(value)(kept))
+    if isinstance(value, bytearray | memoryview):
+        value = bytes(value)
+    return bool(value == kept)
+
+
+def _value_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values that a column of a type takes."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _value_type(type_.storage_type)
+    return _value_type(type_.value_type) if pt.is_dictionary(type_) else type_
+
+
+def _joined(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _expected(path: str, type_: pa.DataType, value: Any) -> str:
+    return f"column {path!r} should be {type_}, but is {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    return f"{shown} ({type(value).__name__})"

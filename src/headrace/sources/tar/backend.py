@@ -151,7 +151,7 @@ class TarBackend(Backend):
         for name in (KEY, SHARD):
             if name in names:
                 raise SchemaError(f"a field of the samples is called {name}, as a column is")
-        return field_forms(self._decode, names)
+        return field_forms(self._decode, {name: [name] for name in names})
 
     @property
     def shard_rows(self) -> Int64Array:
@@ -191,7 +191,7 @@ class TarBackend(Backend):
         """
         made = copy(self)
         made._forms = {
-            name: FieldForm(name, "lent") if name in columns and form.how == "bytes" else form
+            name: FieldForm(name, "lent") if name in columns and form.is_plain else form
             for name, form in self._forms.items()
         }
         made.__dict__.pop("schema", None)

@@ -35,8 +35,8 @@ def columns_of(
     cut off is killed.
     """
     here = payloads.collection.store.local
-    at_once = [field for field in fields if not here or field.form.how == "bytes"]
-    decoded = [field for field in fields if here and field.form.how != "bytes"]
+    at_once = [field for field in fields if not here or field.form.is_plain]
+    decoded = [field for field in fields if here and not field.form.is_plain]
     columns: dict[str, pa.Array] = {}
     if at_once:
         with payloads.views(*_wanted(shards, at_once)) as found:

@@ -1,128 +1,248 @@
-"""Fields of tar samples: left as bytes, or decoded by what their extension says they are."""
+"""Fields of samples: left as bytes, or decoded by what their extensions say they are.
+
+A decoder makes a value of the payload of a member. The values of a field become a column: of
+Arrow's own type for bytes, text and integers, and of bytes with a kind beside the schema for all
+else (see ``convert/decoded.py``). Nothing in a tar is unpickled unless the user names the decoder
+that does.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 
 from headrace.convert.decoded import STORED_TYPES, Kind, npy_array, npy_header
-from headrace.convert.images import image_pixels
+from headrace.convert.images import image_pixels, stored_pixels
 from headrace.errors import MissingExtraError, OptionError, ReadError, SchemaError
 from headrace.sources.files.failures import DATA_ERRORS
 
-__all__ = ["Decode", "FieldForm", "Payload", "field_forms", "gathered"]
+__all__ = ["IMAGES", "Decode", "FieldForm", "Payload", "decoder_of", "field_forms", "gathered"]
 
 Decode = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]
-Payload = memoryview | None
-"""the bytes of a member; None: the sample has no such field"""
+Payload = memoryview | bytes | None
+"""The bytes of a member; None: the sample has no such field."""
 Mapped = Callable[[Callable[[Payload], Any], Sequence[Payload]], Iterable[Any]]
-"""``map``, or something that does the same in threads"""
+"""``map``, or something that does the same in threads."""
 
+
+# --- what payloads become
+
+
+def _image(payload: memoryview) -> npt.NDArray[Any]:
+    return image_pixels(payload).transpose(2, 0, 1)
+
+
+def _pixels(payload: memoryview) -> npt.NDArray[Any]:
+    return stored_pixels(payload).transpose(2, 0, 1)
+
+
+def _npy(payload: memoryview) -> memoryview:
+    npy_array(np.frombuffer(payload, np.uint8))
+    return payload
+
+
+def _integer(payload: memoryview) -> int:
+    number = int(bytes(payload))
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{number} does not fit into 64 bits")
+    return number
+
+
+def _text(payload: memoryview) -> str:
+    return bytes(payload).decode("utf-8-sig")
+
+
+def _json(payload: memoryview) -> str:
+    text = _text(payload)
+    json.loads(text)
+    return text
+
+
+def _npz(payload: memoryview) -> dict[str, npt.NDArray[Any]]:
+    with np.load(BytesIO(payload), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _msgpack(payload: memoryview) -> Any:
+    return _package("msgpack", "msgpack").unpackb(bytes(payload))
+
+
+def _cbor(payload: memoryview) -> Any:
+    return _package("cbor2", "cbor").loads(bytes(payload))
+
+
+def _pth(payload: memoryview) -> Any:
+    return torch.load(BytesIO(payload), map_location="cpu", weights_only=True)
+
+
+def _pkl(payload: memoryview) -> Any:
+    return pickle.loads(payload)
+
+
+def _package(name: str, field: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{field} fields need {name}, which is not installed; run: pip install {name}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """How a payload is decoded, and what holds the values.
+
+    ``function`` is None for what is not decoded, and ``kind`` where the Arrow type tells all.
+    """
+
+    function: Callable[[memoryview], Any] | None
+    kind: Kind | None = None
+    type: pa.DataType | None = None
+    growth: int = 1
+    """About how many bytes one stored byte becomes."""
+
+
+_DECODERS = {
+    "bytes": _Decoder(None, type=pa.large_binary()),
+    "lent": _Decoder(None, Kind.LENT, growth=0),
+    "gzip": _Decoder(None, type=pa.large_binary(), growth=4),
+    "text": _Decoder(_text, type=pa.large_string()),
+    "int": _Decoder(_integer, type=pa.int64()),
+    "json": _Decoder(_json, Kind.JSON),
+    "image": _Decoder(_image, Kind.NPY, growth=10),
+    "pixels": _Decoder(_pixels, Kind.NPY, growth=10),
+    "npy": _Decoder(_npy, Kind.NPY),
+    "npz": _Decoder(_npz, Kind.PICKLE),
+    "msgpack": _Decoder(_msgpack, Kind.PICKLE),
+    "cbor": _Decoder(_cbor, Kind.PICKLE),
+    "pth": _Decoder(_pth, Kind.PICKLE),
+    "pkl": _Decoder(_pkl, Kind.PICKLE),
+    "function": _Decoder(None, Kind.PICKLE),
+}
+_ARRAYS = ("image", "pixels")
+_INTERNAL = ("lent", "function")
+IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "jxl")
+"""Extensions of images, the usual ones first."""
 _BY_EXTENSION = {
-    **dict.fromkeys(["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm"], "image"),
+    **dict.fromkeys(IMAGES, "image"),
     **dict.fromkeys(["txt", "text", "caption"], "text"),
-    "json": "json",
-    "cls": "int",
-    "npy": "npy",
+    **{name: name for name in ("json", "npy", "npz", "msgpack", "cbor", "pth", "pkl")},
+    **{"cls": "int", "mp": "msgpack", "pickle": "pkl", "pt": "pth"},
 }
-_KINDS = {
-    "image": Kind.NPY,
-    "npy": Kind.NPY,
-    "json": Kind.JSON,
-    "function": Kind.PICKLE,
-    "lent": Kind.LENT,
-}
-_IMAGE_GROWTH = 10
-"""about how many bytes of pixels one of an encoded image makes"""
+_ONLY_BY_NAME = ("pth", "pkl")
+"""Decoders that ``decode=True`` does not choose."""
+_GZIP = ".gz"
 
 
 @dataclass(frozen=True, slots=True)
 class FieldForm:
-    """What a field of samples becomes: a column."""
+    """What a field of samples becomes: a column.
+
+    Attributes:
+        name: The column.
+        how: The name of the decoder.
+        function: A decoder of the user.
+        gzipped: True if payloads are decompressed before they are decoded.
+    """
 
     name: str
     how: str = "bytes"
     function: Callable[[bytes], Any] | None = None
+    gzipped: bool = False
 
     @property
     def field(self) -> pa.Field:
         """The column."""
-        if self.kind is not None:
-            return pa.field(self.name, STORED_TYPES[self.kind])
-        types = {"bytes": pa.large_binary(), "text": pa.large_string(), "int": pa.int64()}
-        return pa.field(self.name, types[self.how])
+        decoder = _DECODERS[self.how]
+        stored = decoder.type if decoder.kind is None else STORED_TYPES[decoder.kind]
+        return pa.field(self.name, stored)
 
     @property
     def kind(self) -> Kind | None:
         """What the column holds, where its type does not tell."""
-        return _KINDS.get(self.how)
+        return _DECODERS[self.how].kind
 
     @property
     def growth(self) -> int:
         """About how many bytes one stored byte becomes."""
-        return {"image": _IMAGE_GROWTH, "lent": 0}.get(self.how, 1)
+        return _DECODERS[self.how].growth
+
+    @property
+    def is_plain(self) -> bool:
+        """True if values are the payloads themselves."""
+        return self.how == "bytes"
 
     def column(
         self, payloads: Sequence[Payload], named: Callable[[int], str], each: Mapped = map
     ) -> pa.Array:
-        """The values of some samples; ``named`` says which member a payload is.
+        """Return the column of some samples.
 
-        A ReadError names the first one that does not decode. What else a function raises has a
-        note that names it.
+        Args:
+            payloads: The payload of each sample.
+            named: Returns the name of a member in messages, by its place among the payloads.
+            each: Applies a function to all payloads.
+
+        Raises:
+            ReadError: A payload does not decode. Other errors of a user's function are raised
+                with a note that names the member.
         """
-        if self.how == "bytes":
+        if self.is_plain:
             return gathered(payloads, pa.large_binary())
-        made = list(each(self._made, payloads))
+        made = list(each(self._decoded_or_failed, payloads))
         for place, value in enumerate(made):
             if isinstance(value, _Failed):
                 if not isinstance(value.why, DATA_ERRORS):
                     value.why.add_note(f"in decode[{self.name!r}] of {named(place)}")
                     raise value.why
                 raise ReadError(f"{named(place)}: {value.why}") from value.why
-        if self.how == "image":
+        if self.how in _ARRAYS:
             return _npy_column(made)
-        if self.how in ("npy", "function"):
-            return gathered(made, pa.large_binary())
-        return pa.array(made, self.field.type)
+        column_type = self.field.type
+        if pa.types.is_large_binary(column_type):
+            return gathered(made, column_type)
+        return pa.array(made, column_type)
 
-    def _made(self, payload: Payload) -> Any:
+    def _decoded_or_failed(self, payload: Payload) -> Any:
         if payload is None:
             return None
         try:
-            return self._decoded(payload)
+            return self._decoded(memoryview(payload))
         except MissingExtraError:
             raise
-        except DATA_ERRORS as error:
-            return _Failed(error)
-        except Exception as error:  # a user's function may raise anything
-            if self.function is None:
+        except Exception as error:
+            if self.kind is Kind.PICKLE and self.function is None:
+                # Libraries raise what they like for damaged data, and so does pickle.
+                return _Failed(ValueError(f"it does not decode as {self.how}: {error}"))
+            if self.function is None and not isinstance(error, DATA_ERRORS):
                 raise
             return _Failed(error)
 
     def _decoded(self, payload: memoryview) -> Any:
-        if self.how == "image":
-            return image_pixels(payload).transpose(2, 0, 1)
-        if self.how == "npy":
-            npy_array(np.frombuffer(payload, np.uint8))
+        if self.gzipped:
+            try:
+                payload = memoryview(gzip.decompress(payload))
+            except (EOFError, OSError, zlib.error) as error:
+                raise ValueError(f"it is no whole gzip file: {error}") from error
+        if self.function is not None:
+            return memoryview(pickle.dumps(self.function(bytes(payload)), protocol=5))
+        decoder = _DECODERS[self.how]
+        if decoder.function is None:
             return payload
-        data = bytes(payload)
-        if self.how == "int":
-            return _integer(data)
-        if self.how == "function":
-            assert self.function is not None
-            return memoryview(pickle.dumps(self.function(data), protocol=5))
-        text = data.decode("utf-8-sig")
-        if self.how == "json":
-            json.loads(text)
-        return text
+        value = decoder.function(payload)
+        return pickle.dumps(value, protocol=5) if decoder.kind is Kind.PICKLE else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,57 +250,84 @@ class _Failed:
     why: Exception
 
 
-def field_forms(decode: Decode | None, names: Sequence[str]) -> dict[str, FieldForm]:
-    """The form of each field, by what the user says of decoding."""
-    chosen = _chosen(decode, names)
-    unknown = [name for name in chosen if name not in names]
+# --- what the user chooses
+
+
+def field_forms(decode: Decode | None, fields: Mapping[str, Sequence[str]]) -> dict[str, FieldForm]:
+    """Return the form of each field.
+
+    Args:
+        decode: The option of the user.
+        fields: The extensions that members of each field may have.
+
+    Raises:
+        SchemaError: ``decode`` names a field that samples do not have.
+        OptionError: ``decode`` names no decoder, or none follows from an extension.
+    """
+    chosen = _chosen(decode, fields)
+    unknown = [name for name in chosen if name not in fields]
     if unknown:
         raise SchemaError(
             f"decode names the field {unknown[0]!r}; the fields of the samples are "
-            f"{', '.join(names)}"
+            f"{', '.join(fields)}"
         )
-    return {name: _form(name, chosen.get(name)) for name in names}
+    return {name: _form(name, chosen.get(name), fields[name]) for name in fields}
 
 
-def _chosen(decode: Any, names: Sequence[str]) -> dict[str, Any]:
+def _chosen(decode: Any, fields: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     if decode is None or decode is False:
         return {}
     if decode is True:
-        return {name: how for name in names if (how := _by_extension(name)) is not None}
+        found = {name: decoder_of(fields[name]) for name in fields}
+        return {name: how for name, how in found.items() if how and how not in _ONLY_BY_NAME}
     if isinstance(decode, Mapping):
         return dict(decode)
     many = [decode] if isinstance(decode, str) else list(decode)
+    chosen = {name: decoder_of(fields.get(name, [name])) for name in many if isinstance(name, str)}
     for name in many:
-        if not isinstance(name, str) or _by_extension(name) is None:
+        if not isinstance(name, str) or chosen[name] is None:
             raise OptionError(
                 f"decode={decode!r}: what {name!r} holds does not follow from its extension; give "
-                f"a mapping of fields to {', '.join(_hows())} or a function of bytes"
+                f"a mapping of fields to {', '.join(_names())} or a function of bytes"
             )
-    return {name: _by_extension(name) for name in many}
+    return chosen
 
 
-def _by_extension(name: str) -> str | None:
-    return _BY_EXTENSION.get(name.rpartition(".")[2])
+def decoder_of(extensions: Sequence[str]) -> str | None:
+    """Return the decoder that all of some extensions have; None if there is no such decoder."""
+    found = {_by_extension(extension) for extension in extensions}
+    return found.pop() if len(found) == 1 else None
 
 
-def _hows() -> list[str]:
-    return sorted({*_BY_EXTENSION.values(), "bytes"})
+def _by_extension(extension: str) -> str | None:
+    if extension.endswith(_GZIP) or extension == _GZIP[1:]:
+        inner = extension.removesuffix(_GZIP[1:]).removesuffix(".")
+        return _by_extension(inner) or "gzip"
+    return _BY_EXTENSION.get(extension.rpartition(".")[2])
 
 
-def _form(name: str, how: Any) -> FieldForm:
+def _names() -> list[str]:
+    return sorted(_DECODERS.keys() - set(_INTERNAL))
+
+
+def _form(name: str, how: Any, extensions: Sequence[str]) -> FieldForm:
     if how is None:
         return FieldForm(name)
     if callable(how):
         return FieldForm(name, "function", how)
-    if how not in _hows():
+    if how not in _names():
         raise OptionError(
-            f"decode={{{name!r}: {how!r}}}: it is one of {', '.join(_hows())}, or a function"
+            f"decode={{{name!r}: {how!r}}}: it is one of {', '.join(_names())}, or a function"
         )
-    return FieldForm(name, how)
+    compressed = how != "bytes" and all(one.endswith(_GZIP) for one in extensions)
+    return FieldForm(name, how, gzipped=compressed or how == "gzip")
+
+
+# --- columns
 
 
 def gathered(payloads: Sequence[Payload], type_: pa.DataType) -> pa.Array:
-    """Payloads laid end to end in memory of Arrow, which is the one copy that is made of them."""
+    """Return payloads laid end to end in memory of Arrow, which is the only copy made of them."""
     parts = [_EMPTY if one is None else np.frombuffer(one, np.uint8) for one in payloads]
     edges = np.concatenate([[0], np.cumsum([len(part) for part in parts], dtype=np.int64)])
     buffer, memory = _memory(int(edges[-1]))
@@ -190,7 +337,7 @@ def gathered(payloads: Sequence[Payload], type_: pa.DataType) -> pa.Array:
 
 
 def _npy_column(arrays: Sequence[npt.NDArray[Any] | None]) -> pa.Array:
-    """Arrays as .npy files, each copied once, whatever the order of its axes in memory."""
+    """Return arrays as .npy files, each copied once, whatever the order of its axes in memory."""
     heads = [b"" if one is None else _header(one.shape, one.dtype) for one in arrays]
     sizes = [
         len(head) + (0 if one is None else one.nbytes)
@@ -225,10 +372,3 @@ def _array(
 ) -> pa.Array:
     valid = None if all(there) else pa.array(there).buffers()[1]
     return pa.Array.from_buffers(type_, len(there), [valid, pa.py_buffer(edges), buffer])
-
-
-def _integer(data: bytes) -> int:
-    number = int(data)
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{number} does not fit into 64 bits")
-    return number

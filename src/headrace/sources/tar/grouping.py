@@ -1,62 +1,135 @@
-"""Samples: members of a tar that share a key, the path up to the first dot of the base name."""
+"""Members of a tar grouped into samples by their names.
+
+The members of a sample share a key; the rest of each name is the field of the sample that the
+member is. By default the key is the path up to the first dot of the base name, as WebDataset has
+it. All names of a tar are split at once, on the memory of their Arrow array.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import OptionError
 from headrace.model import Int64Array
 
-__all__ = ["WHOLE", "Grouping", "Int32Array", "grouped", "sample_keys"]
+__all__ = [
+    "WHOLE",
+    "Grouping",
+    "Int32Array",
+    "LeftOut",
+    "SampleKey",
+    "check_sample_key",
+    "grouped",
+    "sample_keys",
+]
 
 Int32Array = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+_Dot = Literal["first-dot", "last-dot"]
+SampleKey = _Dot | Callable[[str], str | None]
+"""How the key of a sample follows from the name of a member: the path up to a dot of its base name,
+or what a function returns (None for a member of no sample)."""
 
 WHOLE = "__data__"
-"""the field of a member whose base name has no dot: it is a sample of its own key"""
+"""The field of a member whose base name has no dot."""
 _DOT, _SLASH = ord("."), ord("/")
+
+
+class LeftOut(NamedTuple):
+    """Numbers of what is in a tar and in none of the samples that are read."""
+
+    files: int = 0
+    """Members that belong to no sample."""
+    incomplete: int = 0
+    """Samples that lack a required field."""
+    oversized: int = 0
+    """Samples with a member that is larger than allowed."""
+
+
+_NOTHING = LeftOut()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouping:
-    """Which sample each member of a tar belongs to, and as what."""
+    """The sample and the field of each member of a tar.
+
+    Attributes:
+        samples: The number of the sample of each member; -1 for members of none.
+        fields: Index in ``field_names`` of each member; -1 for members of no sample.
+        field_names: What follows the key and its dot, in lower case, in the order of the members.
+        count: Number of samples; they stand in the order of their first members.
+        sample_key: The rule by which they were grouped.
+        left_out: What is in none of the samples.
+    """
 
     samples: Int32Array
-    """the sample of each member; -1 for what is none's: names that begin with a dot"""
     fields: Int32Array
-    """which of ``field_names`` each member is; -1 for what is no sample's"""
     field_names: tuple[str, ...]
-    """extensions in lower case without the first dot, in the order in which they first come"""
     count: int
-    """samples; they stand in the order of their first members"""
+    sample_key: SampleKey = "first-dot"
+    left_out: LeftOut = _NOTHING
+
+    def only(self, keep: BoolArray, left_out: LeftOut) -> Grouping:
+        """Return the grouping of some samples, numbered anew."""
+        numbers = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
+        numbers = np.append(numbers, np.int32(-1))  # the number -1 stays
+        samples = numbers[self.samples]
+        fields = np.where(samples < 0, np.int32(-1), self.fields)
+        return replace(
+            self, samples=samples, fields=fields, count=int(keep.sum()), left_out=left_out
+        )
 
 
-def grouped(names: pa.StringArray) -> Grouping:
-    """Group members by their names. One that a sample already has begins another of that key."""
-    keys, fields, is_sample = _parts(names)
+def check_sample_key(sample_key: object) -> None:
+    """Raise an OptionError unless this is a rule for keys."""
+    if not callable(sample_key) and sample_key not in (None, *get_args(_Dot)):
+        raise OptionError(
+            f'sample_key={sample_key!r}: it is "first-dot", "last-dot" or a function of the name '
+            "of a member that returns the key of its sample"
+        )
+
+
+def grouped(names: pa.StringArray, sample_key: SampleKey = "first-dot") -> Grouping:
+    """Group members by their names.
+
+    A member with a field that its sample already has begins another sample of the same key. Members
+    belong to no sample if their base names begin with a dot or are framed by two underscores
+    (``__info__``), or have no dot while those of other members have one (``LICENSE``).
+    """
+    keys, fields, is_sample = _parts(names, sample_key)
     key_codes = _codes(keys)
     encoded = pc.utf8_lower(fields).dictionary_encode()
     field_codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int32)
     samples, count = _samples(key_codes, field_codes, len(encoded.dictionary))
+    field_names = tuple(encoded.dictionary.to_pylist())
     if is_sample.all():
-        return Grouping(samples, field_codes, tuple(encoded.dictionary.to_pylist()), count)
+        return Grouping(samples, field_codes, field_names, count, sample_key)
     members = np.full(len(names), -1, np.int32)
     member_fields = np.full(len(names), -1, np.int32)
     members[is_sample], member_fields[is_sample] = samples, field_codes
-    return Grouping(members, member_fields, tuple(encoded.dictionary.to_pylist()), count)
+    left_out = LeftOut(files=int((~is_sample).sum()))
+    return Grouping(members, member_fields, field_names, count, sample_key, left_out)
 
 
-def sample_keys(names: pa.StringArray) -> pa.StringArray:
-    """The key of each member; of one that is no sample's, the path before its dot."""
-    start, dot, _, memory = _edges(names)
+def sample_keys(names: pa.StringArray, sample_key: SampleKey = "first-dot") -> pa.StringArray:
+    """Return the key of each member; of a member of no sample, the path before its dot."""
+    if callable(sample_key):
+        found = [sample_key(name) for name in names.to_pylist()]
+        return pa.array(["" if key is None else key for key in found], pa.string())
+    start, dot, _, memory = _edges(names, sample_key)
     return _cut(memory, start, dot)
 
 
 def _samples(keys: Int32Array, fields: Int32Array, num_fields: int) -> tuple[Int32Array, int]:
-    """The sample of each member, by its key, its field, and how often both came before."""
+    """Return the sample of each member, by its key, its field, and how often both came before."""
     if not len(keys):
         return keys, 0
     which = keys.astype(np.int64) * num_fields + fields
@@ -76,7 +149,7 @@ def _samples(keys: Int32Array, fields: Int32Array, num_fields: int) -> tuple[Int
 
 
 def _codes(keys: pa.StringArray) -> Int32Array:
-    """Numbers of keys, in the order in which they first come."""
+    """Return numbers of keys, in the order in which they first come."""
     before, behind = keys[:-1], keys[1:]
     if pc.all(pc.less_equal(before, behind)).as_py():  # as mostly in a tar: equal ones are together
         begins = pc.less(before, behind).to_numpy(zero_copy_only=False)
@@ -85,11 +158,18 @@ def _codes(keys: pa.StringArray) -> Int32Array:
     return codes.astype(np.int32, copy=False)
 
 
-def _parts(names: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray, npt.NDArray[np.bool_]]:
-    """Keys and fields of the members that belong to samples, and which those are."""
-    start, dot, stop, memory = _edges(names)
+def _parts(
+    names: pa.StringArray, sample_key: SampleKey
+) -> tuple[pa.StringArray, pa.StringArray, BoolArray]:
+    """Return keys and fields of the members that belong to samples, and which members those are."""
+    if callable(sample_key):
+        return _parts_by_function(names, sample_key)
+    start, dot, stop, memory = _edges(names, sample_key)
     base = _bases(memory, start, stop)
-    is_sample = (dot > base) & (stop > base)
+    is_sample = (dot > base) & (stop > base) & ~_is_framed(memory, base, dot)
+    is_sample[is_sample] &= memory[base[is_sample]] != _DOT
+    if (is_sample & (dot < stop)).any():
+        is_sample &= dot < stop
     start, dot, stop = start[is_sample], dot[is_sample], stop[is_sample]
     fields = _cut(memory, np.minimum(dot + 1, stop), stop)
     if (dot == stop).any():
@@ -97,22 +177,53 @@ def _parts(names: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray, npt.N
     return _cut(memory, start, dot), fields, is_sample
 
 
+def _parts_by_function(
+    names: pa.StringArray, sample_key: Callable[[str], str | None]
+) -> tuple[pa.StringArray, pa.StringArray, BoolArray]:
+    keys: list[str] = []
+    fields: list[str] = []
+    is_sample = np.zeros(len(names), np.bool_)
+    for member, name in enumerate(names.to_pylist()):
+        key = sample_key(name)
+        if key is None:
+            continue
+        is_sample[member] = True
+        rest = name.removeprefix(f"{key}.")
+        if rest == name:
+            rest = name.rpartition("/")[2].rpartition(".")[2]
+        keys.append(key)
+        fields.append(WHOLE if rest == name else rest)
+    return pa.array(keys, pa.string()), pa.array(fields, pa.string()), is_sample
+
+
+def _is_framed(memory: npt.NDArray[np.uint8], base: Int64Array, dot: Int64Array) -> BoolArray:
+    """Return which base names are framed by two underscores up to their dot: ``__info__.json``."""
+    framed: BoolArray = dot - base >= len("____")
+    begins, ends = base[framed], dot[framed]
+    underscores = [memory[place] == ord("_") for place in (begins, begins + 1, ends - 2, ends - 1)]
+    framed[framed] = np.all(underscores, axis=0)
+    return framed
+
+
 def _edges(
-    names: pa.StringArray,
+    names: pa.StringArray, which: _Dot
 ) -> tuple[Int64Array, Int64Array, Int64Array, npt.NDArray[np.uint8]]:
-    """Where each name begins, where the first dot of its base name is, and where it ends."""
+    """Return where each name begins and ends, and the first or last dot of its base name."""
     _, offsets, data = names.buffers()
     memory = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     edges = np.frombuffer(offsets, np.int32, len(names) + 1, 4 * names.offset).astype(np.int64)
     start, stop = edges[:-1], edges[1:]
     base = _bases(memory, start, stop)
     dots = np.flatnonzero(memory == _DOT)
-    following = np.append(dots, len(memory) + 1)[np.searchsorted(dots, base)]
-    return start, np.minimum(following, stop), stop, memory
+    if which == "first-dot":
+        following = np.append(dots, len(memory) + 1)[np.searchsorted(dots, base)]
+        return start, np.minimum(following, stop), stop, memory
+    before = np.append(dots, -1)[np.searchsorted(dots, stop) - 1]
+    return start, np.where(before >= base, before, stop), stop, memory
 
 
 def _bases(memory: npt.NDArray[np.uint8], start: Int64Array, stop: Int64Array) -> Int64Array:
-    """Where the base name of each name begins."""
+    """Return where the base name of each name begins."""
     slashes = np.flatnonzero(memory == _SLASH)
     if not len(slashes):
         return start
@@ -121,7 +232,7 @@ def _bases(memory: npt.NDArray[np.uint8], start: Int64Array, stop: Int64Array) -
 
 
 def _cut(memory: npt.NDArray[np.uint8], start: Int64Array, stop: Int64Array) -> pa.StringArray:
-    """Strings of parts of a memory that follow each other and do not overlap."""
+    """Return strings of parts of a memory that follow each other and do not overlap."""
     lengths = stop - start
     edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     shifts = np.repeat(start.astype(np.int32) - edges[:-1], lengths)

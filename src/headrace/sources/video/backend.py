@@ -1,4 +1,4 @@
-"""Windows of video frames that lie in a Lance data set, one encoded frame a row."""
+"""``VideoFramesBackend``: windows of video frames in a Lance data set of one frame a row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import OptionError, ReadError
@@ -20,8 +19,7 @@ from headrace.sources.backend import Backend, checked_indices
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.lance.backend import LanceBackend
 from headrace.sources.video.pixels import FrameForm, WindowReader
-from headrace.sources.video.sidecar import load_videos
-from headrace.sources.video.windows import Videos, WindowOptions, Windows
+from headrace.sources.video.videos import Videos, WindowOptions, Windows, load_videos
 from headrace.storage import Options
 
 __all__ = ["SegmentInfo", "VideoFramesBackend"]
@@ -33,7 +31,7 @@ _BLOCK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """Where a window comes from."""
+    """The video and the frames of a window."""
 
     video_id: int
     key: str
@@ -42,20 +40,29 @@ class SegmentInfo:
     start_frame: int
     frame_indices: tuple[int, ...]
     metadata: dict[str, Any]
-    """what is noted of the video"""
 
 
 @checked_keywords
 class VideoFramesBackend(Backend):
-    """Windows of frames as rows: ``video`` (uint8, a frame after the other) and where it is from.
+    """Windows of frames as rows: ``video`` (uint8, frame after frame) and where it comes from.
 
     A window is ``window_length`` frames of one video, ``frame_skip`` frames left out between each
     two; the next one begins ``hop_size`` frames later. Videos shorter than a window, or than
     ``min_video_frames``, have none. Where all videos are of one size ``video`` is a tensor of fixed
-    shape; else it is a flat list, and a column ``shape`` says how it is to be viewed. ``resize``
-    (height, width) brings all to one size.
+    shape; else it is a flat list, and a column ``shape`` has the shape to view it in. A take reads
+    the distinct frames at once and decodes each of them once, in threads.
 
-    A take reads the distinct frames at once and decodes each of them once, in threads.
+    Args:
+        uri: The Lance data set.
+        window_length: Frames of a window.
+        frame_skip: Frames left out between two frames of a window.
+        hop_size: Frames from the beginning of a window to that of the next one.
+        min_video_frames: Videos that have fewer frames are left out.
+        batch_readahead: Batches that Lance reads ahead within a run of rows.
+        storage_options: Credentials and options of the store.
+        version: A version of the data set, by number or tag; None for the newest one.
+        layout: "THWC", or "TCHW" for channels before height and width.
+        resize: (height, width) that all frames are scaled to.
     """
 
     fork_safe = False
@@ -86,9 +93,8 @@ class VideoFramesBackend(Backend):
         """the frames, one a row"""
         self._storage_options = storage_options
         self.skips_broken = False
-        """whether streams leave windows out that do not decode, and tell of them at their end"""
+        """True if streams leave out windows that do not decode, and name them at their end"""
         self._list_version: int | None = None
-        self._is_copy = False
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("options", "form", "frames", "_storage_options", "skips_broken")
@@ -96,27 +102,21 @@ class VideoFramesBackend(Backend):
         version = self._list_version if videos is None else videos.list_version
         return {**{name: self.__dict__[name] for name in kept}, "_list_version": version}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _is_copy=True)
-
     @property
     def uri(self) -> str:
-        """Where the frames are."""
+        """The location of the frames."""
         return self.frames.uri
 
-    # --- what windows there are
+    # --- windows
 
     @computed_once
     def videos(self) -> Videos:
         """The videos, from the list beside the frames, or found by reading the ids of all rows."""
-        if self._is_copy and self.frames.num_rows:
-            # A worker reads in any case: then Lance may as well read the list here.
-            self.frames.take([0], columns=self.frames.schema.names[:1])
         return load_videos(self.frames, self._storage_options, self._list_version)
 
     @computed_once
     def windows(self) -> Windows:
-        """All windows. That there are none is an error, for it is never what was meant."""
+        """All windows; it is an error if there are none."""
         windows = Windows(self.videos, self.options)
         if not len(windows):
             longest = int(self.videos.frames.max(initial=0))
@@ -130,7 +130,7 @@ class VideoFramesBackend(Backend):
 
     @computed_once
     def reader(self) -> WindowReader:
-        """Makes the columns of windows."""
+        """The reader of the columns of windows."""
         return WindowReader(self.uri, self.frames, self.windows, self.form)
 
     @property
@@ -138,12 +138,19 @@ class VideoFramesBackend(Backend):
         return self.reader.schema
 
     def segment_info(self, window: int) -> SegmentInfo:
-        """Where a window comes from; no frame is read."""
+        """Return where a window comes from; no frame is read."""
         (row,) = checked_indices([window], self.num_rows, "window").tolist()
         (video,), begins = self.windows.located(np.array([row]))
         places = self.windows.places(begins)[0]
         numbers = self.videos.frame_numbers(np.full(len(places), video), places)
         (details,) = self.videos.details.slice(int(video), 1).to_pylist()
+        try:
+            metadata = json.loads(details["metadata"] or "{}")
+        except ValueError as error:
+            raise ReadError(
+                f"the list of videos of {self.uri}: the metadata of {details['key']!r} is not "
+                f"JSON: {error}"
+            ) from None
         return SegmentInfo(
             video_id=int(self.videos.ids[video]),
             key=details["key"],
@@ -151,58 +158,41 @@ class VideoFramesBackend(Backend):
             checksum=details["checksum"],
             start_frame=int(numbers[0]),
             frame_indices=tuple(numbers.tolist()),
-            metadata=self._metadata(details),
+            metadata=metadata,
         )
 
-    def _metadata(self, details: dict[str, str]) -> dict[str, Any]:
-        try:
-            noted: dict[str, Any] = json.loads(details["metadata"] or "{}")
-        except ValueError as error:
-            raise ReadError(
-                f"the list of videos of {self.uri}: the metadata of {details['key']!r} is not "
-                f"JSON: {error}"
-            ) from None
-        return noted
-
     def segment_filename(self, window: int) -> str:
-        """A name for a file of a window, without directories: if videos have different keys, no
-        other window has it."""
+        """Return a name for a file of a window, without directories.
+
+        No other window has it, if all videos have different keys.
+        """
         info = self.segment_info(window)
         key = quote(info.key, safe=" ")
         return f"{key}_{info.start_frame:06d}-{info.frame_indices[-1]:06d}"
 
-    # --- shards: the fragments of the frames, as far as windows begin in them
-
-    @computed_once
-    def _shards(self) -> tuple[list[str], Int64Array]:
-        if self.videos.rows is not None:
-            return [self.uri], np.array([len(self.windows)])
-        ends = self.windows.before(np.cumsum(self.frames.shard_rows, dtype=np.int64))
-        counts = np.diff(ends, prepend=0)
-        names = list(self.frames.shard_names)
-        held = np.flatnonzero(counts)
-        return [names[shard] for shard in held.tolist()], counts[held]
+    # --- one shard: the loader cuts it where it likes
 
     @property
     def shard_rows(self) -> Int64Array:
-        return self._shards[1]
+        return np.array([len(self.windows)])
 
     @property
     def shard_names(self) -> Sequence[str]:
-        return self._shards[0]
+        return [self.uri]
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
-        """Of the pixels, of which the loader makes pieces that fit into memory."""
-        return [int(rows * self.reader.window_bytes) for rows in self.shard_rows]
+        """Bytes of pixels: the loader makes pieces of them that fit into memory."""
+        return [len(self.windows) * self.reader.window_bytes]
 
     @property
     def shard_etags(self) -> Sequence[str | None]:
-        """Other windows are other rows, which no state may be taken over to."""
-        files = dict(zip(self.frames.shard_names, self.frames.shard_etags, strict=True))
-        return [
-            f"{files.get(name, self.frames.version)} {self.options}" for name in self.shard_names
-        ]
+        """The version and the options of windows: a state of other windows is refused."""
+        return [f"{self.frames.version} {self.options}"]
+
+    @property
+    def locations(self) -> Sequence[str]:
+        return [self.uri]
 
     # --- rows
 
@@ -234,21 +224,14 @@ class VideoFramesBackend(Backend):
         return max(1, block_bytes // self.reader.window_bytes)
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
-        """One window as Python values, its pixels as an array of the shape that ``layout`` says."""
-        table = self.take([idx], columns=columns)
-        if "video" not in table.column_names:
-            row: dict[str, Any] = table.to_pylist()[0]
-            return row
-        plain = table.drop_columns(["video"])
-        rest = plain.to_pylist()[0] if plain.num_columns else {}
-        return {
-            name: self._pixels(table, idx) if name == "video" else rest[name]
-            for name in table.column_names
-        }
-
-    def _pixels(self, table: pa.Table, window: int) -> npt.NDArray[np.uint8]:
-        (row,) = checked_indices([window], self.num_rows).tolist()
-        return self.reader.pixels(table["video"], row)
+        """Return one window as Python values, its pixels as an array in the chosen layout."""
+        (window,) = checked_indices([idx], self.num_rows).tolist()
+        table = self.take([window], columns=columns)
+        row = dict.fromkeys(table.column_names)
+        if "video" in row:
+            row["video"] = self.reader.pixels(table["video"], window)
+            table = table.drop_columns(["video"])
+        return row | (table.to_pylist()[0] if table.num_columns else {})
 
 
 def _checked_size(size: object) -> tuple[int, int] | None:

@@ -1,15 +1,12 @@
-"""The columns of windows: their pixels come from one take of frames, the rest by arithmetic.
+"""The columns of windows: pixels come from one take of frames, the rest from arithmetic.
 
 Each frame is decoded once, by several threads, into all windows that have it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +17,68 @@ from headrace.convert.images import image_pixels, pillow
 from headrace.errors import ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.sources.backend import Backend
-from headrace.sources.crew import Crew
-from headrace.sources.video.sidecar import FRAME_BYTES, FRAME_IDX, FRAME_SCHEMA, VIDEO_ID
-from headrace.sources.video.windows import Windows
+from headrace.sources.crew import in_threads
+from headrace.sources.video.videos import FRAME_BYTES, FRAME_IDX, FRAME_SCHEMA, VIDEO_ID, Windows
 
 __all__ = ["FrameForm", "WindowReader"]
 
 Pixels = npt.NDArray[np.uint8]
 
-_TURNS = 4
-"""pieces of work for each thread: frames do not all take equally long"""
+
+@dataclass(frozen=True, slots=True)
+class FrameForm:
+    """The form of decoded frames.
+
+    Attributes:
+        channels_first: True for channels before height and width.
+        resize: Height and width that frames are scaled to.
+    """
+
+    channels_first: bool = False
+    resize: tuple[int, int] | None = None
+
+    def shapes(self, heights: Int64Array, widths: Int64Array) -> Int64Array:
+        """Return the shapes of frames of these sizes, a row each."""
+        sizes = np.stack([heights, widths], axis=1)
+        if self.resize is not None:
+            sizes[:] = self.resize
+        return np.insert(sizes, 0 if self.channels_first else 2, 3, axis=1)
+
+    def decoded(self, data: pa.Buffer | None, shape: Sequence[int]) -> Pixels:
+        """Return the pixels of a frame, which has to come out in a shape.
+
+        Raises:
+            ReadError: The frame does not decode, or has another shape.
+        """
+        if data is None:
+            raise ReadError("it is null")
+        pixels = image_pixels(memoryview(data))
+        if self.resize is not None and pixels.shape[:2] != self.resize:
+            image = pillow()
+            height, width = self.resize
+            scaled = image.fromarray(pixels).resize((width, height), image.Resampling.BILINEAR)
+            pixels = np.asarray(scaled)
+        if self.channels_first:
+            pixels = pixels.transpose(2, 0, 1)
+        if pixels.shape != tuple(shape):
+            raise ReadError(
+                f"it is of shape {pixels.shape}, and {tuple(shape)} is expected: the list of "
+                "videos is wrong, or there is none and videos differ in size; resize= reads them "
+                "as one size"
+            )
+        return pixels
 
 
 @dataclass(eq=False)
 class WindowReader:
-    """Reads windows of the frames of one data set."""
+    """Reads windows of the frames of one data set.
+
+    Attributes:
+        uri: The name of the data set in messages.
+        frames: The frames, one a row.
+        windows: The windows.
+        form: The form of decoded frames.
+    """
 
     uri: str
     frames: Backend
@@ -43,7 +87,7 @@ class WindowReader:
 
     @computed_once
     def schema(self) -> pa.Schema:
-        """Columns of windows, of which those of videos of several sizes have one more."""
+        """The columns of windows; videos of several sizes have one more."""
         length = self.windows.options.length
         if self._one_shape is not None:
             video = [("video", pa.fixed_shape_tensor(pa.uint8(), (length, *self._one_shape)))]
@@ -60,41 +104,42 @@ class WindowReader:
 
     @computed_once
     def window_bytes(self) -> int:
-        """Of the pixels of a window; on average, where they are of several sizes."""
-        shapes = self._shapes
+        """Bytes of the pixels of a window; on average, where they are of several sizes."""
         counts = np.diff(self.windows.starts)
-        frame_bytes = np.prod(shapes, axis=1) @ counts // max(len(self.windows), 1)
+        frame_bytes = np.prod(self._shapes, axis=1) @ counts // max(len(self.windows), 1)
         return max(1, int(frame_bytes) * self.windows.options.length)
 
     @computed_once
     def _shapes(self) -> Int64Array:
-        """Of the frames of each video, as they come out: a row a video."""
+        """The shape of the decoded frames of each video, a row a video."""
         videos = self.windows.videos
-        sizes = np.stack([videos.heights, videos.widths], axis=1)
-        if self.form.resize is not None:
-            sizes[:] = self.form.resize
-        return np.insert(sizes, 0 if self.form.channels_first else 2, 3, axis=1)
+        return self.form.shapes(videos.heights, videos.widths)
 
     @computed_once
     def _one_shape(self) -> tuple[int, ...] | None:
-        """Of all frames that are in windows, if they have one."""
+        """The shape of all frames that are in windows, if they have one."""
         kinds = np.unique(self._shapes[np.diff(self.windows.starts) > 0], axis=0)
         return tuple(kinds[0].tolist()) if len(kinds) == 1 else None
 
     def read(
         self, rows: Int64Array, schema: pa.Schema, broken: list[str] | None = None
     ) -> pa.Table:
-        """These windows in the columns of ``schema``.
+        """Return windows in the columns of a schema.
 
-        Frames that do not decode are an error; with ``broken``, windows that have any are left
-        out, and what is wrong with them is added to it.
+        Args:
+            rows: The numbers of windows.
+            schema: The columns.
+            broken: If given, windows with frames that do not decode are left out, and messages
+                about these frames are added to it.
+
+        Raises:
+            ReadError: A frame does not decode.
         """
         videos, begins = self.windows.located(rows)
         made: dict[str, pa.Array | pa.ChunkedArray] = {}
         if "video" in schema.names:
             made["video"], whole = self._video(videos, begins, broken)
-            if not whole.all():
-                videos, begins = videos[whole], begins[whole]
+            videos, begins = videos[whole], begins[whole]
         for name in schema.names:
             if name != "video":
                 made[name] = self._about(name, videos, begins)
@@ -103,7 +148,7 @@ class WindowReader:
     def _about(
         self, name: str, videos: Int64Array, begins: Int64Array
     ) -> pa.Array | pa.ChunkedArray:
-        """A column of windows that is not their pixels."""
+        """Return a column of windows other than their pixels."""
         known, length = self.windows.videos, self.windows.options.length
         if name == "video_id":
             return pa.array(known.ids[videos])
@@ -118,7 +163,7 @@ class WindowReader:
         return known.details[name].take(pa.array(videos))
 
     def pixels(self, video: pa.ChunkedArray, window: int) -> Pixels:
-        """The pixels of the one window that a column of them holds."""
+        """Return the pixels of the one window that a column of them holds."""
         (at,), _ = self.windows.located(np.array([window]))
         storage = video.combine_chunks()
         storage = getattr(storage, "storage", storage)
@@ -128,54 +173,75 @@ class WindowReader:
     def _video(
         self, videos: Int64Array, begins: Int64Array, broken: list[str] | None
     ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        """The pixels of windows, without those that have broken frames; which do not."""
+        """Return the pixels of windows without broken frames, and which windows these are."""
+        length = self.windows.options.length
         places = self.windows.places(begins) + self.windows.videos.starts[videos][:, None]
         distinct, held = np.unique(places, return_inverse=True)
         held = held.reshape(places.shape)
-        slots, offsets = self._slots(videos, distinct, held)
-        pixels = np.empty(int(offsets[-1]), np.uint8)
-        failed = decode_into(pixels, self._encoded(distinct), slots, self.form)
+        frame_bytes = np.prod(self._shapes[videos], axis=1)
+        edges = np.concatenate([[0], np.cumsum(frame_bytes * length, dtype=np.int64)])
+        offsets = edges[:-1, None] + np.arange(length) * frame_bytes[:, None]
+        pixels = np.empty(int(edges[-1]), np.uint8)
+        failed = self._decode_into(pixels, distinct, _grouped(offsets, held, len(distinct)))
         whole = np.ones(len(videos), np.bool_)
         if failed:
-            told = [self._told(int(distinct[at]), why) for at, why in sorted(failed.items())]
+            reasons = [self._reason(int(distinct[at]), why) for at, why in failed.items()]
             if broken is None:
-                more = f" (and {len(told) - 1} more frames)" if len(told) > 1 else ""
-                raise ReadError(told[0] + more)
-            broken += told
+                more = f" (and {len(reasons) - 1} more frames)" if len(reasons) > 1 else ""
+                raise ReadError(reasons[0] + more)
+            broken += reasons
             whole = ~np.any(np.isin(held, list(failed)), axis=1)
-            pixels, offsets = _without(pixels, offsets, whole)
-        return self._array(pixels, offsets), whole
+            sizes = np.diff(edges)
+            pixels = pixels[np.repeat(whole, sizes)]
+            edges = np.concatenate([[0], np.cumsum(sizes[whole])])
+        return self._array(pixels, edges), whole
 
-    def _slots(
-        self, videos: Int64Array, distinct: Int64Array, held: Int64Array
-    ) -> tuple[Slots, Int64Array]:
-        """Where distinct frames go, of which windows hold those; where each window begins."""
-        length = self.windows.options.length
-        frame_bytes = np.prod(self._shapes[videos], axis=1)
-        offsets = np.concatenate([[0], np.cumsum(frame_bytes * length, dtype=np.int64)])
-        of_frames = offsets[:-1, None] + np.arange(length) * frame_bytes[:, None]
-        order = np.argsort(held, axis=None, kind="stable")
-        begins = np.searchsorted(held.reshape(-1)[order], np.arange(len(distinct) + 1))
-        shapes = self._shapes[self._videos_of(distinct)].tolist()
-        return Slots(of_frames.reshape(-1)[order], begins, [*map(tuple, shapes)]), offsets
+    def _decode_into(
+        self, pixels: Pixels, frames: Int64Array, offsets: Sequence[Int64Array]
+    ) -> dict[int, str]:
+        """Decode frames into the places of all windows that have them.
 
-    def _array(self, pixels: Pixels, offsets: Int64Array) -> pa.Array:
+        Args:
+            pixels: The memory of all windows.
+            frames: Places of distinct frames among all frames.
+            offsets: The offsets in ``pixels`` at which each frame belongs.
+
+        Returns:
+            Why frames do not decode, by their number among ``frames``.
+        """
+        encoded = self._encoded(frames)
+        shapes = self._shapes[self.windows.videos.of_frames(frames)].tolist()
+
+        def decode(number: int) -> str | None:
+            try:
+                flat = self.form.decoded(encoded[number], shapes[number]).reshape(-1)
+            except ReadError as error:
+                return str(error)
+            for offset in offsets[number].tolist():
+                pixels[offset : offset + len(flat)] = flat
+            return None
+
+        results = enumerate(in_threads(decode, range(len(frames))))
+        return {number: why for number, why in results if why is not None}
+
+    def _array(self, pixels: Pixels, edges: Int64Array) -> pa.Array:
         values = pa.array(pixels)
         if self._one_shape is None:
-            return pa.LargeListArray.from_arrays(pa.array(offsets), values)
+            return pa.LargeListArray.from_arrays(pa.array(edges), values)
         kind = self.schema.field("video").type
         size = kind.storage_type.list_size
         return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(values, size))
 
     def _encoded(self, places: Int64Array) -> list[pa.Buffer | None]:
-        """The frames at places among all, each of which has to be what it is taken for."""
+        """Return frames by their places among all; each row has to be the expected frame."""
         known = self.windows.videos
         rows = places if known.rows is None else known.rows[places]
         table = self.frames.take(rows, columns=FRAME_SCHEMA.names)
-        videos = self._videos_of(places)
+        videos = known.of_frames(places)
         expected = known.ids[videos], known.frame_numbers(videos, places - known.starts[videos])
-        found = [table[name] for name in (VIDEO_ID, FRAME_IDX)]
-        wrong = np.flatnonzero(_differs(found[0], expected[0]) | _differs(found[1], expected[1]))
+        found = table[VIDEO_ID], table[FRAME_IDX]
+        same = pc.and_(*(pc.equal(f, pa.array(e)) for f, e in zip(found, expected, strict=True)))
+        wrong = np.flatnonzero(~np.asarray(same.fill_null(False)))
         if len(wrong):
             at = int(wrong[0])
             raise ReadError(
@@ -185,13 +251,9 @@ class WindowReader:
             )
         return [value.as_buffer() for value in table[FRAME_BYTES]]
 
-    def _videos_of(self, places: Int64Array) -> Int64Array:
-        videos: Int64Array = np.searchsorted(self.windows.videos.starts, places, side="right") - 1
-        return videos
-
-    def _told(self, place: int, why: str) -> str:
+    def _reason(self, place: int, why: str) -> str:
         known = self.windows.videos
-        (video,) = self._videos_of(np.array([place]))
+        (video,) = known.of_frames(np.array([place]))
         (number,) = known.frame_numbers(np.array([video]), np.array([place - known.starts[video]]))
         row = place if known.rows is None else known.rows[place]
         key = known.details["key"][int(video)]
@@ -201,114 +263,8 @@ class WindowReader:
         )
 
 
-def _without(
-    pixels: Pixels, offsets: Int64Array, whole: npt.NDArray[np.bool_]
-) -> tuple[Pixels, Int64Array]:
-    """The pixels of whole windows, and where each of them begins."""
-    lengths = np.diff(offsets)
-    kept = pixels[np.repeat(whole, lengths)]
-    return kept, np.concatenate([[0], np.cumsum(lengths[whole])])
-
-
-def _differs(column: pa.ChunkedArray, expected: Int64Array) -> npt.NDArray[np.bool_]:
-    """Where a column has other numbers, or none."""
-    same = pc.equal(column, pa.array(expected)).fill_null(False)
-    return ~np.asarray(same)
-
-
-@dataclass(frozen=True, slots=True)
-class FrameForm:
-    """What becomes of a decoded frame."""
-
-    channels_first: bool = False
-    resize: tuple[int, int] | None = None
-    """height and width"""
-
-    def decoded(self, data: pa.Buffer) -> Pixels:
-        """The pixels of a frame, in memory that may not be written to."""
-        pixels = image_pixels(memoryview(data))
-        if self.resize is not None:
-            pixels = _resized(pixels, self.resize)
-        return pixels.transpose(2, 0, 1) if self.channels_first else pixels
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Slots:
-    """Where the pixels of frames go: frame n to the ``offsets`` from ``begins[n]`` on."""
-
-    offsets: Int64Array
-    begins: Int64Array
-    """one for each frame, and the end"""
-    shapes: Sequence[tuple[int, int, int]]
-    """of the pixels of each frame"""
-
-
-def decode_into(
-    pixels: Pixels, frames: Sequence[pa.Buffer | None], slots: Slots, form: FrameForm
-) -> dict[int, str]:
-    """Decode frames into their slots; which of them cannot be, and why."""
-    threads = _crew.size(len(frames))
-    began = time.perf_counter()
-    failed = _decode_in(threads, pixels, frames, slots, form)
-    _crew.note(threads, len(frames), time.perf_counter() - began)
-    return failed
-
-
-def _decode_in(
-    threads: int,
-    pixels: Pixels,
-    frames: Sequence[pa.Buffer | None],
-    slots: Slots,
-    form: FrameForm,
-) -> dict[int, str]:
-    if threads == 1:
-        return _decode(pixels, frames, slots, form, range(len(frames)))
-    cuts = np.linspace(0, len(frames), _TURNS * threads + 1).astype(int).tolist()
-    runs = [range(start, stop) for start, stop in pairwise(cuts)]
-    with ThreadPoolExecutor(threads, "headrace-frames") as pool:
-        failed = pool.map(lambda run: _decode(pixels, frames, slots, form, run), runs)
-        return {frame: why for some in failed for frame, why in some.items()}
-
-
-def _decode(
-    pixels: Pixels,
-    frames: Sequence[pa.Buffer | None],
-    slots: Slots,
-    form: FrameForm,
-    run: Iterable[int],
-) -> dict[int, str]:
-    failed = {}
-    for frame in run:
-        try:
-            decoded = _checked(frames[frame], slots.shapes[frame], form)
-        except ReadError as error:
-            failed[frame] = str(error)
-            continue
-        flat = decoded.reshape(-1)
-        for offset in slots.offsets[slots.begins[frame] : slots.begins[frame + 1]].tolist():
-            pixels[offset : offset + len(flat)] = flat
-    return failed
-
-
-def _checked(data: pa.Buffer | None, shape: tuple[int, int, int], form: FrameForm) -> Pixels:
-    if data is None:
-        raise ReadError("it is null")
-    decoded = form.decoded(data)
-    if decoded.shape != shape:
-        raise ReadError(
-            f"it is of shape {decoded.shape}, and {shape} is expected: the list of videos is "
-            "wrong, or there is none and videos differ in size; resize= reads them as one size"
-        )
-    return decoded
-
-
-def _resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    height, width = size
-    if pixels.shape[:2] == size:
-        return pixels
-    Image = pillow()
-    scaled = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(scaled)
-
-
-_crew = Crew()
+def _grouped(values: Int64Array, groups: Int64Array, count: int) -> list[Int64Array]:
+    """Return the values of each of ``count`` groups, given the group of each value."""
+    order = np.argsort(groups, axis=None, kind="stable")
+    ends = np.cumsum(np.bincount(groups.reshape(-1), minlength=count))
+    return np.split(values.reshape(-1)[order], ends[:-1])

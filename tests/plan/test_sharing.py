@@ -13,7 +13,6 @@ from reading import in_batches, in_turn, lane_rows
 from headrace.model import DataFileInfo, FileList
 from headrace.plan import (
     EvenBatchesSplitStrategy,
-    EvenPlan,
     Grouping,
     LanePlan,
     TargetSizeSplitStrategy,
@@ -35,7 +34,7 @@ def planned(
 
 def evened(
     plan: LanePlan, ranks: int, batch_size: int, how: Grouping, pad: bool, drop_last: bool = False
-) -> EvenPlan:
+) -> LanePlan:
     return even_out(
         plan,
         ranks,
@@ -44,6 +43,10 @@ def evened(
         pad=pad,
         reorders=how.reorders,
     )
+
+
+def padded_rows(plan: LanePlan, ranks: int) -> int:
+    return sum(plan.repeated_rows(rank, ranks) for rank in range(ranks))
 
 
 def batches_of(plan: LanePlan, how: Grouping, size: int, drop_last: bool) -> list[list[list[Row]]]:
@@ -71,7 +74,7 @@ def test_drop_takes_the_ends_off_and_changes_nothing_before(
     plan = planned(files, ranks * lanes_each, batch_size, how, dealt_evenly)
     made = evened(plan, ranks, batch_size, how, pad=False, drop_last=drop_last)
     before = batches_of(plan, how, batch_size, drop_last)
-    after = batches_of(made.plan, how, batch_size, drop_last)
+    after = batches_of(made, how, batch_size, drop_last)
     whole = [in_turn(before[rank::ranks]) for rank in range(ranks)]
     kept = [in_turn(after[rank::ranks]) for rank in range(ranks)]
     steps = min(map(len, whole))
@@ -105,35 +108,35 @@ def test_pad_repeats_the_fewest_rows_that_make_it_even(
     plan = planned(files, ranks * lanes_each, batch_size, how, dealt_evenly)
     made = evened(plan, ranks, batch_size, how, pad=True, drop_last=drop_last)
     before = batches_of(plan, how, batch_size, drop_last)
-    after = batches_of(made.plan, how, batch_size, drop_last)
+    after = batches_of(made, how, batch_size, drop_last)
     whole = [in_turn(before[rank::ranks]) for rank in range(ranks)]
     padded = [in_turn(after[rank::ranks]) for rank in range(ranks)]
     assert {len(batches) for batches in padded} == {max(map(len, whole))}
-    rows = Counter(row for i in range(len(plan)) for row in lane_rows(made.plan, i, how))
+    rows = Counter(row for i in range(len(plan)) for row in lane_rows(made, i, how))
     wanted = Counter(surviving(files))
     assert not wanted - rows
-    assert sum((rows - wanted).values()) == sum(made.padded)
+    assert sum((rows - wanted).values()) == padded_rows(made, ranks)
     if dealt_evenly and not drop_last:
-        assert sum(made.padded) == sum(max(map(len, whole)) - len(batches) for batches in whole)
+        assert padded_rows(made, ranks) == sum(
+            max(map(len, whole)) - len(batches) for batches in whole
+        )
 
 
 def test_a_rank_without_rows_of_its_own_repeats_one_of_another() -> None:
     plan = planned([grouped("a", [3], [30])], 2, 8, Grouping())
     made = evened(plan, 2, 8, Grouping(), pad=True)
-    assert made.padded == (0, 1)
-    assert lane_rows(made.plan, 1, Grouping()) == [("a", 0)]
+    assert [made.repeated_rows(rank, 2) for rank in range(2)] == [0, 1]
+    assert lane_rows(made, 1, Grouping()) == [("a", 0)]
 
 
 @given(
     counts=st.lists(st.integers(0, 6), min_size=1, max_size=5),
     wanted=st.integers(0, 30),
-    turn=st.integers(0, 4),
 )
-def test_batches_in_turn_are_counted_by_lane(counts: list[int], wanted: int, turn: int) -> None:
-    turn %= len(counts)
+def test_batches_in_turn_are_counted_by_lane(counts: list[int], wanted: int) -> None:
     lanes = [[[("", lane)]] * count for lane, count in enumerate(counts)]
-    taken = Counter(batch[0][1] for batch in in_turn(lanes, turn)[:wanted])
-    assert first_in_turn(counts, wanted, turn) == [taken[lane] for lane in range(len(counts))]
+    taken = Counter(batch[0][1] for batch in in_turn(lanes)[:wanted])
+    assert first_in_turn(counts, wanted) == [taken[lane] for lane in range(len(counts))]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -141,4 +144,4 @@ def test_ranks_that_are_even_are_left_alone(ranks: int) -> None:
     plan = planned([grouped("a", [ranks * 8], [30])], ranks, 4, Grouping())
     for pad in (False, True):
         made = evened(plan, ranks, 4, Grouping(), pad=pad)
-        assert made.plan is plan
+        assert made is plan

@@ -14,7 +14,7 @@ from video_rows import frames, video_list, write
 
 from headrace.errors import ReadError
 from headrace.sources.video.backend import VideoFramesBackend
-from headrace.sources.video.sidecar import VIDEOS_KEY
+from headrace.sources.video.videos import VIDEOS_KEY
 
 COUNTS = [40, 7, 0, 25, 3]
 

@@ -86,12 +86,12 @@ def test_all_ways_to_rows_agree(uri: str) -> None:
         backend.take([len(EXPECTED)])
 
 
-def test_shards_are_fragments(uri: str) -> None:
+def test_windows_are_one_shard(uri: str) -> None:
     backend = VideoFramesBackend(uri, **WINDOWS)
-    assert backend.shard_rows.tolist() == [7, 5, 6, 2]
-    batches = backend.iter_batches([2], columns=["video_id", "start_frame"])
+    assert backend.shard_rows.tolist() == [len(EXPECTED)]
+    batches = backend.iter_batches([0], columns=["video_id", "start_frame"])
     found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-    assert found == EXPECTED[12:18]
+    assert found == EXPECTED
 
 
 def test_where_a_window_is_from(uri: str) -> None:
@@ -130,7 +130,6 @@ def test_rows_in_any_order_are_found_without_a_list(tmp_path: Path) -> None:
     order = np.random.default_rng(0).permutation(rows.num_rows)
     backend = VideoFramesBackend(write(tmp_path, rows.take(order), None), **WINDOWS)
     assert np.array_equal(backend.table["video"].combine_chunks().to_numpy_ndarray(), clips())
-    assert backend.num_shards == 1
 
 
 @pytest.mark.parametrize("name", ["video_id", "frame_idx"])

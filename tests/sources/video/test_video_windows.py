@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError, OptionError, ReadError, SchemaError
-from headrace.sources.video.sidecar import VIDEO_SCHEMA, check_frames, derived, from_sidecar
-from headrace.sources.video.windows import Videos, WindowOptions, Windows
+from headrace.sources.video.videos import (
+    VIDEO_SCHEMA,
+    Videos,
+    WindowOptions,
+    Windows,
+    check_frames,
+    derived,
+    from_sidecar,
+)
 
 
 def videos_of(counts: list[int]) -> Videos:
@@ -48,17 +55,6 @@ def test_windows_are_those_that_one_would_list(counts: list[int], options: Windo
     videos, begins = windows.located(np.arange(len(expected)))
     places = windows.places(begins)
     assert [(v, p) for v, p in zip(videos.tolist(), places.tolist(), strict=True)] == expected
-
-
-@given(COUNTS.filter(len), OPTIONS)
-def test_windows_that_begin_before_a_frame_are_counted(
-    counts: list[int], options: WindowOptions
-) -> None:
-    videos = videos_of(counts)
-    firsts = [videos.starts[video] + frames[0] for video, frames in listed(counts, options)]
-    frames = np.arange(sum(counts) + 1)
-    counted = Windows(videos, options).before(frames)
-    assert counted.tolist() == [sum(first < frame for first in firsts) for frame in frames]
 
 
 def test_a_million_videos_are_arithmetic() -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from headrace.sources.video.sidecar import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
+from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
 
 Pixels = npt.NDArray[np.uint8]
 Sizes = dict[int, tuple[int, int]]

@@ -16,8 +16,7 @@ from array_record_files import records_of, write_records
 from headrace.access import ArrayRecordBackend
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo
-from headrace.sources.array_record.reader import Readers
-from headrace.sources.array_record.shards import RecordFiles
+from headrace.sources.array_record.files import RecordFiles
 from headrace.storage import LocalStore
 
 PATIENCE_S = 20.0
@@ -48,7 +47,7 @@ def test_no_file_waits_for_another(tmp_path: Path) -> None:
     pipes = [tmp_path / f"{number}.array_record" for number in range(8)]
     for pipe in pipes:
         os.mkfifo(pipe)
-    files = RecordFiles(LocalStore(), None, Readers())
+    files = RecordFiles(LocalStore(), None, None)
     infos = [DataFileInfo(str(pipe)) for pipe in pipes]
     with ThreadPoolExecutor(1) as threads:
         counting = threads.submit(files.counts, infos)

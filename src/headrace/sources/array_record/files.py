@@ -1,0 +1,512 @@
+"""ArrayRecord files: found by the names that a user gives, opened, and asked for records.
+
+A name is a file, a directory, a glob or a URL, and may end in ``[start:stop]``. Objects with
+``filename``, ``skip`` and ``take``, as TFDS and Grain have, name a part of a file too.
+
+The array-record package reads local files. A remote file is copied to the disk cache when its first
+record is read; to count its records only its end is fetched.
+
+Records are read one after the other, on the thread that asks. The package's own ways to read many
+records use a pool of threads, and cost more: ``read([i])`` looks at every group of the file.
+``seek`` and ``read`` without parallelism cost the same wherever the record is.
+
+With any options the package starts a thread as soon as it has decompressed something, and that
+thread waits on a mutex with a condition on its stack. A forked child has other threads where that
+stack was, and crashes when it decompresses. So children of a process that has used the package
+refuse to use it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any, Protocol, runtime_checkable
+
+from headrace.errors import FileChangedError, MissingExtraError, OptionError, ReadError
+from headrace.model import DataFileInfo
+from headrace.process import PerProcess
+from headrace.storage import (
+    Access,
+    DiskCache,
+    FileStatus,
+    Listing,
+    LocalStore,
+    Store,
+    find_files,
+    side_by_side,
+    will_read,
+)
+from headrace.storage.native import NativeLibrary
+from headrace.storage.store import UNKNOWN_SIZE, matches
+
+__all__ = [
+    "FileInstruction",
+    "Paths",
+    "ReaderOptions",
+    "RecordFiles",
+    "Shard",
+    "find_shards",
+    "native",
+    "read_records",
+    "wanted_parts",
+]
+
+ReaderOptions = str | Mapping[str, Any]
+MaySkip = Callable[[ReadError], bool]
+"""returns True if data that cannot be read is left out"""
+
+_LIBRARY = NativeLibrary("array-record")
+_DEFAULTS = {"readahead_buffer_size": "0", "max_parallelism": "0"}
+_BUFFER_BYTES = 16 << 10
+_MOST_IDLE = 64
+_PART = re.compile(r"(.+)\[(\d+):(\d+)\]", re.DOTALL)
+_IN_DIRECTORIES = re.compile(r"\.array_?record(-\d+-of-\d+)?$|\.arecord$")
+_COUNTING_THREADS = 16
+_END_BYTES = 1 << 20
+_END_GROWTH = 16
+"""factor by which more of a file is fetched when its end does not hold the index of its records"""
+_PIECE_BYTES = 8 << 20
+_RECORDS_TRIED = 1000
+"""records of each file that are tried, to find one that can be read and shows the columns"""
+
+
+# --- the package
+
+
+def native() -> ModuleType:
+    """Return the reader and writer of the array-record package, for use in this process.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+        WorkerError: The process was forked from one that has used the package.
+    """
+    try:
+        from array_record.python import array_record_module
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "array_record":
+            raise
+        raise MissingExtraError.for_extra("array-record", "array-record") from error
+    _LIBRARY.use()
+    module: ModuleType = array_record_module
+    return module
+
+
+def _open_reader(path: str, name: str, options: str) -> Any:
+    """Open a file on this machine.
+
+    The package opens missing and damaged files without an error: the reader has to be asked.
+
+    Args:
+        path: The file.
+        name: The name of the file in errors: its URL, where ``path`` is a copy.
+        options: Options of the package's reader.
+
+    Raises:
+        OptionError: The package does not know an option.
+        ReadError: The file is missing, cut off or damaged.
+    """
+    try:
+        reader = native().ArrayRecordReader(path, options, file_reader_buffer_size=_BUFFER_BYTES)
+    except ValueError as error:
+        raise OptionError(f"reader_options: {error}") from error
+    if reader.ok():
+        return reader
+    reason = ""
+    try:
+        reader.close()
+    except RuntimeError as error:
+        reason = f" ({str(error).replace(path, name)})" if str(error) else ""
+    if not os.path.exists(path):
+        raise ReadError(f"{name} does not exist")
+    raise ReadError(
+        f"{name} is no whole ArrayRecord file{reason}; if it was one, it is cut off or damaged: "
+        "write or copy it again"
+    )
+
+
+def _count_records(path: str, name: str, options: str) -> tuple[int, int]:
+    """Return the number of records of a file, and how many of them are compressed together."""
+    reader = _open_reader(path, name, options)
+    group = re.search(r"\bgroup_size:(\d+)", reader.writer_options_string() or "")
+    counts = reader.num_records(), int(group[1]) if group else 1
+    reader.close()
+    return counts
+
+
+def read_records(
+    reader: Any, numbers: Sequence[int], name: str, *, at_once: bool = False
+) -> list[bytes]:
+    """Return the records of these numbers, in order.
+
+    Args:
+        reader: A reader of the package. It cannot be used again after an error.
+        numbers: Numbers of records; rising ones cost least.
+        name: The name of the file in errors.
+        at_once: Read all numbers from the first to the last by one call, which decodes groups in
+            threads of the package.
+
+    Raises:
+        ReadError: A record cannot be read.
+    """
+    records: list[bytes] = []
+    following = -1
+    try:
+        if at_once:
+            found: list[bytes] = reader.read(numbers[0], numbers[-1] + 1)
+            return found
+        for number in numbers:
+            if number != following:
+                reader.seek(number)
+            records.append(reader.read())
+            following = number + 1
+    except (RuntimeError, IndexError) as error:
+        first = numbers[len(records)]
+        which = f"records {first} to {numbers[-1] + 1}" if at_once else f"record {first}"
+        raise ReadError(f"{name}: {which} cannot be read: {error}") from error
+    return records
+
+
+def _option_string(given: ReaderOptions | None) -> str:
+    if isinstance(given, str):
+        parts = [part.partition(":") for part in given.split(",") if part.strip()]
+        given = {name.strip(): value.strip() for name, _, value in parts}
+    if not isinstance(given, Mapping | None):
+        raise OptionError(
+            'reader_options must be a mapping such as {"max_parallelism": 0}, or a str such as '
+            f'"max_parallelism:0", not {given!r}'
+        )
+    chosen = {**_DEFAULTS, **{str(name): str(value) for name, value in (given or {}).items()}}
+    return ",".join(f"{name}:{value}" for name, value in chosen.items())
+
+
+# --- open files
+
+
+@dataclass(slots=True)
+class _Idle:
+    """Readers that no thread uses, each with its path; those used last are at the end."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    readers: list[tuple[str, Any]] = field(default_factory=list)
+
+
+class RecordFiles:
+    """Files of one store, opened in the process that reads.
+
+    A reader is lent to one thread at a time; a bounded number stays open.
+
+    Args:
+        store: The store of the files.
+        cache: The cache that holds copies of them; None for files on this machine.
+        options: Options of the package's reader.
+    """
+
+    def __init__(
+        self, store: Store, cache: DiskCache | None, options: ReaderOptions | None
+    ) -> None:
+        self.store = store
+        self._cache = cache
+        self._options = _option_string(options)
+        self._idle = PerProcess(_Idle)
+
+    def borrow(self, file: DataFileInfo) -> Any:
+        """Return a reader of a file that no other thread uses, for ``give_back``."""
+        idle = self._idle.get()
+        with idle.lock:
+            held = idle.readers
+            for place in range(len(held) - 1, -1, -1):
+                if held[place][0] == file.path:
+                    return held.pop(place)[1]
+        return self._open(file)
+
+    def give_back(self, path: str, reader: Any) -> None:
+        """Keep a reader for the next use. Drop one that failed instead: all its reads fail."""
+        idle = self._idle.get()
+        with idle.lock:
+            idle.readers.append((path, reader))
+            unused = idle.readers.pop(0)[1] if len(idle.readers) > _MOST_IDLE else None
+        if unused is not None:
+            unused.close()
+
+    def read(self, file: DataFileInfo, numbers: Sequence[int]) -> list[bytes]:
+        """Return the records of these numbers, in order."""
+        reader = self.borrow(file)
+        records = read_records(reader, numbers, file.path)
+        self.give_back(file.path, reader)
+        return records
+
+    def first_record(self, shards: Sequence[Shard], may_skip: MaySkip) -> tuple[bytes, str] | None:
+        """Return the first record that can be read and its name; None if there is no record."""
+        broken = None
+        for shard in shards:
+            for number in range(shard.start, min(shard.stop, shard.start + _RECORDS_TRIED)):
+                reader = self._open(shard.file)
+                try:
+                    (record,) = read_records(reader, (number,), shard.file.path)
+                except ReadError as error:
+                    if not may_skip(error):
+                        raise
+                    broken = broken or error
+                else:
+                    reader.close()  # so that a later read notices if the file has changed
+                    return record, shard.record_name(number)
+        if broken is not None:
+            raise broken
+        return None
+
+    def counts(self, files: Sequence[DataFileInfo]) -> list[tuple[int, int] | ReadError]:
+        """Return for each file the number of records and the size of groups, or its error."""
+        return list(side_by_side(self._count, files, threads=_COUNTING_THREADS))
+
+    def _open(self, file: DataFileInfo) -> Any:
+        """Open a file, if it still is the one that was found."""
+        if self._cache is None:
+            self.store.open(file).close()
+            return _open_reader(file.path, file.path, self._options)
+        size = _size(file)
+        key = (self.store.identity, file.path, size, file.etag)
+        with self._cache.open_copy(file.path, key, size, self._bytes(file, 0, size)) as copy:
+            return _open_reader(f"/dev/fd/{copy.fileno()}", file.path, self._options)
+
+    def _count(self, file: DataFileInfo) -> tuple[int, int] | ReadError:
+        try:
+            if self._cache is None:
+                return _count_records(file.path, file.path, self._options)
+            return self._count_by_end(file, self._cache.folder)
+        except ReadError as error:
+            return error
+
+    def _count_by_end(self, file: DataFileInfo, folder: str) -> tuple[int, int]:
+        """Count records by the end of a file, put where it belongs into an empty one."""
+        size, length = _size(file), _END_BYTES
+        while True:
+            start = max(0, size - length)
+            with tempfile.TemporaryFile(dir=folder) as sparse:
+                sparse.truncate(size)
+                sparse.seek(start)
+                for piece in self._bytes(file, start, size):
+                    sparse.write(piece)
+                sparse.flush()
+                try:
+                    return _count_records(f"/dev/fd/{sparse.fileno()}", file.path, self._options)
+                except ReadError:
+                    if not start:
+                        raise
+            length *= _END_GROWTH
+
+    def _bytes(self, file: DataFileInfo, start: int, stop: int) -> Iterator[bytes]:
+        """Return bytes of a file, fetched side by side and ahead."""
+        with self.store.open(file) as opened:
+            will_read(opened, [(start, stop)])
+            opened.seek(start)
+            while start < stop:
+                piece = opened.read(min(_PIECE_BYTES, stop - start))
+                if not piece:
+                    raise FileChangedError(f"{file.path} ended {stop - start} bytes before its end")
+                yield piece
+                start += len(piece)
+
+
+def _size(file: DataFileInfo) -> int:
+    if file.file_size is None:
+        raise ReadError(f"{file.path}: the store does not say how large it is")
+    return file.file_size
+
+
+# --- from names to shards
+
+
+@runtime_checkable
+class FileInstruction(Protocol):
+    """A part of a file, as TFDS and Grain describe it."""
+
+    @property
+    def filename(self) -> Any:
+        """The file."""
+
+    @property
+    def skip(self) -> int:
+        """Number of records to leave out at its beginning."""
+
+    @property
+    def take(self) -> int:
+        """Number of records to read; -1: all that follow."""
+
+
+Path = str | os.PathLike[str] | FileInstruction
+Paths = Path | Sequence[Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The records of a file that a user wants.
+
+    Attributes:
+        location: A file, directory, glob or URL.
+        start: The first record.
+        stop: The record behind the last one; None: all that follow.
+        count: Number of records that the file must have; None: any.
+    """
+
+    location: Any
+    start: int = 0
+    stop: int | None = None
+    count: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.location}[{self.start}:{'' if self.stop is None else self.stop}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Consecutive records of one file.
+
+    Attributes:
+        file: The file.
+        start: The first record.
+        stop: The record behind the last one.
+        group_size: Number of records that are decoded together.
+    """
+
+    file: DataFileInfo
+    start: int
+    stop: int
+    group_size: int
+
+    @property
+    def rows(self) -> int:
+        """Number of records."""
+        return self.stop - self.start
+
+    @property
+    def name(self) -> str:
+        """The path, with the records if they are not all of the file."""
+        if (self.start, self.stop) == (0, self.file.record_count):
+            return self.file.path
+        return f"{self.file.path}[{self.start}:{self.stop}]"
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of the records, if all records of the file were of one length."""
+        if self.file.file_size is None or not self.file.record_count:
+            return self.file.file_size
+        return self.file.file_size * self.rows // self.file.record_count
+
+    def record_name(self, number: int) -> str:
+        """Return the name of a record in messages, given its number in the file."""
+        return f"{self.file.path}: record {number}"
+
+
+def wanted_parts(paths: Any) -> list[Part]:
+    """Return the parts of files that a user names.
+
+    >>> [str(part) for part in wanted_parts("a.array_record[5:7]")]
+    ['a.array_record[5:7]']
+    """
+    if isinstance(paths, str | os.PathLike | FileInstruction):
+        paths = [paths]
+    if not isinstance(paths, Iterable) or isinstance(paths, bytes):
+        raise OptionError(f"paths must be a str, a Path or a list of them, not {paths!r}")
+    return [_part(path) for path in paths]
+
+
+def _part(path: Any) -> Part:
+    if isinstance(path, FileInstruction):
+        start, take = int(path.skip), int(path.take)
+        stop = None if take == -1 else start + take
+        return Part(path.filename, start, stop, getattr(path, "examples_in_shard", None))
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    found = _PART.fullmatch(text) if isinstance(text, str) and not os.path.exists(text) else None
+    return Part(found[1], int(found[2]), int(found[3])) if found else Part(text)
+
+
+def find_shards(
+    parts: Sequence[Part], access: Access, options: ReaderOptions | None, may_skip: MaySkip
+) -> tuple[RecordFiles, list[Shard], list[str]]:
+    """Find the records of some parts, in the order in which they are named.
+
+    Returns:
+        The files, the shards, and the errors of files that are left out.
+    """
+    locations = list(dict.fromkeys(part.location for part in parts))
+    listing = find_files(locations, replace(access, cache=None))
+    cache = None
+    if not isinstance(listing.store, LocalStore):
+        cache = access.cache or _users_cache()
+    files = RecordFiles(listing.store, cache, options)
+    covered = [_covered(listing, location) for location in listing.locations]
+    by_location = dict(zip(locations, covered, strict=True))
+    wanted: dict[tuple[str, Part], FileStatus] = {}
+    for part in parts:
+        found = by_location[part.location]
+        if len(found) > 1 and (part.start or part.stop is not None):
+            raise OptionError(f"{part} names records of more than one file")
+        wanted.update({(status.path, replace(part, location=None)): status for status in found})
+    statuses = {status.path: status for status in wanted.values()}
+    infos = [_info(listing.store, status) for status in statuses.values()]
+    counts = dict(zip(statuses, zip(infos, files.counts(infos), strict=True), strict=True))
+    broken = _broken([count for _, count in counts.values()], may_skip)
+    shards = {}
+    for path, part in wanted:
+        info, count = counts[path]
+        if not isinstance(count, ReadError):
+            shard = _shard(info, *count, part)
+            shards[shard.name] = shard
+    return files, list(shards.values()), broken
+
+
+def _users_cache() -> DiskCache:
+    """Return the cache that is used where the user names none."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return DiskCache.at(os.path.join(home, "headrace"), None)
+
+
+def _broken(counts: Sequence[object], may_skip: MaySkip) -> list[str]:
+    """Return the errors of files; raise one that may not be skipped, or if no file is left."""
+    errors = [count for count in counts if isinstance(count, ReadError)]
+    for error in errors:
+        if not may_skip(error):
+            raise error
+    if errors and len(errors) == len(counts):
+        raise ReadError(f"no file can be read; the first: {errors[0]}")
+    return [str(error) for error in errors]
+
+
+def _covered(listing: Listing, location: str) -> list[FileStatus]:
+    """Return the files at a location; in directories, those that are called ArrayRecord files."""
+    place = listing.store.resolved(location).rstrip("/")
+    patterns = place.split("/")
+    found = [status for status in listing.files if _names(place, patterns, status.path)]
+    called = [s for s in found if s.path in listing.named or _IN_DIRECTORIES.search(s.path)]
+    return called or found
+
+
+def _names(place: str, patterns: list[str], path: str) -> bool:
+    if path == place or path.startswith(place + "/"):
+        return True
+    parts = path.split("/")
+    return any(matches(parts[:stop], patterns) for stop in range(len(parts), 0, -1))
+
+
+def _info(store: Store, status: FileStatus) -> DataFileInfo:
+    if status.size == UNKNOWN_SIZE:
+        status = store.status(status.path) or status
+    size = None if status.size == UNKNOWN_SIZE else status.size
+    return DataFileInfo(status.path, file_size=size, etag=status.etag)
+
+
+def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> Shard:
+    stop = count if part.stop is None else part.stop
+    if part.count not in (None, count):
+        raise OptionError(
+            f"{info.path} has {count} records, and not {part.count} as its instruction has"
+        )
+    if not 0 <= part.start <= stop <= count:
+        named = replace(part, location="", stop=stop)
+        raise OptionError(f"{info.path} has {count} records, of which {named} is no part")
+    return Shard(replace(info, record_count=count), part.start, stop, group_size)
