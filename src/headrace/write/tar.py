@@ -12,11 +12,9 @@ from typing import Any, Self
 from headrace.errors import OptionError, WriteError
 from headrace.model import DataFileInfo
 from headrace.options import checked_keywords
-from headrace.sources.tar.arrow_index import ArrowIndexes
 from headrace.sources.tar.checks import check_index
-from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.json_index import read_json_index
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.index_files import read_index
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 from headrace.storage.file_locks import close_locked
 from headrace.write.failures import writing
@@ -187,7 +185,7 @@ class TarWriter:
         name = self._layout.index_name(tar)
         path = None if name is None else self.directory / name
         if path is not None and path.exists():
-            index = _read_index(path)
+            index = read_index(path)
             check_index(index, size, str(path))
             return {
                 "name": tar,
@@ -205,12 +203,6 @@ class TarWriter:
             "index": None,
             "index_bytes": 0,
         }
-
-
-def _read_index(path: Path) -> TarIndex:
-    if path.name.endswith(".json"):
-        return read_json_index(path.read_bytes(), str(path))
-    return ArrowIndexes.open(str(path), str(path)).index(0)
 
 
 def _local(directory: PathLike) -> Path:

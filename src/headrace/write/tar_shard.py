@@ -15,10 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import FileChangedError
-from headrace.sources.tar.captions import Captions
 from headrace.sources.tar.geometry import image_size
 from headrace.sources.tar.index import TarFacts, TarIndex
-from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
+from headrace.sources.tar.sidecars import (
+    LONGEST_SIDECAR,
+    Captions,
+    is_sidecar,
+    with_sidecars,
+)
 from headrace.write.failures import writing
 from headrace.write.tar_members import (
     BLOCK_BYTES,
@@ -194,8 +198,7 @@ class _Notes:
         if not first:
             return
         if self._noting.geometry:
-            shape = image_size(bytes(piece))
-            self._shapes[-1] = shape if isinstance(shape, tuple) else (0, 0)
+            self._shapes[-1] = image_size(bytes(piece)) or (0, 0)
         name, whole = self._names[-1], len(piece) == self._sizes[-1] <= LONGEST_SIDECAR
         if self._keeps_sidecars and whole and is_sidecar(name.encode()):
             self._sidecars[len(self._names) - 1] = bytes(piece)
@@ -210,7 +213,12 @@ class _Notes:
             np.array(self._offsets, np.int64),
             np.array(self._sizes, np.int64),
             sha256=pa.array(self._digests, pa.string()) if noting.hash and self._names else None,
-            facts=TarFacts(size=size, hash_lfs=digest, has_geometry=noting.geometry),
+            facts=TarFacts(
+                size=size,
+                hash_lfs=digest,
+                has_geometry=noting.geometry,
+                has_sidecars=noting.sidecars,
+            ),
         )
         if noting.geometry:
             shapes = np.array(self._shapes, np.int32).reshape(-1, 2)
@@ -232,4 +240,5 @@ class _Notes:
             return index
         noted = nothing if index.captions is None else texts
         merged = [own.get(member, text) for member, text in enumerate(noted)]
-        return replace(index, captions=pa.array(merged, pa.string()))
+        facts = replace(index.facts, captions_written=True)
+        return replace(index, captions=pa.array(merged, pa.string()), facts=facts)

@@ -12,10 +12,9 @@ from typing import Any, TypedDict
 
 from headrace.errors import OptionError
 from headrace.options import parse_bytes
-from headrace.sources.tar.arrow_index import write_arrow_indexes
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.json_index import json_index
-from headrace.write.durable import flush_directory, whole_file
+from headrace.sources.tar.index_files import write_index_as
+from headrace.write.durable import flush_directory
 from headrace.write.failures import writing
 from headrace.write.tar_shard import Member, Noting, OpenShard
 
@@ -222,11 +221,7 @@ class Shards:
             return None
         path = self._directory / name
         with writing(path):
-            if self._layout.index == "arrow":
-                write_arrow_indexes(str(path), [(tar, index)])
-            else:
-                with whole_file(path) as unfinished:
-                    unfinished.write_bytes(json_index(index))
+            write_index_as(path, [(tar, index)])
         return path
 
     def _remove_others(self, tar: str, written: Path | None) -> None:

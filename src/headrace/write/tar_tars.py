@@ -14,11 +14,11 @@ import numpy as np
 
 from headrace.errors import StaleIndexError
 from headrace.model import computed_once
-from headrace.sources.tar.captions import Captions, is_captions
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import WHOLE, Int32Array
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
+from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import Access
 from headrace.write.tar_members import KEY
 from headrace.write.tar_samples import Arriving, Place, Sample, digest_of, numbered_key

@@ -12,7 +12,7 @@ from tar_making import write_tar
 import headrace
 from headrace.errors import HeadraceError, OptionError, WriteError
 from headrace.sources.tar import index_tars, write_captions
-from headrace.sources.tar.arrow_index import ArrowIndexes
+from headrace.sources.tar.index import IndexFile
 from headrace.sources.tar.index_files import convert_indexes
 
 JSON = b'{"v": 1}'
@@ -150,12 +150,12 @@ def test_a_range_leaves_the_other_tars_of_one_file(tmp_path: Path) -> None:
     place = tmp_path / "all.arrow"
     for part in ((0, 2), (3, 4), (2, 3)):
         index_tars(tmp_path / "d", one_file=place, range=part)
-    found = ArrowIndexes.open(str(place), "all")
+    found = IndexFile.open(place)
     assert list(found.tars) == ["0.tar", "1.tar", "2.tar", "3.tar"]
     assert [found.index(n).name(0) for n in range(4)] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
     (tmp_path / "d" / "1.tar").unlink()
     index_tars(tmp_path / "d", one_file=place)
-    assert list(ArrowIndexes.open(str(place), "all").tars) == ["0.tar", "2.tar", "3.tar"]
+    assert list(IndexFile.open(place).tars) == ["0.tar", "2.tar", "3.tar"]
 
 
 # --- two forms
@@ -239,7 +239,7 @@ def test_one_file_that_is_none_stays_and_a_damaged_one_is_made_anew(
     index_tars(tar, one_file=place)
     os.truncate(place, place.stat().st_size - 100)
     index_tars(tar, one_file=place)
-    assert list(ArrowIndexes.open(str(place), "all").tars) == ["x.tar"]
+    assert list(IndexFile.open(place).tars) == ["x.tar"]
 
 
 def test_two_tars_for_one_index(tar: Path) -> None:

@@ -12,7 +12,7 @@ from tar_making import write_tar
 from warm_interpreters import PATIENCE_S, ColdProcess, WarmProcess
 
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.arrow_index import ArrowIndexes
+from headrace.sources.tar.index import IndexFile
 
 INDEX = ["-m", "headrace", "index"]
 
@@ -29,7 +29,7 @@ def test_runs_into_one_file_at_the_same_time(tmp_path: Path) -> None:
     with WarmProcess(*command) as one, WarmProcess(*command) as two, WarmProcess(*command) as three:
         ended = [run.finish() for run in (one, two, three)]
     assert [run.returncode for run in ended] == [0, 0, 0], ended
-    assert len(ArrowIndexes.open(str(place), "all").tars) == 40
+    assert len(IndexFile.open(place).tars) == 40
     assert sorted(os.listdir(tmp_path)) == ["all.arrow", "d"]
 
 

@@ -14,10 +14,15 @@ from tar_making import member, scanned, write_tar
 
 from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from headrace.sources.tar.index_files import convert_indexes, verify_tars
+from headrace.sources.tar.index import IndexFile, write_index
+from headrace.sources.tar.index_files import (
+    convert_indexes,
+    path_below,
+    read_index,
+    write_index_as,
+)
+from headrace.sources.tar.indexing import verify_tars
 from headrace.sources.tar.json_index import json_index
-from headrace.sources.tar.own_files import place_below, read_index, write_index
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (7).to_bytes(4, "big") + (5).to_bytes(4, "big")
 
@@ -80,7 +85,7 @@ def test_one_file_for_all(folder: Path, tmp_path: Path) -> None:
     for was_there in (False, True):
         report = index_tars(folder, one_file=path, hash=True)
         assert [tar.was_there for tar in report.tars] == [was_there] * 3
-        found = ArrowIndexes.open(str(path), "all")
+        found = IndexFile.open(path)
         assert list(found.tars) == ["a.tar", "x/a.tar", "x/y/b.tar"]
         expected = json_index(scanned(folder / "x/y/b.tar", hash=True))
         assert json_index(found.index(2)) == expected
@@ -111,14 +116,14 @@ def test_names_of_members_are_never_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../a.tar", "a/../../b.tar", "/a.tar", "a//b.tar", "a\\..\\b"])
 def test_a_tar_whose_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(OptionError, match="cannot be the name of a file in"):
-        place_below(str(tmp_path), name)
+        path_below(str(tmp_path), name)
 
 
 def test_names_of_tars_in_an_index_are_not_trusted(folder: Path, tmp_path: Path) -> None:
     index = scanned(folder / "a.tar")
     (tmp_path / "deep").mkdir()
     path = tmp_path / "deep" / "all.arrow"
-    write_arrow_indexes(path, [("../out.tar", index), ("in.tar", index)])
+    write_index(path, [("../out.tar", index), ("in.tar", index)])
     with pytest.raises(OptionError, match="cannot be the name of a file in"):
         convert_indexes(path, "json")
     assert files_below(tmp_path / "deep") == ["all.arrow"]

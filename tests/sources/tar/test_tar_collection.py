@@ -21,15 +21,14 @@ from tars_made import Member, members, write_shards, write_tar
 from headrace.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.arrow_index import write_arrow_indexes
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.finding import find_tars
-from headrace.sources.tar.held_indexes import HeldIndexes
-from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.index import TarIndex, write_index
 from headrace.sources.tar.json_index import read_json_index
+from headrace.sources.tar.locate import find_tars
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.places import HeldIndexes
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 
 
@@ -345,7 +344,7 @@ def test_threads_load_an_index_once(tmp_path: Path) -> None:
 def test_a_columnar_file_of_many_is_opened_once(tmp_path: Path) -> None:
     paths = write_shards(tmp_path / "data", [members(3, seed) for seed in range(3)])
     one = tmp_path / "all.arrow"
-    write_arrow_indexes(one, [(path.name, index_of(path)) for path in paths])
+    write_index(one, [(path.name, index_of(path)) for path in paths])
     found = find(tmp_path / "data", one)
     assert found.member_counts.tolist() == [6, 6, 6]
     assert list(found._columns) == [str(one)]

@@ -25,8 +25,8 @@ from headrace.sources.tar.chosen import ChosenSamples
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.columns import AskedField, columns_of
 from headrace.sources.tar.decoding import Decode, FieldForm, field_forms
-from headrace.sources.tar.finding import Source
 from headrace.sources.tar.lending import TarLenders
+from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.samples import METADATA, cut_by_bytes, keys_of, members_of, metadata_of

@@ -15,9 +15,18 @@ import pyarrow.compute as pc
 
 from headrace.errors import NothingFoundError, OptionError
 from headrace.sources.tar.grouping import sample_keys
-from headrace.sources.tar.index import COLUMNAR_ENDING, JSON_ENDING, SIDECARS, IndexFile, TarIndex
-from headrace.sources.tar.index_files import index_lock, read_index, write_index_as
+from headrace.sources.tar.index import (
+    COLUMNAR_ENDING,
+    JSON_ENDING,
+    SIDECARS,
+    IndexFile,
+    TarIndex,
+    write_index,
+)
+from headrace.sources.tar.index_files import index_lock, read_index
+from headrace.sources.tar.json_index import json_with_captions
 from headrace.sources.tar.sidecars import Captions, is_captions
+from headrace.storage import atomic_write
 
 __all__ = ["with_captions", "write_captions"]
 
@@ -52,14 +61,27 @@ def write_captions(
         tars = _read(path)
         chosen = [number for number, (name, _) in enumerate(tars) if tar in (None, name)]
         if not chosen:
-            raise OptionError(f"{path} is no index of {tar!r}, but of {_some([t for t, _ in tars])}")
+            raise OptionError(
+                f"{path} is no index of {tar!r}, but of {_some([t for t, _ in tars])}"
+            )
         places = _places([tars[number][1] for number in chosen], captions, path)
         for number, found in zip(chosen, places, strict=True):
             if found:
                 name, old = tars[number]
                 tars[number] = name, with_captions(old, found)
-        write_index_as(path, tars)
+        if path.endswith(".arrow"):
+            write_index(path, tars)
+        else:
+            _write_json(path, tars[0][1], places[0])
     return sum(map(len, places))
+
+
+def _write_json(path: str, index: TarIndex, found: Mapping[int, str]) -> None:
+    captions = {int(index.offsets[member]): json.loads(text) for member, text in found.items()}
+    with open(path, "rb") as file:
+        changed = json_with_captions(file.read(), captions)
+    with atomic_write(path) as partial:
+        partial.write_bytes(changed)
 
 
 def with_captions(index: TarIndex, found: Mapping[int, str]) -> TarIndex:

@@ -32,7 +32,14 @@ from headrace.sources.tar.index import SIDECARS, TarFacts, TarIndex
 from headrace.sources.tar.scan import BrokenTar, opened_tar, scan_tar, walked
 from headrace.storage import Store
 
-__all__ = ["check_end", "check_headers", "check_index", "header_starts", "verify_index"]
+__all__ = [
+    "check_end",
+    "check_headers",
+    "check_index",
+    "header_starts",
+    "unchecked",
+    "verify_index",
+]
 
 Read = Callable[[int, int], bytes]
 """Returns the bytes of a tar from one place to another; fewer where it ends."""
@@ -161,6 +168,12 @@ def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Arr
     return starts
 
 
+def unchecked(index: TarIndex, members: Sequence[int]) -> list[int]:
+    """Return those of some members whose headers have not been compared with the index yet."""
+    is_unchecked = index.unchecked.item
+    return [member for member in members if is_unchecked(member)]
+
+
 def check_headers(
     path: str, index: TarIndex, members: Sequence[int], blocks: Sequence[bytes], read: Read
 ) -> None:
@@ -205,7 +218,7 @@ def _fits(index: TarIndex, member: int, block: bytes, read: Read) -> bool:
 
 
 def _extended(read: Read, start: int, stop: int) -> tuple[bytes | None, int | None]:
-    """Return name and size that extended headers give the member whose own header is at ``stop``."""
+    """Return the name and size that extended headers give to the member at ``stop``."""
     name: bytes | None = None
     size: int | None = None
     for _ in range(_STEPS):

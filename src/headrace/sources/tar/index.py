@@ -4,12 +4,13 @@ For the modules that read and write tars:
 
 * ``TarIndex`` has the members of one tar in the order of their offsets: ``names``, ``offsets`` and
   ``sizes`` of payloads, and what else is known of them; ``facts`` is what is known of the tar.
-* ``write_index(path, [(tar_name, index), ...])`` writes one file for one tar or many, in one step.
-  ``IndexFile`` is an opened one. ``locate.read_index(path)`` reads the index of one tar from a file
-  of this machine, columnar or JSON.
-* ``checks.check_index`` refuses an index by which wrong bytes could be read, ``checks.check_headers``
-  compares members with the headers in front of them.
-* ``locate.IndexPlaces`` knows where the index of each tar lies, loads and checks it.
+* ``write_index(path, [(tar_name, index), ...])`` writes one columnar file for one tar or many, in
+  one step; ``IndexFile`` is an opened one.
+* ``index_files.read_index(path)`` and ``index_files.write_index_as(path, tars)`` read and write an
+  index of this machine, columnar or JSON, by the name of the file.
+* ``checks.check_index`` refuses an index by which wrong bytes could be read;
+  ``checks.check_headers`` compares members that are read with the headers in front of them.
+* ``places.IndexPlaces`` knows where the index of each tar lies, and ``load`` loads and checks it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = [
 COLUMNAR_ENDING, JSON_ENDING = ".idx.arrow", ".json"
 """Endings of the index of a tar, in place of that of the tar."""
 SIDECARS = frozenset({"json", "txt", "text", "caption", "captions", "cls"})
-"""Extensions of members that describe another member, and are payloads only where there is no other."""
+"""Extensions of members that describe another one, and are main members only without any other."""
 _IMAGES = "jpg jpeg png webp gif bmp tif tiff avif heic jxl"
 _SOUND_AND_VIDEO = "mp4 mkv webm mov avi mp3 wav flac ogg opus m4a"
 _MEDIA = frozenset(f"{_IMAGES} {_SOUND_AND_VIDEO}".split())
@@ -227,6 +228,7 @@ def _rank(field: str) -> int:
 
 _KEY = b"headrace.tar_index"
 _VERSION = 2
+_ALWAYS = ("name", "offset", "size", "sample", "field")
 _NUMBERS = {"width": "widths", "height": "heights"}
 _TEXTS = ("captions", "json", "sha256", "extras")
 _SCHEMA = pa.schema(
@@ -250,7 +252,13 @@ def write_index(path: str | os.PathLike[str], tars: Iterable[tuple[str, TarIndex
     """
     tars = list(tars)
     about = {"version": _VERSION, "tars": [_about(name, index) for name, index in tars]}
-    schema = _SCHEMA.with_metadata({_KEY: json.dumps(about)})
+    used = {
+        name for _, index in tars for name, column in _columns(index).items() if column is not None
+    }
+    schema = pa.schema(
+        [one for one in _SCHEMA if one.name in used or one.name in _ALWAYS],
+        metadata={_KEY: json.dumps(about)},
+    )
     try:
         with atomic_write(path) as partial, pa.ipc.new_file(os.fspath(partial), schema) as writer:
             for _, index in tars:
@@ -265,14 +273,20 @@ def _about(name: str, index: TarIndex) -> dict[str, Any]:
     return {"path": name, "samples": index.num_samples, "fields": fields, "facts": facts}
 
 
-def _batch(index: TarIndex, schema: pa.Schema) -> pa.RecordBatch:
+def _columns(index: TarIndex) -> dict[str, Any]:
+    """Return the columns of an index by their names in the file; those that it lacks are None."""
     grouping = index.grouping
-    columns = [index.names, index.offsets, index.sizes, grouping.samples, grouping.fields]
-    columns += [getattr(index, attribute) for attribute in (*_NUMBERS.values(), *_TEXTS)]
-    arrays = [
-        pa.nulls(len(index), type) if column is None else pa.array(column, type)
-        for column, type in zip(columns, schema.types, strict=True)
-    ]
+    always = (index.names, index.offsets, index.sizes, grouping.samples, grouping.fields)
+    optional = {name: getattr(index, _NUMBERS.get(name, name)) for name in (*_NUMBERS, *_TEXTS)}
+    return dict(zip(_ALWAYS, always, strict=True)) | optional
+
+
+def _batch(index: TarIndex, schema: pa.Schema) -> pa.RecordBatch:
+    columns = _columns(index)
+    arrays = []
+    for name, type in zip(schema.names, schema.types, strict=True):
+        column = columns[name]
+        arrays.append(pa.nulls(len(index), type) if column is None else pa.array(column, type))
     return pa.record_batch(arrays, schema=schema)
 
 
@@ -307,7 +321,9 @@ class IndexFile:
                 _refuse(shown, f"its version is {about['version']}, not {_VERSION}")
             if len(about["tars"]) != reader.num_record_batches:
                 _refuse(shown, "it does not hold all tars that it names")
-            if not reader.schema.equals(_SCHEMA) or not all(map(_is_whole, about["tars"])):
+            types = dict(zip(reader.schema.names, reader.schema.types, strict=True))
+            known = all(_SCHEMA.field(name).type == type for name, type in types.items())
+            if not (known and types.keys() >= {*_ALWAYS} and all(map(_is_whole, about["tars"]))):
                 _refuse(shown, "its columns or facts are damaged")
             return cls(reader, about["tars"], shown)
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
@@ -337,9 +353,8 @@ class IndexFile:
 
 def _index(batch: pa.RecordBatch, about: dict[str, Any]) -> TarIndex:
     optional: dict[str, Any] = {}
-    for name in (*_NUMBERS, *_TEXTS):
-        column = batch.column(name)
-        if column.null_count < len(column):
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name not in _ALWAYS and column.null_count < len(column):
             is_number = name in _NUMBERS
             optional[_NUMBERS.get(name, name)] = column.to_numpy() if is_number else column
     samples, fields = batch.column("sample").to_numpy(), batch.column("field").to_numpy()

@@ -7,9 +7,9 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from headrace.errors import (
     AccessDeniedError,
@@ -89,10 +89,16 @@ def write_index_as(path: PathLike, tars: Sequence[tuple[str, TarIndex]]) -> None
         raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
 
 
-def index_lock(path: PathLike) -> AbstractContextManager[Any]:
-    """Return the lock for reading an index file and replacing it by a changed one."""
+@contextmanager
+def index_lock(path: PathLike) -> Iterator[None]:
+    """Hold the lock for reading an index file and replacing it by a changed one."""
     folder, name = os.path.split(os.path.realpath(path))
-    return file_lock(os.path.join(folder, f".{name}.change.lock"))
+    lock = os.path.join(folder, f".{name}.change.lock")
+    with file_lock(lock):
+        try:
+            yield
+        finally:  # others that wait for this file notice that it is gone, and make a new one
+            os.unlink(lock)
 
 
 def make_folder(path: str) -> None:

@@ -1,7 +1,7 @@
 """``index_tars``: the indexes of many tars, each written whole or not at all.
 
-Tars of this machine are scanned by processes, remote ones by threads. A run that was interrupted goes
-on: a tar whose index says all that is asked for is left alone.
+Tars of this machine are scanned by processes, remote ones by threads. A run that was interrupted
+goes on: a tar whose index says all that is asked for is left alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from headrace.errors import OptionError, ReadError, StaleIndexError, WorkerError
 from headrace.model import DataFileInfo
@@ -133,8 +133,8 @@ def index_tars(
         checkpoint: A folder that remembers tars by their version as well.
         range: The first and the one behind the last of the sorted tars that are indexed; in
             ``one_file`` the others stay as they are.
-        keep_going: Note a tar that cannot be indexed in the report, and index one that breaks off as
-            far as it goes.
+        keep_going: Note a tar that cannot be indexed in the report, and index one that breaks off
+            as far as it goes.
         force: Index anew what has an index.
         storage_options: Options of the store.
         progress: Is called while tars are scanned.
@@ -210,8 +210,8 @@ def _target(found: FoundTars, tar: FileStatus, name: str, folder: str | None, en
     cached = IndexCache.within(None).index_path(found.store, file_of(tar))
     if cached is None or ending != COLUMNAR_ENDING:
         raise OptionError(
-            f"there is no place for an index beside {tar.path}; name a folder for the indexes (out, "
-            "--out), and give it as metadata= when the tars are read"
+            f"there is no place for an index beside {tar.path}; name a folder for the indexes "
+            "(out, --out), and give it as metadata= when the tars are read"
         )
     return cached
 
@@ -351,7 +351,7 @@ class _Job:
 
 
 def _with_written_captions(index: TarIndex, earlier: TarIndex) -> TarIndex:
-    """Return an index with the captions that a user wrote into an earlier one of the same members."""
+    """Return an index with the captions that a user wrote into an earlier one of the tar."""
     if earlier.captions is None or not earlier.facts.captions_written:
         return index
     texts = dict(zip(_places(earlier), earlier.captions.to_pylist(), strict=True))
@@ -422,9 +422,7 @@ def _read_all(path: str) -> dict[str, TarIndex]:
 # --- many at a time
 
 
-def _run(
-    jobs: Sequence[_Job], workers: int | None, progress: ReportProgress | None
-) -> IndexReport:
+def _run(jobs: Sequence[_Job], workers: int | None, progress: ReportProgress | None) -> IndexReport:
     share = _Share(jobs, progress)
     done: list[Indexed] = []
     failed: list[str] = []

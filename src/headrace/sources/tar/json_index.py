@@ -2,8 +2,8 @@
 
 An import makes columns of all that is known here. Other keys of an entry are kept in the column
 ``extras``, those of the document in ``facts.extras``, and both come back in an export. The wording
-of the text does not: an export has ``files`` as an object of entries with ``offset`` and ``length``,
-which webshart reads, or as a list with ``path`` where names repeat.
+of the text does not: an export has ``files`` as an object of entries with ``offset`` and
+``length``, which webshart reads, or as a list with ``path`` where names repeat.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from headrace.sources.tar.headers import decoded
 from headrace.sources.tar.index import TarFacts, TarIndex
 from headrace.sources.tar.sidecars import Captions, canonical_captions, is_captions
 
-__all__ = ["json_index", "read_json_index"]
+__all__ = ["json_index", "json_with_captions", "read_json_index"]
 
 Entry = dict[str, Any]
 
 _NAME_KEYS = ("path", "fname", "filename")
 _SIDECAR_KEYS = ("json_path", "json_offset", "json_length")
 _COLUMN_KEYS = frozenset(
-    ("offset", "length", "size", "width", "height", "aspect", "sha256", "caption", "captions")
-    + ("json_metadata", *_NAME_KEYS, *_SIDECAR_KEYS)
+    (
+        *("offset", "length", "size", "width", "height", "aspect", "sha256"),
+        *("caption", "captions", "json_metadata", *_NAME_KEYS, *_SIDECAR_KEYS),
+    )
 )
 _FACT_KEYS = {
     "filesize": "size",
@@ -51,8 +53,8 @@ _LARGEST, _PIXELS = 2**63, 2**31
 def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
     """Return the index that a JSON text is, in any of the dialects there are.
 
-    Members stand in the order of their offsets. Sidecars that entries name, and that have no entries
-    of their own, become members.
+    Members stand in the order of their offsets. Sidecars that entries name, and that have no
+    entries of their own, become members.
 
     Args:
         data: The text.
@@ -117,10 +119,8 @@ def _facts(document: Entry, shown: str) -> TarFacts:
     known: Entry = {}
     for key, attribute in _FACT_KEYS.items():
         value = document.get(key)
-        wanted = bool if isinstance(getattr(defaults, attribute), bool) else int | str
-        if isinstance(value, wanted) and (
-            attribute == "size" or not isinstance(value, int) or wanted is bool
-        ):
+        is_flag = isinstance(getattr(defaults, attribute), bool)
+        if attribute == "size" or isinstance(value, bool if is_flag else str):
             known[attribute] = value
     extras = {k: v for k, v in document.items() if k not in _FACT_KEYS and k != _NO_END}
     return TarFacts(
@@ -165,7 +165,7 @@ class _Entries:
         return [entry.get(key, missing) for entry in self._entries]
 
     def _decoded_names(self) -> list[str]:
-        """Return names; those that are not UTF-8 in the tar, and escaped here, as a scan has them."""
+        """Return names; those that are escaped here, for they are not UTF-8, as a scan has them."""
         for place, name in enumerate(self._names):
             if not name.isascii():
                 try:
@@ -212,9 +212,10 @@ class _Entries:
         paths = self._values("json_path")
         found: dict[tuple[str, int], int] = {}
         for name, path, offset, size in zip(self._names, paths, offsets, sizes, strict=True):
-            if isinstance(path, str) and path not in listed and offset >= 0 and size >= 0:
-                if path.lower() == _sidecar_name(name, sample_key) and _is_text(path):
-                    found[path, offset] = size
+            if not isinstance(path, str) or path in listed or offset < 0 or size < 0:
+                continue
+            if path.lower() == _sidecar_name(name, sample_key) and _is_text(path):
+                found[path, offset] = size
         if not found:
             return index
         more = TarIndex(
@@ -351,6 +352,22 @@ def json_index(index: TarIndex) -> bytes:
             {"path": name, **entry} for name, entry in zip(names, entries, strict=True)
         ]
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def json_with_captions(data: bytes, captions: Mapping[int, Captions]) -> bytes:
+    """Return the text of a JSON index with other captions; all else stays as it is worded.
+
+    Args:
+        data: The text.
+        captions: Captions by the offset of their member.
+    """
+    document = json.loads(data)
+    files = document["files"]
+    for entry in files.values() if isinstance(files, dict) else files:
+        if entry["offset"] in captions:
+            entry.pop("caption", None)
+            entry["captions"] = captions[entry["offset"]]
+    return json.dumps(document).encode() + b"\n"
 
 
 def _entries(index: TarIndex) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""From the names that a user gives to tars: patterns, listings, and names relative to the source."""
+"""From the source that a user names to tars: patterns, listings, and relative names."""
 
 from __future__ import annotations
 
@@ -60,8 +60,6 @@ def expanded(source: Source) -> Source:
     if isinstance(source, str | os.PathLike):
         names = _expanded(source)
         return source if names == [source] else names
-    if not isinstance(source, Sequence):
-        return source
     return [name for one in source for name in _expanded(one)]
 
 
@@ -76,7 +74,7 @@ def _expanded(source: PathLike) -> list[PathLike]:
         )
     parts = _SEPARATOR.split(os.path.expandvars(text))
     names = (name for part in parts for name in _without_braces(os.path.expanduser(part)))
-    found = list(islice(names, _MOST_NAMES + 1))
+    found = list(dict.fromkeys(islice(names, _MOST_NAMES + 1)))
     if len(found) > _MOST_NAMES:
         raise OptionError(f"{text} stands for more than {_MOST_NAMES:,} tars")
     return [source] if found == [text] else [*found]
@@ -165,8 +163,8 @@ def listed(
         if found is None:
             raise
         logger.warning(
-            "%s cannot be listed; going on with the listing in the cache, as far as files are there "
-            "too: %s",
+            "%s cannot be listed; going on with the listing in the cache, as far as files are "
+            "there too: %s",
             ", ".join(locations),
             error,
         )

@@ -13,14 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import ReadError, StaleIndexError
+from headrace.sources.tar.checks import check_headers, header_starts, unchecked
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.completeness import missing_beside, refuse_missing
 from headrace.sources.tar.headers import BLOCK
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.mapped_tars import MappedTars
-from headrace.sources.tar.read_checks import check_headers, check_places, starts_of, unchecked
-from headrace.sources.tar.spot_checks import check_header
-from headrace.sources.tar.tar_bytes import reading
 from headrace.storage import Meter, Patience, will_read
 
 __all__ = ["Ints", "Payloads"]
@@ -141,8 +138,10 @@ class Payloads:
 
         For payloads that somebody else reads.
         """
-        tar = self._tars.get(shard)
-        check_places(tar, lambda: self.collection.files[shard], index, members)
+        left = unchecked(index, members)
+        if left:
+            tar = self._tars.get(shard)
+            self._check(shard, index, left, tar.read(_starts(index, left), [BLOCK] * len(left)))
 
     def ahead(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[bytes]]:
         """What ``read_many`` gives for each, while what comes next is already being fetched."""
@@ -208,11 +207,18 @@ class Payloads:
         left = unchecked(index, members)
         if not left:
             return tar.read(offsets, sizes)
-        starts = starts_of(index, left)
-        found = tar.read(offsets + starts, sizes + [BLOCK] * len(left))
-        headers = found[len(sizes) :]
-        check_headers(tar, lambda: self.collection.files[shard], index, left, headers)
+        found = tar.read(offsets + _starts(index, left), sizes + [BLOCK] * len(left))
+        self._check(shard, index, left, found[len(sizes) :])
         return found[: len(sizes)]
+
+    def _check(self, shard: int, index: TarIndex, members: list[int], blocks: list[bytes]) -> None:
+        """Compare members of a tar of this machine with their headers."""
+        tar = self._tars.get(shard)
+
+        def read(start: int, stop: int) -> bytes:
+            return tar.read([start], [stop - start])[0]
+
+        check_headers(self.collection.files.paths[shard], index, members, blocks, read)
 
     def _asked_for(self, parts: Sequence[_Part]) -> _Files:
         """Ask for all that is wanted of all tars, with headers, side by side."""
@@ -224,21 +230,19 @@ class Payloads:
         return files
 
     def _fetched(self, part: _Part, file: pa.NativeFile) -> Iterator[pa.Buffer]:
-        """Payloads as they come; each has its header in front of it, or it is not the right one.
-
-        What was fetched beside them is looked at too: there may be members that the index lacks.
-        """
+        """Yield payloads as they come, each after its header was compared with the index."""
         path, index = self.collection.files.paths[part.shard], part.index
-        read, tar_size = reading(file), int(file.size())
-        before = -1
+
+        def read(start: int, stop: int) -> bytes:
+            file.seek(start)
+            data: bytes = file.read(stop - start)
+            return data
+
         for member, offset, size in zip(part.members, part.offsets, part.sizes, strict=True):
             try:
                 file.seek(offset - BLOCK)
                 data = file.read_buffer(BLOCK + size)
-                check_header(path, index, member, data[:BLOCK].to_pybytes(), read)
-                follows = before >= 0 and member == before + 1
-                refuse_missing(path, missing_beside(index, member, tar_size, read, follows=follows))
-                before = member
+                check_headers(path, index, [member], [data[:BLOCK].to_pybytes()], read)
                 yield data[BLOCK:]
             except StaleIndexError:
                 raise
@@ -268,15 +272,15 @@ class Payloads:
         return Payloads, (self.collection,)
 
 
-def _spans(part: _Part) -> list[tuple[int, int]]:
-    """The bytes of members, each with its header and padding; of near ones, those between too.
+def _starts(index: TarIndex, members: list[int]) -> list[int]:
+    """Return where the headers of members lie."""
+    return [index.offsets.item(member) - BLOCK for member in members]
 
-    With the last member of the tar comes a block more, which says whether it is the last.
-    """
-    starts = np.array(part.offsets, np.int64) - BLOCK
-    stops = -(-(starts + BLOCK + np.array(part.sizes, np.int64)) // BLOCK) * BLOCK
-    if part.members[-1] == len(part.index) - 1:
-        stops[-1] += BLOCK
+
+def _spans(part: _Part) -> list[tuple[int, int]]:
+    """Return the bytes of members with their headers; of near ones, those between too."""
+    starts = header_starts(part.index, np.array(part.members))
+    stops = np.array(part.offsets, np.int64) + np.array(part.sizes, np.int64)
     reached = np.maximum.accumulate(stops)
     begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _NEAR_BYTES))
     ends = reached[np.append(begins[1:], len(starts)) - 1]

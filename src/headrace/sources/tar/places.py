@@ -1,8 +1,8 @@
 """Where the index of each tar lies, and how it is loaded from there.
 
 An index lies beside its tar, or in ``metadata``: alone under the name of the tar, or with others in
-one columnar file. A tar that has none is scanned when it is first needed. What was scanned, and what
-was imported from JSON, is kept in the cache folder.
+one columnar file. A tar that has none is scanned when it is first needed. What was scanned, or
+imported from JSON, is kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ class IndexPlaces:
     def only(self, shards: Int32Array) -> IndexPlaces:
         """Return the places of some of the tars."""
         file_of, number = self._file_of[shards], self._number[shards]
-        return IndexPlaces(
-            self.stores, self._files, self._store_of, file_of, number, self._cache
-        )
+        return IndexPlaces(self.stores, self._files, self._store_of, file_of, number, self._cache)
 
     def load(self, shard: int, store: Store, file: DataFileInfo) -> TarIndex:
         """Return the index of a tar, checked against the tar.
@@ -144,9 +142,7 @@ class IndexPlaces:
             self._cache.keep_index(kept, file.path.rpartition("/")[2], index)
         return index
 
-    def _kept_path(
-        self, place: IndexPlace | None, store: Store, file: DataFileInfo
-    ) -> str | None:
+    def _kept_path(self, place: IndexPlace | None, store: Store, file: DataFileInfo) -> str | None:
         """Return the path for an index in the cache, if it is to lie there."""
         if place is None:
             return self._cache.index_path(store, file)
@@ -259,7 +255,9 @@ def places_of(found: FoundTars, metadata: Source | None, access: Access) -> Inde
         files = [s for s in listing.files if s.path.endswith((*INDEX_ENDINGS, _COLUMNAR))]
         if not files:
             raise NothingFoundError(f"metadata: no index in {', '.join(listing.locations)}")
-        placing.by_name(listing.store, dict(zip(names_of(files, listing.roots), files, strict=True)))
+        placing.by_name(
+            listing.store, dict(zip(names_of(files, listing.roots), files, strict=True))
+        )
         placing.of_many(listing.store, files)
         if placing.without:
             first = found.names[placing.without[0]]

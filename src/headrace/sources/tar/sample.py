@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import ReadError, StaleIndexError
-from headrace.sources.tar.captions import canonical_captions
 from headrace.sources.tar.geometry import image_size
 from headrace.sources.tar.grouping import sample_keys
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.sidecars import TEXT_FIELDS
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
 
 __all__ = ["TarSample"]
 

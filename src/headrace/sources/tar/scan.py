@@ -72,8 +72,7 @@ def scan_tar(
 ) -> TarIndex:
     """Return the index of the regular files of a tar.
 
-    Hard links are left out, with a warning. A tar without an end mark is indexed, with a warning and
-    ``facts.has_end``.
+    Hard links are left out, with a warning. A tar without an end mark is indexed, with a warning.
 
     Args:
         store: The store of the tar.
@@ -507,7 +506,7 @@ class _Walk:
         }
 
     def _check_global(self, size: int) -> None:
-        """Refuse a header that gives all members the same name or size, which no reader could check."""
+        """Refuse a header that gives all members a name or size, which a read could not check."""
         if self._noted(size):
             raise BrokenTar(
                 "a global header names a path or a size for all members; write the tar again "

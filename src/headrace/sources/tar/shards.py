@@ -12,12 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.options import checked_keywords
-from headrace.sources.tar.bucket_lists import list_file_buckets, list_sample_buckets
-from headrace.sources.tar.buckets import AspectBuckets, BucketRule, aspect_buckets
+from headrace.sources.tar.buckets import (
+    AspectBuckets,
+    BucketRule,
+    aspect_buckets,
+    list_file_buckets,
+    list_sample_buckets,
+)
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.finding import Source
 from headrace.sources.tar.grouping import sample_keys
 from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sample import TarSample

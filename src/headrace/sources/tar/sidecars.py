@@ -120,7 +120,7 @@ def _pairs(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
 
 
 def _json_sidecar(payload: bytes) -> tuple[str | None, Captions | None]:
-    """Return the text if it can be embedded, and the captions in it; ValueError if it is no JSON."""
+    """Return the text, if it can be embedded, and the captions in it."""
     text = payload.decode().removeprefix("\ufeff").strip(_JSON_SPACE)
     embedded: str | None = text
     try:
