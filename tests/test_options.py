@@ -159,10 +159,10 @@ def test_every_keyword_is_in_signatures_and_help(dataset: Any) -> None:
     assert set(of_loader).isdisjoint(constructor)
     assert set(own) | set(of_loader) <= set(inspect.signature(dataset.create_dataloader).parameters)
     shown = " ".join(pydoc.render_doc(dataset.create_dataloader, renderer=pydoc.plaintext).split())
-    for name, (_, option, group) in {**own, **of_loader}.items():
+    for name, option in {**own, **of_loader}.items():
         assert f"{name} (" in shown
         assert option.doc in shown
-        assert group
+        assert option.group
         assert option.doc.endswith(".")
     for parameter in constructor.values():
         assert parameter.kind is not parameter.VAR_KEYWORD

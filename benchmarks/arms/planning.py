@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from copy import deepcopy
 
 from data import Data
 
 from arms.registry import arm
 from headrace.loader.feed import Board
-from headrace.model import DataFileInfo, RowGroups
+from headrace.model import Cursor, DataFileInfo, RowGroups
 from headrace.plan import EvenBatchesSplitStrategy, plan_lanes
 
 FILES = 100_000
@@ -40,11 +41,10 @@ def _plan_and_send() -> Iterator[int]:
     """What the loader does before its workers read, with the part of one worker played here."""
     strategy = EvenBatchesSplitStrategy(batch_size=1024, shuffle=True)
     plan = plan_lanes(strategy, _given, lanes=WORKERS, epoch=0)
-    board = Board(plan)
-    board.post(0, plan, dict.fromkeys(range(WORKERS), (0, 0)))
+    board = Board(0, plan, dict.fromkeys(range(WORKERS), Cursor()))
     files = pickle.loads(pickle.dumps(plan.files, pickle.HIGHEST_PROTOCOL))
-    starts = board.starts(0, WORKERS)
-    yield sum(len(one.lane.chunks) for one in starts) if len(files) == len(_given) else 0
+    lane = deepcopy(board.read()[1].lane(0))
+    yield len(lane.chunks) if len(files) == len(_given) else 0
 
 
 @arm("planning.whole", reads=None, prepare=lambda: _give(FILES))

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         RoundRobinSplitStrategy,
         TargetSizeSplitStrategy,
     )
-    from headrace.sources.files import Source
+    from headrace.sources.source import Source
     from headrace.sources.tar import index_tars, write_captions
     from headrace.sources.tar.shards import TarShards
     from headrace.write import TarWriter, shuffle_into
@@ -144,7 +144,7 @@ _LAZY_NAMES = {
         "RoundRobinSplitStrategy",
         "TargetSizeSplitStrategy",
     ),
-    "headrace.sources.files": ("Source",),
+    "headrace.sources.source": ("Source",),
     "headrace.sources.tar": ("index_tars", "write_captions"),
     "headrace.sources.tar.shards": ("TarShards",),
     "headrace.write": ("TarWriter", "shuffle_into"),

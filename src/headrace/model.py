@@ -128,13 +128,13 @@ class RowGroups:
 
     @classmethod
     def of(cls, rows: Iterable[int], size_bytes: Iterable[int]) -> RowGroups:
-        """Groups that follow each other from row 0."""
+        """Return groups that follow each other from row 0."""
         counts = np.fromiter(rows, np.int64)
         sizes = np.fromiter(size_bytes, np.int64)
         return cls(np.cumsum(counts) - counts, counts, sizes, np.zeros(len(counts), bool))
 
     def keep(self, groups: Sequence[int], settled: Collection[int] = ()) -> RowGroups:
-        """Only the groups with these indices, some of which have no rows that a filter drops."""
+        """Return the groups with these indices; of ``settled`` a filter drops no rows."""
         index = np.asarray(groups, np.int64)
         proven = np.fromiter((group in settled for group in groups), bool, len(groups))
         return RowGroups(self.start[index], self.rows[index], self.size_bytes[index], proven)
@@ -142,7 +142,7 @@ class RowGroups:
 
 @dataclass(frozen=True, slots=True)
 class DataFileInfo:
-    """One data file with all that planning needs to know of it."""
+    """One data file with all that planning needs."""
 
     path: str
     file_size: int | None = None
@@ -206,7 +206,7 @@ class SplitStrategy(Protocol):
     def generate(
         self, files: Sequence[DataFileInfo], num_workers: int, epoch: int
     ) -> Sequence[Split]:
-        """One Split for each of ``num_workers`` lanes; together every row exactly once."""
+        """Return a Split for each of ``num_workers`` lanes; together every row exactly once."""
         ...
 
 
@@ -230,24 +230,31 @@ class FileList(Sequence[DataFileInfo]):
 
     def __init__(self, files: Iterable[DataFileInfo] = ()) -> None:
         listed = list(files)
+        columns: list[tuple[Any, ...]] = []
+        grouped = [RowGroups.of((), ())]
+        first = 0
+        for file in listed:
+            groups = file.row_groups
+            count = -1 if groups is None else len(groups)
+            size = -1 if file.file_size is None else file.file_size
+            rows = -1 if file.record_count is None else file.record_count
+            columns.append((size, rows, file.body_offset, file.splittable, first, count))
+            if groups is not None:
+                grouped.append(groups)
+                first += count
+        numbers: Int64Array = np.array(columns, np.int64).reshape(-1, 6)
         self.paths: list[str] = [file.path for file in listed]
         self.etags: list[str | None] = [file.etag for file in listed]
-        self.sizes: Int64Array = _optional_column(file.file_size for file in listed)
-        self.counts: Int64Array = _optional_column(file.record_count for file in listed)
-        self.body_offsets: Int64Array = np.fromiter((f.body_offset for f in listed), np.int64)
-        self.splittable: npt.NDArray[np.bool_] = np.fromiter((f.splittable for f in listed), bool)
-        grouped = [f.row_groups for f in listed if f.row_groups is not None]
-        lengths = np.fromiter(
-            (-1 if f.row_groups is None else len(f.row_groups) for f in listed), np.int64
-        )
-        self.group_bounds: Int64Array = np.stack(
-            [np.cumsum(np.maximum(lengths, 0)) - np.maximum(lengths, 0), lengths], axis=1
-        ).reshape(-1, 2)
+        self.sizes: Int64Array = numbers[:, 0].copy()
+        self.counts: Int64Array = numbers[:, 1].copy()
+        self.body_offsets: Int64Array = numbers[:, 2].copy()
+        self.splittable: npt.NDArray[np.bool_] = numbers[:, 3].astype(bool)
+        self.group_bounds: Int64Array = numbers[:, 4:].copy()
         self.groups = RowGroups(
-            *(
-                np.concatenate([getattr(g, name) for g in (RowGroups.of((), ()), *grouped)])
-                for name in RowGroups.__slots__
-            )
+            np.concatenate([groups.start for groups in grouped]),
+            np.concatenate([groups.rows for groups in grouped]),
+            np.concatenate([groups.size_bytes for groups in grouped]),
+            np.concatenate([groups.settled for groups in grouped]),
         )
         plain = all(type(file) is DataFileInfo for file in listed)
         self._originals: list[DataFileInfo] | None = None if plain else listed
@@ -281,16 +288,14 @@ class FileList(Sequence[DataFileInfo]):
         return f"<FileList of {len(self)} files>"
 
     def row_groups(self, index: int) -> RowGroups | None:
-        """The row groups of one file, as views."""
+        """Return the row groups of one file, as views."""
         first, count = self.group_bounds[index]
         if count < 0:
             return None
-        part = slice(first, first + count)
-        return RowGroups(*(getattr(self.groups, name)[part] for name in RowGroups.__slots__))
-
-
-def _optional_column(values: Iterable[int | None]) -> Int64Array:
-    return np.fromiter((-1 if value is None else value for value in values), np.int64)
+        part, groups = slice(first, first + count), self.groups
+        return RowGroups(
+            groups.start[part], groups.rows[part], groups.size_bytes[part], groups.settled[part]
+        )
 
 
 def _optional(value: np.int64) -> int | None:

@@ -1,9 +1,9 @@
 """Every keyword of the datasets and loaders: its type, default, documentation and check.
 
 A keyword stands in this module once, as an entry of a ``TypedDict``. Its annotation gives the type
-that editors and type checkers see, and an ``Option`` with all else. The class in which it stands is
-the group under which it is listed. Signatures, ``help()`` and the tables of the documentation are
-made from these classes.
+that editors and type checkers see, the default, a sentence of documentation, and a check (see
+``Option``). The class in which it stands is the group under which it is listed. Signatures,
+``help()`` and the tables of the documentation are made from these classes.
 
     >>> resolve(LoaderOptions, {"num_workers": 2})["prefetch_factor"]
     2
@@ -15,9 +15,8 @@ import inspect
 import os
 import re
 import textwrap
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from multiprocessing.context import BaseContext
@@ -28,7 +27,6 @@ from typing import (
     Literal,
     TypedDict,
     TypeVar,
-    Union,
     cast,
     get_args,
     get_origin,
@@ -98,34 +96,38 @@ def _check_natural(name: str, value: object) -> None:
     check_count(name, value, least=0)
 
 
-def _check_integer(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{name} must be an int, not {value!r}")
+def _instance_of(kind: Any, words: str) -> Check:
+    """Return a check that a value is of a type; True and False are no numbers."""
+
+    def check(name: str, value: object) -> None:
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise OptionError(f"{name} must be {words}, not {value!r}")
+
+    return check
+
+
+_check_flag = _instance_of(bool, "True or False")
+_check_integer = _instance_of(int, "an int")
+_check_callable = _instance_of(Callable, "callable")
+_check_mapping = _instance_of(Mapping, "a mapping")
+_check_path = _instance_of(str | os.PathLike, "a path")
+
+
+def _one_of(choices: Sequence[Any]) -> Check:
+    """Return a check that a value is one of a ``Literal``; 0 is not False."""
+    words = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
+
+    def check(name: str, value: object) -> None:
+        if (type(value), value) not in [(type(choice), choice) for choice in choices]:
+            listed = f"{', '.join(words[:-1])} or {words[-1]}"
+            raise OptionError(f"{name} must be {listed}, not {value!r}")
+
+    return check
 
 
 def _check_seconds(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise OptionError(f"{name} must be a number of seconds, not {value!r}")
-
-
-def _check_flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise OptionError(f"{name} must be True or False, not {value!r}")
-
-
-def _check_callable(name: str, value: object) -> None:
-    if not callable(value):
-        raise OptionError(f"{name} must be callable, not {value!r}")
-
-
-def _check_mapping(name: str, value: object) -> None:
-    if not isinstance(value, Mapping):
-        raise OptionError(f"{name} must be a mapping, not {value!r}")
-
-
-def _check_path(name: str, value: object) -> None:
-    if not isinstance(value, str | os.PathLike):
-        raise OptionError(f"{name} must be a path, not {value!r}")
 
 
 def _check_strategy(name: str, value: object) -> None:
@@ -172,18 +174,30 @@ def _check_gap(name: str, value: Bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of a keyword beside its name and type.
+    """A keyword of an options class.
 
     Attributes:
-        default: The value where none is given.
+        type: The type of its values.
+        group: The heading under which it is listed.
+        default: The value where none is given. It needs no check.
         doc: What it does, in a sentence.
         check: Raises an OptionError for a wrong value. Choices (``Literal``) and flags (``bool``)
-            are checked by their type, and a default needs no check.
+            are checked by their type.
     """
 
+    type: Any
+    group: str
     default: Any
     doc: str
     check: Check | None = None
+
+    @property
+    def choices(self) -> tuple[Any, ...] | None:
+        """The values of a ``Literal``, also of one that may be None."""
+        for part in (self.type, *get_args(self.type)):
+            if get_origin(part) is Literal:
+                return get_args(part)
+        return None
 
 
 class ContentOptions(TypedDict, total=False):
@@ -191,23 +205,20 @@ class ContentOptions(TypedDict, total=False):
 
     columns: Annotated[
         Sequence[str] | None,
-        Option(
-            None,
-            'Names of the columns to read; None reads all of them. In files "s.a" is the field a '
-            "of the struct s.",
-        ),
+        None,
+        'Names of the columns to read; None reads all of them. In files "s.a" is the field a of '
+        "the struct s.",
     ]
     filters: Annotated[
         ds.Expression | Sequence[Any] | None,
-        Option(None, "Rows to keep: a pyarrow expression, or tuples as pandas takes them."),
+        None,
+        "Rows to keep: a pyarrow expression, or tuples as pandas takes them.",
     ]
     on_error: Annotated[
         Literal["raise", "skip"],
-        Option(
-            "raise",
-            '"skip" leaves out a broken file or chunk, counts it and warns; denied access, changed '
-            "files and faulty filters are errors all the same.",
-        ),
+        "raise",
+        '"skip" leaves out a broken file or chunk, counts it and warns; denied access, changed '
+        "files and faulty filters are errors all the same.",
     ]
 
 
@@ -216,59 +227,49 @@ class OrderOptions(TypedDict, total=False):
 
     shuffle: Annotated[
         bool,
-        Option(
-            False,
-            "Permute the rows anew in every epoch: chunks as a whole, and the rows of as many "
-            "chunks together as memory allows.",
-        ),
+        False,
+        "Permute the rows anew in every epoch: chunks as a whole, and the rows of as many chunks "
+        "together as memory allows.",
     ]
-    shuffle_seed: Annotated[int, Option(42, "Seed of all permutations.", _check_integer)]
+    shuffle_seed: Annotated[int, 42, "Seed of all permutations.", _check_integer]
     mix: Annotated[
         int | None,
-        Option(
-            None,
-            "Number of chunks whose rows are permuted together; 1 permutes chunks only; None: "
-            "chosen from the files and prefetch_bytes, with shuffle=True and no sizes of chunks.",
-            check_count,
-        ),
+        None,
+        "Number of chunks whose rows are permuted together; 1 permutes chunks only; None: chosen "
+        "from the files and prefetch_bytes, with shuffle=True and no sizes of chunks.",
+        check_count,
     ]
     interleave: Annotated[
-        int, Option(1, "Number of files whose rows are taken in turn; not with mix.", check_count)
+        int, 1, "Number of files whose rows are taken in turn; not with mix.", check_count
     ]
     shuffle_buffer_rows: Annotated[
         int | None,
-        Option(
-            None, "Chooses mix so that at least so many rows are permuted together.", check_count
-        ),
+        None,
+        "Chooses mix so that at least so many rows are permuted together.",
+        check_count,
     ]
     split_bytes: Annotated[
         Bytes | None,
-        Option(
-            None,
-            "Size of a chunk, uncompressed, all columns; None: 128 MiB, shared by the chunks that "
-            "are mixed.",
-            parse_bytes,
-        ),
+        None,
+        "Size of a chunk, uncompressed, all columns; None: 128 MiB, shared by the chunks that are "
+        "mixed.",
+        parse_bytes,
     ]
     split_rows: Annotated[
-        int | None, Option(None, "Number of rows in a chunk; wins over split_bytes.", check_count)
+        int | None, None, "Number of rows in a chunk; wins over split_bytes.", check_count
     ]
     split_strategy: Annotated[
         SplitStrategy | None,
-        Option(
-            None,
-            "Object with generate(files, num_workers, epoch) that deals the chunks.",
-            _check_strategy,
-        ),
+        None,
+        "Object with generate(files, num_workers, epoch) that deals the chunks.",
+        _check_strategy,
     ]
     lanes: Annotated[
         int | None,
-        Option(
-            None,
-            "Number of streams that batches are dealt to. Fixed, the order is the same for every "
-            "number of workers and ranks that divides it; None: one for each worker of each rank.",
-            check_count,
-        ),
+        None,
+        "Number of streams that batches are dealt to. Fixed, the order is the same for every "
+        "number of workers and ranks that divides it; None: one for each worker of each rank.",
+        check_count,
     ]
 
 
@@ -276,34 +277,33 @@ class BatchOptions(TypedDict, total=False):
     """Batches"""
 
     batch_size: Annotated[
-        int, Option(1024, "Number of rows in a batch, across row groups and files.", check_count)
+        int, 1024, "Number of rows in a batch, across row groups and files.", check_count
     ]
-    drop_last: Annotated[bool, Option(False, "Leave out the short batch at the end.")]
+    drop_last: Annotated[bool, False, "Leave out the short batch at the end."]
     output_format: Annotated[
-        Literal["torch", "numpy", "arrow", "dict"], Option("torch", "What a batch is made of.")
+        Literal["torch", "numpy", "arrow", "dict"], "torch", "What a batch is made of."
     ]
     nulls: Annotated[
         str | Mapping[str, Any] | None,
-        Option(
-            None,
-            'What nulls become: {"column": value}, or "mask"; None: NaN in floats, else an error.',
-        ),
+        None,
+        'What nulls become: {"column": value}, or "mask"; None: NaN in floats, else an error.',
     ]
     ragged: Annotated[
         Literal["list", "pad", "offsets", "nested"],
-        Option("list", "What lists of varying length become."),
+        "list",
+        "What lists of varying length become.",
     ]
     transform: Annotated[
         Callable[[Any], Any] | None,
-        Option(None, "Function that is called with each batch, in the worker.", _check_callable),
+        None,
+        "Function that is called with each batch, in the worker.",
+        _check_callable,
     ]
     collate_fn: Annotated[
         Callable[[Any], Any] | None,
-        Option(
-            None,
-            "Function that is called with what transform returned, in the worker.",
-            _check_callable,
-        ),
+        None,
+        "Function that is called with what transform returned, in the worker.",
+        _check_callable,
     ]
 
 
@@ -312,29 +312,23 @@ class RankOptions(TypedDict, total=False):
 
     rank: Annotated[
         int | None,
-        Option(
-            None,
-            "Number of this process among world_size; None: from accelerator, process_group, "
-            "device_mesh, torch.distributed or the launcher.",
-        ),
+        None,
+        "Number of this process among world_size; None: from accelerator, process_group, "
+        "device_mesh, torch.distributed or the launcher.",
     ]
-    world_size: Annotated[int | None, Option(None, "Number of processes that share the data.")]
+    world_size: Annotated[int | None, None, "Number of processes that share the data."]
     even: Annotated[
         Literal["drop", "pad", False] | None,
-        Option(
-            None,
-            "How all ranks take the same number of steps. They share the rows of the last round; "
-            '"drop" then leaves out fewer rows than there are ranks, "pad" repeats as many, False '
-            'lets ranks differ; None: "drop" with several ranks.',
-        ),
+        None,
+        "How all ranks take the same number of steps. They share the rows of the last round; "
+        '"drop" then leaves out fewer rows than there are ranks, "pad" repeats as many, False '
+        'lets ranks differ; None: "drop" with several ranks.',
     ]
     balance: Annotated[
         Literal["static", "adaptive"],
-        Option(
-            "static",
-            '"adaptive" lets idle workers take chunks of slower ones; the order then depends on '
-            "timing, and every row still comes exactly once.",
-        ),
+        "static",
+        '"adaptive" lets idle workers take chunks of slower ones; the order then depends on '
+        "timing, and every row still comes exactly once.",
     ]
 
 
@@ -343,12 +337,10 @@ class ReadingOptions(TypedDict, total=False):
 
     prefetch_bytes: Annotated[
         Bytes | None,
-        Option(
-            None,
-            "Bytes to read ahead, for the whole process; None: 256 MiB, and with shuffle=True up "
-            "to 2 GiB, at most an eighth of the memory.",
-            parse_bytes,
-        ),
+        None,
+        "Bytes to read ahead, for the whole process; None: 256 MiB, and with shuffle=True up to 2 "
+        "GiB, at most an eighth of the memory.",
+        parse_bytes,
     ]
 
 
@@ -357,54 +349,52 @@ class StorageGroup(TypedDict, total=False):
 
     storage_options: Annotated[
         StorageOptions | None,
-        Option(
-            None,
-            "Credentials, endpoint and the like, as fsspec users know them, or a function that "
-            "returns them fresh.",
-        ),
+        None,
+        "Credentials, endpoint and the like, as fsspec users know them, or a function that "
+        "returns them fresh.",
     ]
     filesystem: Annotated[
-        Any, Option(None, "Filesystem of fsspec or pyarrow, or store of obstore, to use as it is.")
+        Any, None, "Filesystem of fsspec or pyarrow, or store of obstore, to use as it is."
     ]
     cache_dir: Annotated[
         PathLike | None,
-        Option(
-            None,
-            "Local folder that keeps fetched bytes, shared by the processes of the machine.",
-            _check_path,
-        ),
+        None,
+        "Local folder that keeps fetched bytes, shared by the processes of the machine.",
+        _check_path,
     ]
     cache_bytes: Annotated[
         Bytes | None,
-        Option(None, "Largest size of cache_dir; None: half of what is free.", parse_bytes),
+        None,
+        "Largest size of cache_dir; None: half of what is free.",
+        parse_bytes,
     ]
     retries: Annotated[
         int,
-        Option(10, "Number of times that a failed request is tried again.", _check_natural),
+        10,
+        "Number of times that a failed request is tried again.",
+        _check_natural,
     ]
     timeout_s: Annotated[
         float,
-        Option(
-            30.0,
-            "Seconds that a server may be silent, or send less than 1 KiB a second.",
-            _check_seconds,
-        ),
+        30.0,
+        "Seconds that a server may be silent, or send less than 1 KiB a second.",
+        _check_seconds,
     ]
     max_elapsed_s: Annotated[
         float,
-        Option(300.0, "Seconds after which a failing request is not tried again.", _check_seconds),
+        300.0,
+        "Seconds after which a failing request is not tried again.",
+        _check_seconds,
     ]
     max_gap_bytes: Annotated[
         Bytes | None,
-        Option(
-            None,
-            "Bytes between two ranges that are fetched rather than asking twice; None: up to "
-            "1 MiB, at most a sixteenth of all.",
-            _check_gap,
-        ),
+        None,
+        "Bytes between two ranges that are fetched rather than asking twice; None: up to 1 MiB, "
+        "at most a sixteenth of all.",
+        _check_gap,
     ]
     max_request_bytes: Annotated[
-        Bytes, Option("8MiB", "Largest range to ask for in one request.", parse_bytes)
+        Bytes, "8MiB", "Largest range to ask for in one request.", parse_bytes
     ]
 
 
@@ -425,41 +415,33 @@ class LoaderOptions(TypedDict, total=False):
 
     num_workers: Annotated[
         int | None,
-        Option(
-            None,
-            "0: threads of this process; n: n processes; None: processes if transform or "
-            "collate_fn are given, else threads.",
-            _check_natural,
-        ),
+        None,
+        "0: threads of this process; n: n processes; None: processes if transform or collate_fn "
+        "are given, else threads.",
+        _check_natural,
     ]
-    accelerator: Annotated[Any, Option(None, "An accelerate.Accelerator that knows the rank.")]
-    process_group: Annotated[
-        Any, Option(None, "A torch process group whose members share the data.")
-    ]
-    device_mesh: Annotated[
-        Any, Option(None, "A DeviceMesh; its data-parallel dimensions share the data.")
-    ]
-    pin_memory: Annotated[
-        bool, Option(False, "Put batches into pinned memory, as DataLoader does.")
-    ]
+    accelerator: Annotated[Any, None, "An accelerate.Accelerator that knows the rank."]
+    process_group: Annotated[Any, None, "A torch process group whose members share the data."]
+    device_mesh: Annotated[Any, None, "A DeviceMesh; its data-parallel dimensions share the data."]
+    pin_memory: Annotated[bool, False, "Put batches into pinned memory, as DataLoader does."]
     prefetch_factor: Annotated[
-        int, Option(2, "Number of parcels of batches that a worker may be ahead.", check_count)
+        int, 2, "Number of parcels of batches that a worker may be ahead.", check_count
     ]
-    persistent_workers: Annotated[bool, Option(False, "Keep worker processes for the next epoch.")]
+    persistent_workers: Annotated[bool, False, "Keep worker processes for the next epoch."]
     multiprocessing_context: Annotated[
-        str | BaseContext | None, Option(None, "Start method of worker processes, or a context.")
+        str | BaseContext | None, None, "Start method of worker processes, or a context."
     ]
     timeout: Annotated[
         float,
-        Option(0, "Seconds to wait for a batch of a worker; 0 waits forever.", _check_seconds),
+        0,
+        "Seconds to wait for a batch of a worker; 0 waits forever.",
+        _check_seconds,
     ]
     worker_init_fn: Annotated[
         Callable[[int], None] | None,
-        Option(
-            None,
-            "Function that is called in each worker with its number before it reads.",
-            _check_callable,
-        ),
+        None,
+        "Function that is called in each worker with its number before it reads.",
+        _check_callable,
     ]
 
 
@@ -467,30 +449,29 @@ class StructuredOptions(DatasetOptions, total=False):
     """Files"""
 
     schema: Annotated[
-        pa.Schema | None, Option(None, "A pyarrow.Schema instead of the one found in the files.")
+        pa.Schema | None, None, "A pyarrow.Schema instead of the one found in the files."
     ]
     partitioning: Annotated[
         str | ds.Partitioning | None,
-        Option(None, '"hive", or a pyarrow Partitioning, for columns in paths.'),
+        None,
+        '"hive", or a pyarrow Partitioning, for columns in paths.',
     ]
     manifest: Annotated[
         PathLike | None,
-        Option(
-            None,
-            "File that dataset.save_manifest wrote; nothing is listed and no footer is fetched.",
-        ),
+        None,
+        "File that dataset.save_manifest wrote; nothing is listed and no footer is fetched.",
     ]
     format_options: Annotated[
         Mapping[str, Any] | None,
-        Option(None, "Read options of CSV, JSON, JSONL and Parquet.", _check_mapping),
+        None,
+        "Read options of CSV, JSON, JSONL and Parquet.",
+        _check_mapping,
     ]
     as_files: Annotated[
         bool,
-        Option(
-            False,
-            "Read the files of a table format (Delta Lake, Hudi, Iceberg, Paimon, Lance) with the "
-            "rows that were deleted from it.",
-        ),
+        False,
+        "Read the files of a table format (Delta Lake, Hudi, Iceberg, Paimon, Lance) with the "
+        "rows that were deleted from it.",
     ]
 
 
@@ -499,55 +480,60 @@ class ArrowOptions(DatasetOptions, total=False):
 
     shard_row_counts: Annotated[
         Sequence[int] | None,
-        Option(None, "Number of rows of each file, so that no file is opened to count them."),
+        None,
+        "Number of rows of each file, so that no file is opened to count them.",
     ]
     schema: Annotated[
-        pa.Schema | None, Option(None, "The schema of the files, so that none is opened for it.")
+        pa.Schema | None, None, "The schema of the files, so that none is opened for it."
     ]
 
 
-class IcebergOptions(DatasetOptions, total=False):
+class _SnapshotOptions(TypedDict, total=False):
+    snapshot_id: Annotated[int | None, None, "The snapshot to read."]
+    tag: Annotated[str | None, None, "Tag of the snapshot to read."]
+
+
+class IcebergOptions(DatasetOptions, _SnapshotOptions, total=False):
     """Iceberg"""
 
     scan_filter: Annotated[
-        Any, Option(None, "A pyiceberg expression; rows that it does not keep are left out.")
+        Any, None, "A pyiceberg expression; rows that it does not keep are left out."
     ]
-    snapshot_id: Annotated[int | None, Option(None, "The snapshot to read.")]
-    tag: Annotated[str | None, Option(None, "Tag of the snapshot to read.")]
-    branch: Annotated[str | None, Option(None, "Branch whose newest snapshot is read.")]
+    branch: Annotated[str | None, None, "Branch whose newest snapshot is read."]
     as_of: Annotated[
         datetime | str | int | None,
-        Option(None, "Time whose snapshot is read: a datetime, ISO text, or milliseconds."),
+        None,
+        "Time whose snapshot is read: a datetime, ISO text, or milliseconds.",
     ]
 
 
-class PaimonOptions(DatasetOptions, total=False):
+class PaimonOptions(DatasetOptions, _SnapshotOptions, total=False):
     """Paimon"""
 
     chunk_size: Annotated[
-        int | None, Option(None, "Another name of split_rows: live rows in a chunk.", check_count)
+        int | None, None, "Another name of split_rows: live rows in a chunk.", check_count
     ]
     partition_filter: Annotated[
         PartitionFilter | None,
-        Option(None, "Values of the wanted partitions by column; a list for several."),
+        None,
+        "Values of the wanted partitions by column; a list for several.",
     ]
-    snapshot_id: Annotated[int | None, Option(None, "The snapshot to read.")]
-    tag: Annotated[str | None, Option(None, "Tag of the snapshot to read.")]
     blobs: Annotated[
         Literal["bytes", "descriptors"],
-        Option("bytes", '"descriptors" gives where blobs lie instead of their bytes.'),
+        "bytes",
+        '"descriptors" gives where blobs lie instead of their bytes.',
     ]
 
 
-class LanceOptions(DatasetOptions, total=False):
-    """Lance"""
-
+class _LanceReading(TypedDict, total=False):
     version: Annotated[
-        int | str | None, Option(None, "Version to read, by number or tag; None: the newest.")
+        int | str | None, None, "Version to read, by number or tag; None: the newest."
     ]
-    batch_readahead: Annotated[
-        int, Option(8, "Number of batches that Lance reads ahead.", check_count)
-    ]
+    batch_readahead: Annotated[int, 8, "Number of batches that Lance reads ahead.", check_count]
+
+
+class LanceOptions(DatasetOptions, _LanceReading, total=False):
+    """Lance"""
 
 
 class ArrayRecordOptions(DatasetOptions, total=False):
@@ -555,65 +541,69 @@ class ArrayRecordOptions(DatasetOptions, total=False):
 
     decode: Annotated[
         RecordDecoder | None,
-        Option(
-            None,
-            "How records become rows: the name of a codec, a function from bytes to a dict or a "
-            "tuple, or such a function with its schema.",
-        ),
+        None,
+        "How records become rows: the name of a codec, a function from bytes to a dict or a "
+        "tuple, or such a function with its schema.",
     ]
     reader_options: Annotated[
-        str | Mapping[str, Any] | None, Option(None, "Options of array_record's reader.")
+        str | Mapping[str, Any] | None, None, "Options of array_record's reader."
     ]
-    high_memory: Annotated[bool, Option(False, "Read each range of records at once.")]
+    high_memory: Annotated[bool, False, "Read each range of records at once."]
 
 
-class VideoFramesOptions(DatasetOptions, total=False):
+class VideoFramesOptions(DatasetOptions, _LanceReading, total=False):
     """Video frames"""
 
-    window_length: Annotated[int, Option(1, "Number of frames in a window.")]
-    frame_skip: Annotated[int, Option(0, "Number of frames to leave out between two frames.")]
-    hop_size: Annotated[int, Option(1, "Number of frames between the starts of two windows.")]
-    min_video_frames: Annotated[
-        int | None, Option(None, "Leave out videos with fewer frames than this.")
-    ]
-    layout: Annotated[str, Option("THWC", "Order of the dimensions of a window.")]
-    resize: Annotated[tuple[int, int] | None, Option(None, "Height and width to bring frames to.")]
-    version: Annotated[
-        int | str | None, Option(None, "Version to read, by number or tag; None: the newest.")
-    ]
-    batch_readahead: Annotated[
-        int, Option(8, "Number of batches that Lance reads ahead.", check_count)
-    ]
+    window_length: Annotated[int, 1, "Number of frames in a window."]
+    frame_skip: Annotated[int, 0, "Number of frames to leave out between two frames."]
+    hop_size: Annotated[int, 1, "Number of frames between the starts of two windows."]
+    min_video_frames: Annotated[int | None, None, "Leave out videos with fewer frames than this."]
+    layout: Annotated[str, "THWC", "Order of the dimensions of a window."]
+    resize: Annotated[tuple[int, int] | None, None, "Height and width to bring frames to."]
 
 
 class TarOptions(DatasetOptions, total=False):
     """Tar"""
 
-    metadata: Annotated[
-        Paths | None, Option(None, "Where the indexes lie, if not beside the tars.")
-    ]
+    metadata: Annotated[Paths | None, None, "Where the indexes lie, if not beside the tars."]
     decode: Annotated[
         MemberDecoder | None,
-        Option(None, "Fields to decode: True, names, or the decoder of each field."),
+        None,
+        "Fields to decode: True, names, or the decoder of each field.",
     ]
-    load_file_data: Annotated[bool, Option(True, "False reads no payloads, only the index.")]
-    max_file_size: Annotated[
-        Bytes | None, Option(None, "Largest member to read; larger ones are errors.", parse_bytes)
+    fields: Annotated[
+        Mapping[str, str] | None,
+        None,
+        'The columns, with the extensions that each may have: {"image": "jpg;png;webp"}.',
+    ]
+    sample_key: Annotated[
+        str | Callable[[str], str | None] | None,
+        None,
+        'Where names end in keys: "first-dot", "last-dot", or a function that returns the key; '
+        "None: as the index pairs names, else at the first dot.",
+    ]
+    missing_fields: Annotated[
+        Literal["null", "skip"],
+        "null",
+        'Samples that lack a field have None, or nulls=; "skip" leaves them out.',
+    ]
+    load_file_data: Annotated[bool, True, "False reads no payloads, only the index."]
+    max_file_size: Annotated[Bytes | None, None, "Largest member to read.", parse_bytes]
+    oversized: Annotated[
+        Literal["raise", "skip"],
+        "raise",
+        'Larger members are errors; "skip" leaves their samples out.',
     ]
 
 
 class BucketOptions(TypedDict, total=False):
     """Buckets"""
 
-    bucketed: Annotated[bool, Option(False, "Make batches of images of one shape each.")]
-    key: Annotated[str, Option("aspect", "What a bucket has in common.")]
-    target_pixel_area: Annotated[
-        int | None, Option(None, "Number of pixels that images are brought to.")
-    ]
-    target_resolution_multiple: Annotated[
-        int, Option(64, "Multiple that width and height are rounded to.")
-    ]
-    round_to: Annotated[int | None, Option(2, "Number of decimals of the aspect ratio.")]
+    bucketed: Annotated[bool, False, "Make batches of images of one shape each."]
+    key: Annotated[str, "aspect", "What a bucket has in common."]
+    target_pixel_area: Annotated[int | None, None, "Number of pixels that images are brought to."]
+    target_resolution_multiple: Annotated[int, 64, "Multiple that width and height are rounded to."]
+    round_to: Annotated[int | None, 2, "Number of decimals of the aspect ratio."]
 
 
 # --- what is known of them
@@ -629,19 +619,23 @@ _COMMON: tuple[type, ...] = (
 )
 _SECRET = ("storage_options", "filesystem")
 """Keywords whose values may hold credentials."""
-_Known = Mapping[str, tuple[Any, Option, str]]
-_known: dict[type, _Known] = {}
+_known: dict[type, dict[str, Option]] = {}
 
 
-def known_options(kind: type) -> _Known:
-    """Return the type, the ``Option`` and the group of each keyword of an options class."""
+def known_options(kind: type) -> Mapping[str, Option]:
+    """Return the keywords of an options class by name, its own first."""
     if kind not in _known:
         hints = get_type_hints(kind, include_extras=True)
-        groups = {name: group for group, names in _groups(kind) for name in names}
-        _known[kind] = {
-            name: (get_args(hint)[0], get_args(hint)[1], groups[name])
-            for name, hint in sorted(hints.items(), key=lambda item: list(groups).index(item[0]))
-        }
+        _known[kind] = {}
+        for group, names in _groups(kind):
+            for name in names:
+                hint, *described = get_args(hints[name])
+                option = Option(hint, group, *described)
+                if option.choices is not None:
+                    option = replace(option, check=_one_of(option.choices))
+                elif hint is bool:
+                    option = replace(option, check=_check_flag)
+                _known[kind][name] = option
     return _known[kind]
 
 
@@ -668,12 +662,19 @@ def resolve(kind: type[Resolved], given: Mapping[str, Any]) -> Resolved:
         OptionError: A value is wrong, or two of them contradict each other.
     """
     known = known_options(kind)
+    made = _Options()
+    for name, option in known.items():
+        made[name] = option.default
     for name, value in given.items():
         if name not in known:
             raise _unknown(name, known, kind.__name__)
-        hint, option, _ = known[name]
-        _check(name, value, hint, option)
-    made = _Options({name: option.default for name, (_, option, _) in known.items()} | dict(given))
+        option = known[name]
+        is_default = value is option.default or (
+            value is None and type(None) in get_args(option.type)
+        )
+        if option.check is not None and not is_default:
+            option.check(name, value)
+        made[name] = value
     check_together(made)
     return cast(Resolved, made)
 
@@ -699,35 +700,6 @@ def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"help({place}) lists all of them"
     return UnknownOptionError(f"{place} has no keyword {name}; {hint}")
-
-
-def _check(name: str, value: Any, hint: Any, option: Option) -> None:
-    if value is option.default or (value is None and type(None) in get_args(hint)):
-        return
-    choices = _choices(hint)
-    if hint is bool:
-        _check_flag(name, value)
-    elif choices is not None:
-        if not any(
-            value is choice or (value == choice and type(value) is type(choice))
-            for choice in choices
-        ):
-            *some, last = [
-                f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices
-            ]
-            raise OptionError(f"{name} must be {', '.join(some)} or {last}, not {value!r}")
-    elif option.check is not None:
-        option.check(name, value)
-
-
-def _choices(hint: Any) -> tuple[Any, ...] | None:
-    """Return the values of a ``Literal``, also of one that may be None."""
-    if get_origin(hint) is Literal:
-        return get_args(hint)
-    if get_origin(hint) in (Union, types.UnionType):
-        found = [_choices(part) for part in get_args(hint)]
-        return next((choices for choices in found if choices is not None), None)
-    return None
 
 
 def check_together(options: Mapping[str, Any]) -> None:
@@ -793,10 +765,10 @@ def documented(
         own = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keywords = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hint
+                name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type
             )
             for kind in kinds
-            for name, (hint, option, _) in known_options(kind).items()
+            for name, option in known_options(kind).items()
             if name not in plain.parameters
         ]
         signature = plain.replace(parameters=[*own, *keywords])
@@ -863,21 +835,17 @@ def checked_keywords(public: Function) -> Function:
 def _listing(kind: type) -> str:
     """Return the keywords of a kind as the section of a docstring."""
     lines, heading = [], ""
-    for name, (hint, option, group) in known_options(kind).items():
-        if group != heading:
-            lines.append(f"{group}:")
-            heading = group
-        text = f"{name} ({_type_name(hint)}, default {option.default!r}): {option.doc}"
+    for name, option in known_options(kind).items():
+        if option.group != heading:
+            heading = option.group
+            lines.append(f"{heading}:")
+        shown = option.type.__name__ if isinstance(option.type, type) else str(option.type)
+        if option.choices is not None:
+            shown = " | ".join(map(repr, option.choices))
+        shown = _MODULES.sub("", shown)
+        text = f"{name} ({shown}, default {option.default!r}): {option.doc}"
         lines += textwrap.wrap(text, 88, initial_indent="    ", subsequent_indent="        ")
     return "\n".join(lines)
-
-
-def _type_name(hint: Any) -> str:
-    choices = _choices(hint)
-    if choices is not None:
-        return " | ".join(map(repr, choices))
-    name = hint.__name__ if isinstance(hint, type) else str(hint)
-    return _MODULES.sub("", name)
 
 
 def options_table(*kinds: type) -> str:
@@ -885,10 +853,10 @@ def options_table(*kinds: type) -> str:
     lines = ["| keyword | default | meaning |", "|---|---|---|"]
     for kind in kinds:
         heading = ""
-        for name, (_, option, group) in known_options(kind).items():
-            if group != heading:
-                lines.append(f"| **{group}** | | |")
-                heading = group
+        for name, option in known_options(kind).items():
+            if option.group != heading:
+                heading = option.group
+                lines.append(f"| **{heading}** | | |")
             default = f'"{option.default}"' if isinstance(option.default, str) else option.default
             doc = option.doc.replace("|", r"\|")
             lines.append(f"| `{name}` | `{default}` | {doc} |")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.sources.parquet import groups as parquet_groups
+from headrace.sources.parquet import backend as parquet_groups
 
 SMALL_PAGES: dict[str, Any] = {
     "write_page_index": True,

@@ -172,7 +172,7 @@ def test_a_filter_has_no_place(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", numbered(10))
     found = discover(tmp_path, "parquet", filters=[("id", ">", 3)])
     with pytest.raises(OptionError, match="without filters"):
-        ParquetBackend.of(found)
+        found.reader.source.by_index(found.reader.schema)
 
 
 # --- files that differ
@@ -210,7 +210,7 @@ def test_columns_in_paths(tmp_path: Path, columns: list[str]) -> None:
         (tmp_path / f"day={day}").mkdir()
         write(tmp_path / f"day={day}" / "a.parquet", numbered(500, first=500 * day))
     found = discover(tmp_path, "parquet", partitioning="hive")
-    backend = ParquetBackend.of(found)
+    backend = found.reader.source.by_index(found.reader.schema)
     rows = [700, 2, 2]
     expected = [{"id": 500 + r, "text": f"{500 + r:01000}", "day": 1 + r // 500} for r in rows]
     got = backend.take(rows, columns=columns)

@@ -91,7 +91,7 @@ def test_rows_of_a_web_server_in_workers(files: Path, http_server: HttpServer) -
 
 def test_rows_are_streamed_by_the_loader(files: Path) -> None:
     options = resolve(DatasetOptions, {"batch_size": 64, "shuffle": True, "columns": ["id"]})
-    dataset = BackendDataset(ParquetBackend(files), "parquet", options)
+    dataset = BackendDataset(ParquetBackend(files), options)
     seen = [value for batch in dataset for value in batch["id"].tolist()]
     assert seen != list(range(ROWS))
     assert sorted(seen) == list(range(ROWS))

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_pages import SMALL_PAGES, cheap_pages, numbered, wanted, write  # noqa: F401  # fixtures
 
-from headrace.sources.parquet import groups as parquet_groups
-from headrace.sources.parquet.backend import ParquetBackend
-from headrace.sources.parquet.groups import GroupRows, RowTaker
+from headrace.sources.parquet import backend as parquet_groups
+from headrace.sources.parquet.backend import GroupRows, ParquetBackend, RowTaker
 
 
 def in_memory(name: str, table: pa.Table, **writing: Any) -> ParquetBackend:
@@ -32,7 +31,7 @@ def in_memory(name: str, table: pa.Table, **writing: Any) -> ParquetBackend:
 
 def fetched(backend: ParquetBackend) -> int:
     """Bytes since the last call."""
-    return int(backend._store.meter.drain().get("fetched_bytes", 0))  # type: ignore[attr-defined]
+    return int(backend.store.meter.drain().get("fetched_bytes", 0))  # type: ignore[attr-defined]
 
 
 def test_only_pages_are_fetched() -> None:

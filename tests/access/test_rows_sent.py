@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from headrace.access import ArrowBackend, RowDataset
+from headrace.convert.packing import Batch
 
 ROWS = 64
 
@@ -79,7 +80,7 @@ def test_workers_hand_out_what_was_made(output_format: str, collate: Any) -> Non
 
 
 def test_bytes_cross_in_the_shared_buffer() -> None:
-    batch = rows().__getitems__(range(32)).sent
+    batch = Batch(rows().__getitems__(range(32)).columns)
     make, arguments = batch.__reduce__()
     assert make(*arguments)["data"] == [bytes([i]) * 1_000 for i in range(32)]
     buffer, layout = arguments

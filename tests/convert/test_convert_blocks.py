@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from headrace.convert import Block, Converter
-from headrace.convert.blocks import Permuted
+from headrace.convert import Block, Converter, concat
 from headrace.errors import OptionError, SchemaError
 
 FORMATS = ["torch", "numpy", "arrow", "dict"]
@@ -48,45 +45,12 @@ def test_dict_batches_are_python_values() -> None:
 @pytest.mark.parametrize("fmt", ["arrow", "dict"])
 def test_arrow_blocks_are_cut_permuted_and_joined(fmt: str) -> None:
     block = _block(TABLE, fmt)
-    mixed = Block.concat([block.take(np.array([4, 0])), block.slice(2, 2)])
+    mixed = concat([block.take(np.array([4, 0])), block.slice(2, 2)])
     (batch,) = mixed.batches(9)
     values = batch if fmt == "dict" else batch.to_pydict()
     assert values["i"] == [5, 1, 2**53 + 1, 4]
     assert mixed.num_rows == 4
     assert mixed.pin() is mixed
-
-
-@given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
-    part_rows=st.integers(1, 250),
-    seed=st.integers(0, 99),
-    fmt=st.sampled_from(FORMATS),
-)
-def test_rows_of_many_blocks_in_any_order_come_out_in_parts(
-    sizes: list[int], part_rows: int, seed: int, fmt: str
-) -> None:
-    count = sum(sizes)
-    order = np.random.default_rng(seed).permutation(count)
-    table = pa.table(
-        {
-            "i": np.arange(count),
-            "v": pa.FixedSizeListArray.from_arrays(np.arange(3.0 * count), 3),
-            "s": [f"row {i}" for i in range(count)],
-            "l": [[i] * (i % 4) for i in range(count)],
-        }
-    )
-    rows, start = Permuted(lambda: order, part_rows=part_rows), 0
-    blocks = []
-    for size in sizes:
-        blocks.append((start, _block(table.slice(start, size), fmt)))
-        start += size
-    for first_row, block in reversed(blocks):  # threads may be faster with later ones
-        rows.put(first_row, block)
-    parts = [rows.part(index) for index in range(rows.parts)]
-    assert [part.num_rows for part in parts[:-1]] == [part_rows] * (len(parts) - 1)
-    (expected,) = _block(table, fmt).take(order).batches(count)
-    (found,) = Block.concat(parts).batches(count)
-    assert str(found) == str(expected)
 
 
 @pytest.mark.parametrize("fmt", ["arrow", "dict"])
@@ -110,7 +74,7 @@ def test_no_rows(fmt: str) -> None:
         assert block.num_rows == 0
         assert list(block.batches(4)) == []
         assert list(block.take(np.array([], np.int64)).batches(4)) == []
-        assert list(Block.concat([block, block]).batches(4)) == []
+        assert list(concat([block, block]).batches(4)) == []
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

@@ -122,44 +122,6 @@ def test_every_leaf_can_be_written(fmt: str, nulls: str | None) -> None:
             assert (values == 1).all()
 
 
-def test_arrays_make_the_same_block_again() -> None:
-    table = pa.table(
-        {
-            "a": range(5),
-            "s": [{"x": float(i), "t": {"y": i % 2 == 0}} for i in range(5)],
-            "e": pa.array([[i, i] for i in range(5)], pa.list_(pa.int16(), 2)),
-        }
-    )
-    for fmt, nulls in (("torch", None), ("numpy", None), ("torch", "mask")):
-        converter = Converter(table.schema, fmt, nulls=nulls)
-        block = converter.convert(table)
-        arrays = block.arrays()
-        assert arrays is not None
-        assert all(len(array) == 5 for array in arrays)
-        again = converter.block(arrays)
-        assert again.num_rows == 5
-        assert again.arrays()[0].ctypes.data == arrays[0].ctypes.data
-        assert str(list(again.batches(2))) == str(list(block.batches(2)))
-
-
-def test_read_only_arrays_are_copied() -> None:
-    table = pa.table({"a": range(5)})
-    converter = Converter(table.schema)
-    (array,) = converter.convert(table).arrays() or []
-    frozen = array.copy()
-    frozen.flags.writeable = False
-    (batch,) = converter.block([frozen]).batches(5)
-    batch["a"][:] = 7
-    assert frozen.tolist() == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("values", [["a"], [[1]], [[["a"]]], [{"x": "a"}]])
-def test_blocks_that_are_not_arrays_say_so(values: list[Any]) -> None:
-    table = pa.table({"a": [1], "c": values})
-    assert Converter(table.schema).convert(table).arrays() is None
-    assert Converter(table.schema, "arrow").convert(table).arrays() is None
-
-
 def test_taking_with_read_only_rows() -> None:
     table = pa.table({"a": range(5)})
     rows = np.array([4, 1])

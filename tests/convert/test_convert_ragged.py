@@ -10,7 +10,7 @@ import pytest
 import torch
 from arrow_versions import HAS_VIEWS
 
-from headrace.convert import Block, Converter
+from headrace.convert import Block, Converter, concat
 from headrace.errors import ConversionError, OptionError, SchemaError
 
 ROWS = [[1, 2**53 + 1], [], [4, 5, 6], [7]]
@@ -79,7 +79,7 @@ def test_nested() -> None:
 def test_every_form_after_take_slice_and_concat(form: str) -> None:
     block = _block(_sliced(pa.list_(pa.int64())), ragged=form)
     taken = block.take(np.array([3, 0, 2, 0]))
-    mixed = Block.concat([taken.slice(1, 3), block.slice(1, 2), block.slice(0, 0)])
+    mixed = concat([taken.slice(1, 3), block.slice(1, 2), block.slice(0, 0)])
     expected = [ROWS[0], ROWS[2], ROWS[0], ROWS[1], ROWS[2]]
     assert [row for batch in mixed.batches(2) for row in _rows(batch, form)] == expected
     assert mixed.num_rows == 5
@@ -99,7 +99,7 @@ def _rows(batch: dict[str, Any], form: str) -> list[list[int]]:
 def test_joining_small_slices_does_not_keep_what_they_were_cut_from() -> None:
     block = _block(pa.array([list(range(100))] * 100))
     assert block.slice(0, 1).nbytes < 1000
-    joined = Block.concat([block.slice(0, 1), block.slice(5, 1)])
+    joined = concat([block.slice(0, 1), block.slice(5, 1)])
     (batch,) = joined.batches(2)
     assert batch["c"][0].untyped_storage().nbytes() == 2 * 100 * 8
 

@@ -10,7 +10,7 @@ import pyarrow.types as pt
 from hypothesis import Phase, given, reject, settings
 from hypothesis import strategies as st
 
-from headrace.convert import Block, Converter
+from headrace.convert import Converter, concat
 from headrace.errors import ConversionError
 
 INTEGERS = [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -147,7 +147,7 @@ def test_batches_hold_the_values_of_the_table(
             piece, index = piece.take(order), index[order]
         pieces.append(piece)
         indices.append(index)
-    joined, wanted = Block.concat(pieces), np.concatenate(indices)
+    joined, wanted = concat(pieces), np.concatenate(indices)
     assert joined.num_rows == len(wanted)
     batches = list(joined.batches(batch_size))
     assert len(batches) == -(-len(wanted) // batch_size)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from arrow_versions import HAS_VIEWS
 
-from headrace.convert import Block, Converter
+from headrace.convert import Block, Converter, concat
 from headrace.errors import ConversionError, SchemaError
 
 
@@ -204,7 +204,7 @@ def test_no_rows_have_the_dtype_of_many(case: Case, output_format: str) -> None:
     none = _block(pa.chunked_array([], case.type_), output_format)
     assert none.num_rows == 0
     assert list(none.batches(5)) == []
-    (batch,) = Block.concat([none, full, none]).batches(10)
+    (batch,) = concat([none, full, none]).batches(10)
     assert batch["c"].tolist() == next(full.batches(10))["c"].tolist()
     assert batch["c"].dtype == next(full.batches(10))["c"].dtype
 
@@ -215,7 +215,7 @@ def test_objects(type_: pa.DataType, values: list[Any], layout: str) -> None:
     column = _column(type_, values, layout)
     block = _block(column, "torch")
     assert [b["c"] for b in block.batches(3)] == [values[:3], values[3:]]
-    taken = Block.concat([block.take(np.array([2, 2])), block.slice(1, 1)])
+    taken = concat([block.take(np.array([2, 2])), block.slice(1, 1)])
     assert next(taken.batches(9))["c"] == [values[2], values[2], values[1]]
     (batch,) = _block(column, "numpy").batches(4)
     assert batch["c"].dtype == object
@@ -265,7 +265,7 @@ def test_run_ends_are_decoded() -> None:
 def test_dictionaries_of_several_chunks_agree() -> None:
     chunks = [pa.array(v).dictionary_encode() for v in (["a", "b"], ["b", "a"])]
     blocks = [_block(pa.chunked_array([chunk]), "torch") for chunk in chunks]
-    assert next(Block.concat(blocks).batches(9))["c"] == ["a", "b", "b", "a"]
+    assert next(concat(blocks).batches(9))["c"] == ["a", "b", "b", "a"]
     assert next(_block(pa.chunked_array(chunks), "torch").batches(9))["c"] == ["a", "b", "b", "a"]
 
 
@@ -277,7 +277,7 @@ def test_structs_are_dicts_at_any_depth() -> None:
     assert batch["c"]["x"].tolist() == [BIG, 2]
     assert batch["c"]["s"]["y"].tolist() == [0.5, 1.5]
     assert batch["c"]["s"]["name"] == ["a", "b"]
-    swapped = Block.concat([block.take(np.array([1, 0])), block.slice(1, 1)])
+    swapped = concat([block.take(np.array([1, 0])), block.slice(1, 1)])
     assert [b["c"]["s"]["name"] for b in swapped.batches(2)] == [["b", "a"], ["b"]]
 
 
@@ -335,7 +335,7 @@ def test_dictionaries_that_together_outgrow_their_codes(wrap: Any, value: Any) -
     table = pa.table({"c": pa.chunked_array(chunks)})
     (whole,) = Converter(table.schema).convert(table).batches(300)
     parts = [pa.table({"c": chunk}) for chunk in chunks]
-    joined = Block.concat([Converter(table.schema).convert(part) for part in parts])
+    joined = concat([Converter(table.schema).convert(part) for part in parts])
     (again,) = joined.batches(300)
     assert _plain(whole["c"]) == _plain(again["c"]) == _plain(pa.array(rows).to_pylist())
     with pytest.raises(ConversionError, match="wider index type"):

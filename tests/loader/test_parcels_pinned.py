@@ -15,15 +15,15 @@ from worker_code import with_process
 from headrace import StructuredDataset
 from headrace.convert import Converter
 from headrace.convert.packing import pack
-from headrace.loader.feed import Parcel, ParcelRun, pack_blocks, pack_dicts
+from headrace.loader.feed import Parcel, pack_blocks, pack_dicts
 
 ROWS, BATCH_ROWS = 100, 25
 
 
-def pinned_batches(packed: Any, *, whole: bool, converter: Converter) -> list[Any]:
+def pinned_batches(packed: Any, *, whole: bool) -> list[Any]:
     cursors = [(0, end) for end in range(BATCH_ROWS, ROWS + 1, BATCH_ROWS)]
     parcel = Parcel(0, cursors, ROWS, *packed, whole, {})
-    return list(ParcelRun(parcel, converter, BATCH_ROWS, pin=True).batches())
+    return list(parcel.run(BATCH_ROWS, pin=True).batches())
 
 
 @pytest.mark.parametrize("how", ["columns", "blocks", "dicts", "values"])
@@ -46,7 +46,7 @@ def test_tensors_are_views_of_what_torch_has_pinned(
     batches = list(block.batches(BATCH_ROWS))
     made = {"columns": [block], "blocks": [block], "dicts": batches, "values": batches}[how]
     pack_them: Any = {"dicts": pack_dicts, "values": pack}.get(how, pack_blocks)
-    arrived = pinned_batches(pack_them(made), whole=made[0] is block, converter=converter)
+    arrived = pinned_batches(pack_them(made), whole=made[0] is block)
     assert len(arrived) == len(batches)
     for batch, expected in zip(arrived, batches, strict=True):
         assert batch.keys() == expected.keys()

@@ -66,7 +66,6 @@ def test_windows_that_are_handed_out_in_parts_have_the_same_order(
 ) -> None:
     folder = written(tmp_path, files=3)
     whole = rows_of(folder)
-    monkeypatch.setattr(pipeline, "_WINDOW_IN_ONE_PART", 0)
     monkeypatch.setattr(pipeline, "_PART_BYTES", 1 << 16)
     loader, _ = StructuredDataset.create_dataloader(
         folder, batch_size=100, num_workers=0, shuffle=True

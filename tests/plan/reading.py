@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from file_makers import Row, rows_of
 
 from headrace.model import Cursor
-from headrace.plan import ROW_ORDER, Grouping, Lane, LanePlan, permutation, taking_turns
+from headrace.plan import ROW_ORDER, Grouping, Lane, LanePlan, permutation
 
 Keep = Callable[[Row], bool]
 
@@ -15,6 +15,12 @@ Keep = Callable[[Row], bool]
 def every_row(row: Row) -> bool:
     """A filter that keeps all."""
     return True
+
+
+def taking_turns(chunks: Sequence[Sequence[Row]]) -> list[Row]:
+    """A row of each chunk in turn; those that have none left are passed over."""
+    rounds = range(max(map(len, chunks), default=0))
+    return [chunk[turn] for turn in rounds for chunk in chunks if turn < len(chunk)]
 
 
 def window_rows(
@@ -28,7 +34,7 @@ def window_rows(
     ]
     rows = [row for chunk in chunks for row in chunk]
     if grouping.interleave > 1:
-        return [rows[i] for i in taking_turns([len(chunk) for chunk in chunks])]
+        return taking_turns(chunks)
     if grouping.mix > 1:
         key = lane.span(window).key
         order = permutation(

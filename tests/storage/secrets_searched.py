@@ -78,12 +78,19 @@ class Output:
         assert not leaks, "\n".join(f"{what}: {text!r}"[:1500] for what, _, text in leaks[:5])
 
 
+_WITH_LOGS_OF_REQUESTS = {"huggingface_hub", "httpcore2", "httpx2"}
+"""Libraries that write all requests and answers into their logs, for those who ask for that."""
+
+
 class Collecting(logging.Handler):
     def __init__(self, output: Output) -> None:
         super().__init__(logging.DEBUG)
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
+        library = record.name.partition(".")[0]
+        if library in _WITH_LOGS_OF_REQUESTS and record.levelno < logging.WARNING:
+            return
         text = f"{record.getMessage()} {record.args!r} {record.exc_info!r}"
         self._output.add(f"log of {record.name}", text)
 

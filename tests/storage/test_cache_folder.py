@@ -109,7 +109,7 @@ def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
 USE = """
 import random, sys, threading
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.meter import Meter
+from headrace.storage import Meter
 folder, limit, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 cache = DiskCache.at(folder, limit)
 def work(number):
@@ -160,7 +160,7 @@ def test_threads_may_ask_for_the_same(tmp_path: Path) -> None:
 DIE = """
 import os, signal, sys
 from headrace.storage import disk_cache
-from headrace.storage.meter import Meter
+from headrace.storage import Meter
 folder, limit, where = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 cache = disk_cache.DiskCache.at(folder, limit)
 source = bytes(range(256)) * 4000
@@ -210,7 +210,7 @@ def test_a_writer_that_is_killed_leaves_it_usable(tmp_path: Path, where: str) ->
 FILL = """
 import resource, signal, sys, logging
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.meter import Meter
+from headrace.storage import Meter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # a disk with so much room
 logging.disable()

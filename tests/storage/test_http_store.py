@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from servers.answering import AnsweringServer, Asked, Reply
@@ -132,7 +133,7 @@ def elsewhere() -> Any:
     [
         {"auth": ("me", "s3cret")},
         {"token": "t0ken"},
-        {"headers": {"Authorization": "Bearer t0ken", "X-Api-Key": "k3y"}},
+        {"headers": {"Authorization": "Bearer t0ken", "Cookie": "k3y"}},
     ],
 )
 def test_redirects_to_another_host_do_not(
@@ -146,14 +147,14 @@ def test_redirects_to_another_host_do_not(
     assert len(heads) > 1
     for head in heads:
         assert b"authorization" not in head
-        assert b"x-api-key" not in head
+        assert b"cookie" not in head
     assert all(seen.authorization for seen in http_server.seen if "auth" in options)
 
 
 def test_redirects_without_end(http_server: HttpServer) -> None:
     http_server.redirects["/a.parquet"] = "/b.parquet"
     http_server.redirects["/b.parquet"] = "/a.parquet"
-    with pytest.raises(ReadError, match="more than 5 redirects"):
+    with pytest.raises(ReadError, match="too many redirects"):
         ids(f"{http_server.url}/a.parquet")
 
 
@@ -261,16 +262,12 @@ def test_a_server_with_weak_etags(http_server: HttpServer) -> None:
     assert ids(url) == EVERYTHING
 
 
-@pytest.mark.parametrize("ranges", [True, False])
-def test_a_server_that_tells_no_length(http_server: HttpServer, ranges: bool) -> None:
-    """It sends chunks, of unknown number; the length is told with a range, if at all."""
+def test_a_server_that_tells_no_length(http_server: HttpServer) -> None:
+    """It sends chunks, of unknown number."""
     url = http_server.put("a.parquet", file_of())
 
     def chunked(asked: Asked) -> bytes:
         status, headers, body = http_server._find(asked)
-        if not ranges:
-            status, body = 200, http_server.files["/a.parquet"].body
-            headers.pop("Content-Range", None)
         lines = [f"HTTP/1.1 {status} OK", *(f"{k}: {v}" for k, v in headers.items())]
         head = "\r\n".join([*lines, "Transfer-Encoding: chunked", "", ""]).encode()
         if asked.method == "HEAD":
@@ -278,14 +275,11 @@ def test_a_server_that_tells_no_length(http_server: HttpServer, ranges: bool) ->
         return head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
 
     http_server._answer = chunked
-    if ranges:
-        assert ids(url) == EVERYTHING
-    else:
-        with pytest.raises(ReadError, match=r"a\.parquet.*its size is not known"):
-            ids(url)
+    with pytest.raises(ReadError, match=r"a\.parquet.*its size is not known"):
+        ids(url)
 
 
-@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("format", ["csv", "parquet"])
 def test_a_server_that_compresses_what_it_sends(http_server: HttpServer, format: str) -> None:
     """As text, what a short file is compressed to may be a line without rows."""
 
@@ -306,19 +300,6 @@ def test_compressed_files_may_be_said_to_be_so(http_server: HttpServer) -> None:
     url = http_server.put("a.csv.gz", gzip.compress(file_of("csv")))
     answering(http_server, lambda asked, reply: (reply[0], {**reply[1], **encoded}, reply[2]))
     assert ids(url, "csv") == EVERYTHING
-
-
-class LengthInOddDigits(HttpServer):
-    def _answer(self, asked: Asked) -> bytes:
-        return super()._answer(asked).replace(b"Content-Length: ", b"Content-Length: \xb2")
-
-
-def test_a_length_that_is_no_number() -> None:
-    server = LengthInOddDigits()
-    try:
-        assert ids(server.put("a.parquet", file_of())) == EVERYTHING  # by what its ranges are of
-    finally:
-        server.stop()
 
 
 def test_a_page_instead_of_a_file(http_server: HttpServer) -> None:
@@ -356,3 +337,31 @@ def test_a_host_that_is_not_there(proxy_to: Callable[..., FaultProxy]) -> None:
     for url in ("http://127.0.0.1:1/a.parquet", "http://no-such-host.invalid/a.parquet"):
         with pytest.raises(ReadError, match=r"a\.parquet: .*2 attempts"):
             ids(url, retries=1)
+
+
+@pytest.mark.parametrize("password", ["s3cret", "p@ss:w/rd"])
+def test_a_proxy_with_user_and_password(
+    http_server: HttpServer, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    http_server.put("d/a.parquet", file_of())
+    expected = f"Basic {b64encode(f'me:{password}'.encode()).decode()}"
+
+    def pass_on(asked: Asked) -> Reply:
+        if asked.head.value(b"proxy-authorization") != expected:
+            return 407, {"Proxy-Authenticate": "Basic"}, b""
+        return http_server._find(replace(asked, target=urlsplit(asked.target).path))
+
+    proxy = AnsweringServer(pass_on)
+    try:
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        where = proxy.url.removeprefix("http://")
+        monkeypatch.setenv("http_proxy", f"http://me:{quote(password, safe='')}@{where}")
+        assert ids("http://data.test/d") == EVERYTHING
+        monkeypatch.setenv("http_proxy", f"http://me:wrong@{where}")
+        with pytest.raises(ReadError, match="407") as caught:
+            ids("http://data.test/d")
+        assert "wrong" not in str(caught.value)
+    finally:
+        proxy.stop()
+    assert {seen.status for seen in proxy.seen} == {200, 206, 407}

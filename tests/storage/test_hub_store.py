@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Any
 
+import huggingface_hub
 import pytest
-from servers.answering import Asked, Reply
+from huggingface_hub import constants
 from servers.hub import HubServer
 from store_contract import FORMATS, ROWS, Place, StoreContract, file_of, ids, read, table_of
 
 from headrace import StructuredDataset
-from headrace.errors import NothingFoundError, OptionError, ReadError
-from headrace.storage.engines.http_client import Answer, HttpClient
-from headrace.storage.engines.hub import HubEngine
-from headrace.storage.engines.protocol import RequestError
+from headrace.errors import MissingExtraError, NothingFoundError, OptionError, ReadError
 
 REPO = "owner/name"
 
@@ -24,9 +22,9 @@ def _hub_of_the_environment(
     hub_server: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub_server.url)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
 
 
 class TestHub(StoreContract):
@@ -100,20 +98,6 @@ def test_a_paged_tree(hub_server: HubServer) -> None:
     assert len(ids(f"hf://datasets/{REPO}")) == 22
 
 
-def ways_to_give_a_token(folder: Path, token: str) -> dict[str, tuple[dict[str, str], Any]]:
-    """Variables of the environment, and storage_options."""
-    (folder / "home").mkdir(exist_ok=True)
-    (folder / "elsewhere").write_text(f"{token}\n")
-    return {
-        "HF_TOKEN": ({"HF_TOKEN": token}, {}),
-        "old variable": ({"HUGGING_FACE_HUB_TOKEN": token}, {}),
-        "option": ({}, {"token": token}),
-        "option before the environment": ({"HF_TOKEN": "hf_other"}, {"token": token}),
-        "HF_TOKEN_PATH": ({"HF_TOKEN_PATH": str(folder / "elsewhere")}, {}),
-        "True": ({"HF_TOKEN": token}, {"token": True}),
-    }
-
-
 def test_a_private_repository(
     hub_server: HubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -123,18 +107,21 @@ def test_a_private_repository(
     hub_server.put(REPO, "b.parquet", file_of(first=100), lfs=False)
     path = f"hf://datasets/{REPO}"
     everything = [*range(ROWS), *range(100, 100 + ROWS)]
-    for way, (variables, options) in ways_to_give_a_token(tmp_path, "hf_right").items():
-        with monkeypatch.context() as patch:
-            for name, value in variables.items():
-                patch.setenv(name, value)
-            assert ids(path, storage_options=options) == everything, way
-    (tmp_path / "home" / "token").write_text("hf_right")
-    assert ids(path) == everything, "what the hub's tools have stored"
-    with pytest.raises(ReadError, match=r"HTTP 401.*check the credentials"):
-        ids(path, storage_options={"token": False})
-    with pytest.raises(ReadError, match=r"HTTP 401.*check the credentials") as caught:
-        ids(path, storage_options={"token": "hf_wrong"})
-    assert "hf_wrong" not in str(caught.value)
+    for token in (False, "hf_wrong"):
+        with pytest.raises(ReadError, match=r"HTTP 401.*check the credentials") as caught:
+            ids(path, storage_options={"token": token})
+        assert "hf_wrong" not in str(caught.value)
+    assert ids(path, storage_options={"token": "hf_right"}) == everything
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert ids(path, storage_options={"token": "hf_right"}) == everything, "an option comes first"
+    monkeypatch.setenv("HF_TOKEN", "hf_right")
+    assert ids(path) == everything
+    assert ids(path, storage_options={"token": True}) == everything
+    monkeypatch.delenv("HF_TOKEN")
+    stored = tmp_path / "token"
+    stored.write_text("hf_right\n")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(stored))
+    assert ids(path) == everything, "the token that the hub's tools have stored"
 
 
 def test_the_token_stays_with_the_hub(hub_server: HubServer) -> None:
@@ -148,23 +135,6 @@ def test_the_token_stays_with_the_hub(hub_server: HubServer) -> None:
         assert sum(len(batch["id"]) for batch in loader) == ROWS
     assert len(hub_server.cdn.seen) > 2
     assert {seen.authorization for seen in hub_server.cdn.seen} == {None}
-
-
-def test_a_next_page_elsewhere_gets_no_token(hub_server: HubServer, http_server: Any) -> None:
-    hub_server.make_repo(REPO)
-    hub_server.page_size = 1
-    hub_server.put_all(REPO, {f"{i}.parquet": file_of() for i in range(2)})
-    inner = hub_server._tree
-
-    def elsewhere(*args: Any) -> Any:
-        status, headers, body = inner(*args)
-        headers["Link"] = f'<{http_server.url}/tree>; rel="next"'
-        return status, headers, body
-
-    hub_server._tree = elsewhere
-    with pytest.raises(ReadError):
-        ids(f"hf://datasets/{REPO}", storage_options={"token": "hf_right"})
-    assert all(seen.authorization is None for seen in http_server.seen)
 
 
 def test_signed_links_that_expire(hub_server: HubServer) -> None:
@@ -211,29 +181,18 @@ def test_an_endpoint_that_is_given(hub_server: HubServer, monkeypatch: pytest.Mo
         ids(f"hf://datasets/{REPO}", storage_options={"tokn": "x"})
 
 
-def test_an_answer_with_other_bytes_is_let_go(hub_server: HubServer) -> None:
-    """Its connection is closed, or the next answer on it would begin in the middle of this one."""
+def test_a_file_in_the_cache_of_the_hub_is_not_fetched(hub_server: HubServer) -> None:
     hub_server.make_repo(REPO)
-    commit = hub_server.put(REPO, "a.parquet", file_of(), lfs=False)
-    engine = HubEngine({}, 30.0)
-    plain = hub_server._respond
-    answers: list[Answer] = []
+    commit = hub_server.put(REPO, "a.parquet", file_of())
+    huggingface_hub.hf_hub_download(
+        REPO, "a.parquet", repo_type="dataset", revision=commit, endpoint=hub_server.url
+    )
+    hub_server.cdn.seen.clear()
+    assert ids(f"hf://datasets/{REPO}") == list(range(ROWS))
+    assert not hub_server.cdn.seen
 
-    def other_bytes(asked: Asked) -> Reply:
-        status, headers, body = plain(asked)
-        if "Content-Range" in headers:
-            headers["Content-Range"] = "bytes 7-8/9"
-        return status, headers, body
 
-    class Noted(HttpClient):
-        def send(self, *request: Any) -> Answer:
-            answers.append(super().send(*request))
-            return answers[-1]
-
-    engine._client = Noted(30.0, headers={}, verify=None)
-    hub_server._respond = other_bytes
-    with pytest.raises(RequestError, match="were asked for, and bytes 7-8/9 came"):
-        engine.fetch(f"hf://datasets/{REPO}@{commit}/a.parquet", 0, 100, None)
-    assert answers[-1].status == 206
-    assert answers[-1].connection.sock is None
-    assert answers[-1].response.isclosed()
+def test_a_hub_client_that_is_missing_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"headrace\[hub\]"):
+        ids(f"hf://datasets/{REPO}")

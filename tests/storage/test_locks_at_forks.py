@@ -15,11 +15,9 @@ import pytest
 from headrace.model import DataFileInfo
 from headrace.sources.files.cache import BoundedCache
 from headrace.sources.tar.replacing import turn_in_folder
-from headrace.storage import DiskCache, Patience, RetryPolicy, fetching
+from headrace.storage import DiskCache, Meter, Parts, Patience, RetryPolicy, threads
 from headrace.storage.connection import Connection
-from headrace.storage.fetching import in_background
-from headrace.storage.meter import Meter
-from headrace.storage.parts import Parts
+from headrace.storage.threads import in_background
 
 Holding = AbstractContextManager[object]
 
@@ -82,7 +80,7 @@ def test_a_child_does_not_wait_for_a_thread_that_it_has_not_got(what: str) -> No
         "parts": (parts._kept.get().lock, lambda: use_parts(parts)),
         "meter": (meter._own.get().lock, lambda: meter.add(requests=1)),
         "patience": (patience._end.get()._condition, lambda: wait_for_something(patience)),
-        "threads": (fetching._pools.get().requests._changed, lambda: in_background(int).result(9)),
+        "threads": (threads._pools.get().requests._changed, lambda: in_background(int).result(9)),
         "cache": (cache._kept.get().lock, lambda: use_cache(cache)),
     }
     lock, use = uses[what]

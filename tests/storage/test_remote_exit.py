@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from numbered_rows import ALL_IDS, NAMES, Source, put_all, wait_until, with_parent
 from servers.faults import SLOW_DOWN, Request, Stall
+from servers.http_files import HttpServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 from warm_interpreters import ColdProcess, WarmProcess
@@ -32,6 +33,12 @@ def source(s3_server: S3Server, proxy_to: Callable[..., FaultProxy]) -> Source:
     s3_server.make_bucket(BUCKET)
     put_all(lambda name, body: s3_server.put(BUCKET, name, body))
     return Source("s3", proxy_to(s3_server.url, latency_s=0.05), BUCKET)
+
+
+@pytest.fixture
+def web_source(http_server: HttpServer, proxy_to: Callable[..., FaultProxy]) -> Source:
+    put_all(lambda name, body: http_server.put(f"{BUCKET}/{name}", body))
+    return Source("http", proxy_to(http_server.url), BUCKET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +168,12 @@ def test_forked_workers_are_refused(source: Source, how: Any) -> None:
         source.loader(num_workers=2, multiprocessing_context=how)
 
 
-def test_a_fork_of_a_process_that_has_read_is_told_so(source: Source) -> None:
+@pytest.mark.parametrize("kind", ["s3", "http"])
+def test_a_fork_of_a_process_that_has_read_is_told_so(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
     """As by a DataLoader of torch, which forks without asking."""
+    source = request.getfixturevalue("source" if kind == "s3" else "web_source")
     ended = run(source, "fork", batch_size=50)
     assert ended.status == 0, ended.complained
     assert "forked from one that has used an object store" in ended.said

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.storage import Requests, will_read
-from headrace.storage import remote_file as remote_file_module
-from headrace.storage.fetching import GivenUp, Patience
-from headrace.storage.remote_file import RangeReader, RemoteFile
+from headrace.storage import ranges as ranges_module
+from headrace.storage.ranges import RangeReader, RemoteFile
+from headrace.storage.threads import GivenUp, Patience
 
 MIB = 1 << 20
 
@@ -79,7 +79,7 @@ def test_reads_like_a_file_in_memory(
     """Read at places, in a row, beyond the end, of what was announced and of what was not."""
     data = pattern(size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote_file_module, "_HELD_BYTES", held_bytes)
+        patch.setattr(ranges_module, "_HELD_BYTES", held_bytes)
         with Bytes(data).file(requests) as file, pa.BufferReader(data) as expected:
             assert file.size() == size
             for verb, where, length in steps:
@@ -309,7 +309,7 @@ def test_columns_read_side_by_side_are_fetched_once(columns: int, pages: int) ->
     data = pattern(columns * width)
     server = Bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote_file_module, "_HELD_BYTES", 300_000)
+        patch.setattr(ranges_module, "_HELD_BYTES", 300_000)
         with server.file(Requests(max_request_bytes=100_000)) as file:
             will_read(file, [(i * width, (i + 1) * width) for i in range(columns)])
             step = -(-width // pages)
@@ -330,7 +330,7 @@ def test_parts_read_in_any_order_are_fetched_once(shuffling: Any, parts: int) ->
     server = Bytes(data)
     spans = [(i * width, (i + 1) * width - 500) for i in range(parts)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote_file_module, "_HELD_BYTES", 100_000)
+        patch.setattr(ranges_module, "_HELD_BYTES", 100_000)
         with server.file(Requests(max_request_bytes=100_000)) as file:
             will_read(file, spans)
             for start, _ in shuffling.sample(spans, len(spans)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -14,7 +15,11 @@ from obstore.store import MemoryStore
 from servers.http_files import HttpServer
 
 from headrace import FileChangedError, StructuredDataset
-from headrace.storage.identity import store_identity
+from headrace.storage import connection
+
+
+def store_identity(protocol: str, options: dict[str, Any]) -> str:
+    return connection.store_identity(protocol, options, {})
 
 
 def parquet(start: int, rows: int = 1_000) -> bytes:

@@ -11,8 +11,7 @@ from nothing_around import KEYS, _nothing_around  # noqa: F401  # fixtures
 
 from headrace.errors import OptionError, ReadError
 from headrace.storage import Access, RetryPolicy, store_for
-from headrace.storage.options.azure import azure_options
-from headrace.storage.options.gcs import gcs_options, gcsfs_options
+from headrace.storage.options import azure_options, gcs_options, gcsfs_options
 
 
 @pytest.mark.parametrize(

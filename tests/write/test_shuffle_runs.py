@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace import IcebergDataFileInfo, StateMismatchError
 from headrace.model import FileList
-from headrace.sources.files import discover
+from headrace.sources.files.discovery import discover
 from headrace.write.gather import Place, ShuffledRows
 from headrace.write.journal import Journal
 from headrace.write.keys import row_keys

@@ -9,7 +9,7 @@ from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.backend import Backend, StorageBackend
 from headrace.sources.lance.backend import LanceBackend
 from headrace.sources.parquet.backend import ParquetBackend
-from headrace.sources.tar.backend import TarBackend
+from headrace.sources.tar.source import TarBackend
 from headrace.sources.video.backend import VideoFramesBackend
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ __all__ = [
     "Dense",
     "buffer_view",
     "check_int64",
-    "contiguous",
-    "decimal_floats",
     "decoded_type",
     "dense_cells",
     "dense_type",
@@ -26,10 +24,10 @@ __all__ = [
     "null_mask",
     "storage",
     "storage_type",
-    "writable",
 ]
 
 Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
 
 _LISTS = (
     (pt.is_list, pa.list_),
@@ -37,12 +35,20 @@ _LISTS = (
     (pt.is_list_view, pa.list_view),
     (pt.is_large_list_view, pa.large_list_view),
 )
+_DIGITS_OF_INT64 = 18
+_EXACT_POWERS_OF_TEN = 22
+_BOOL, _INT64, _FLOAT64 = np.dtype(np.bool_), np.dtype(np.int64), np.dtype(np.float64)
+_TORCH_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {
+    np.dtype(np.uint16): np.dtype(np.int32),
+    np.dtype(np.uint32): _INT64,
+    np.dtype(np.uint64): _INT64,
+}
 
 
 def buffer_view(array: pa.Array, dtype: np.dtype[Any]) -> Array:
-    """Return the values of a primitive array; null slots hold whatever lies there.
+    """Return the values of a primitive array; null slots hold arbitrary values.
 
-    The array may be written to. Memory that must not be written (a read-only map, an immutable
+    The result may be written to. Memory that must not be written (a read-only map, an immutable
     Python object, memory lent by another library) is copied.
     """
     buffer = array.buffers()[1]
@@ -59,24 +65,19 @@ def buffer_view(array: pa.Array, dtype: np.dtype[Any]) -> Array:
     return view if view.flags.aligned else view.copy()
 
 
-def writable(array: Array) -> Array:
-    """The array itself, or a copy where it must not be written to."""
-    return array if array.flags.writeable else array.copy()
+def null_mask(array: pa.Array) -> Mask | None:
+    """Return an array that is True where a row is null; None if no row is."""
+    if array.null_count == 0:
+        return None
+    mask: Mask = array.is_null().to_numpy(zero_copy_only=False)
+    return mask
 
 
-def contiguous(column: pa.ChunkedArray) -> list[pa.Array]:
-    """The rows as one array; copies only when several chunks hold rows.
-
-    Chunks with dictionaries stay apart: joined ones may outgrow the type of their codes.
-    """
-    chunks = [chunk for chunk in column.chunks if len(chunk)]
-    if len(chunks) == 1 or (chunks and decoded_type(column.type) != column.type):
-        return chunks
-    return [pa.concat_arrays(chunks) if chunks else pa.nulls(0, column.type)]
+# --- types behind types
 
 
 def decoded_type(type_: pa.DataType) -> pa.DataType:
-    """The type with the values of dictionaries in their place, at any depth."""
+    """Return the type with the values of dictionaries in their place, at any depth."""
     if pt.is_dictionary(type_):
         return decoded_type(type_.value_type)
     if pt.is_struct(type_):
@@ -94,7 +95,7 @@ def decoded_type(type_: pa.DataType) -> pa.DataType:
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType:
-    """The type of the values behind dictionaries, run-ends and extensions."""
+    """Return the type of the values behind dictionaries, run-ends and extensions."""
     while True:
         if isinstance(type_, pa.BaseExtensionType):
             type_ = type_.storage_type
@@ -105,7 +106,7 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
 
 
 def storage(array: pa.Array) -> pa.Array:
-    """The values behind dictionaries, run-ends and extensions."""
+    """Return the values behind dictionaries, run-ends and extensions."""
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
@@ -117,100 +118,60 @@ def storage(array: pa.Array) -> pa.Array:
             return array
 
 
-def null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """True where a row is null; None when no row is."""
-    if array.null_count == 0:
-        return None
-    mask: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return mask
-
-
-_DIGITS_OF_INT64 = 18
-_EXACT_POWERS_OF_TEN = 22
-
-
-def decimal_floats(array: pa.Array) -> npt.NDArray[np.float64]:
-    """The nearest float64 of each value, for up to 15 digits; beyond, off by a last bit or so.
-
-    Arrow's own cast multiplies by an inexact power of ten: it makes 99.99000000000001 of 99.99.
-    """
-    precision, scale = array.type.precision, array.type.scale
-    if precision > _DIGITS_OF_INT64 or not 0 <= scale <= _EXACT_POWERS_OF_TEN:
-        return buffer_view(array.cast(pa.float64()), np.dtype(np.float64))
-    wide = array.cast(pa.decimal128(precision, scale))
-    words = buffer_view(wide, np.dtype("V16")).view(np.int64)
-    floats: npt.NDArray[np.float64] = words[::2] / 10.0**scale  # the low word holds the value
-    return floats
-
-
-_INT64 = np.dtype(np.int64)
-_TORCH_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {
-    np.dtype(np.uint16): np.dtype(np.int32),
-    np.dtype(np.uint32): _INT64,
-    np.dtype(np.uint64): _INT64,
-}
+# --- numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """How rows of an Arrow type become an array."""
+    """How rows of an Arrow type become an array.
+
+    Attributes:
+        leaf: The Arrow type of a single value.
+        cast: The type that Arrow casts values to first, where their memory is not an array's.
+        stored: The number type in Arrow's memory.
+        dtype: The number type that comes out.
+        shape: The shape of one row, as it lies in memory.
+        axes: The order in which the dimensions of a row are handed out, if it is another.
+    """
 
     leaf: pa.DataType
-    """the Arrow type of a single value"""
     cast: pa.DataType | None
-    """what Arrow turns values into first, where their memory is not an array's"""
     stored: np.dtype[Any]
-    """the number type in Arrow's memory"""
     dtype: np.dtype[Any]
-    """the number type that comes out"""
     shape: tuple[int, ...] = ()
-    """of one row, as it lies in memory"""
     axes: tuple[int, ...] | None = None
-    """the order in which the dimensions of a row are handed out, where it is another"""
 
 
 def dense_type(type_: pa.DataType, for_torch: bool) -> Dense | None:
-    """How a type becomes an array, or None when its rows have no fixed shape of numbers."""
+    """Return how a type becomes an array; None if its rows have no fixed shape of numbers."""
     if isinstance(type_, pa.FixedShapeTensorType):
-        return _shaped(dense_type(type_.value_type, for_torch), type_.shape, type_.permutation)
+        inner = dense_type(type_.value_type, for_torch)
+        return None if inner is None else _shaped(inner, type_.shape, type_.permutation)
     type_ = storage_type(type_)
     if pt.is_fixed_size_list(type_):
-        return _shaped(dense_type(type_.value_type, for_torch), [type_.list_size], None)
-    return _leaf(type_, for_torch)
-
-
-def _shaped(inner: Dense | None, shape: list[int], permutation: list[int] | None) -> Dense | None:
-    if inner is None:
-        return None
-    outer_axes = tuple(permutation or range(len(shape)))
-    inner_axes = inner.axes or tuple(range(len(inner.shape)))
-    axes = (*outer_axes, *(len(shape) + axis for axis in inner_axes))
-    in_order = axes == tuple(range(len(axes)))
-    return Dense(
-        inner.leaf,
-        inner.cast,
-        inner.stored,
-        inner.dtype,
-        (*shape, *inner.shape),
-        None if in_order else axes,
-    )
-
-
-def _leaf(type_: pa.DataType, for_torch: bool) -> Dense | None:
+        inner = dense_type(type_.value_type, for_torch)
+        return None if inner is None else _shaped(inner, [type_.list_size], None)
     if pt.is_boolean(type_):
-        return Dense(type_, pa.uint8(), np.dtype(np.bool_), np.dtype(np.bool_))
+        return Dense(type_, pa.uint8(), _BOOL, _BOOL)
     if pt.is_integer(type_) or pt.is_floating(type_):
         kind = "f" if pt.is_floating(type_) else "u" if pt.is_unsigned_integer(type_) else "i"
         stored: np.dtype[Any] = np.dtype(f"{kind}{type_.bit_width // 8}")
-        return Dense(
-            type_, None, stored, _TORCH_DTYPES.get(stored, stored) if for_torch else stored
-        )
+        dtype = _TORCH_DTYPES.get(stored, stored) if for_torch else stored
+        return Dense(type_, None, stored, dtype)
     if pt.is_decimal(type_) or pt.is_null(type_):
-        return Dense(type_, pa.float64(), np.dtype(np.float64), np.dtype(np.float64))
+        return Dense(type_, pa.float64(), _FLOAT64, _FLOAT64)
     if pt.is_temporal(type_) and not pt.is_interval(type_):
         stored = np.dtype(f"i{type_.bit_width // 8}")
         return Dense(type_, None, stored, _INT64 if for_torch else _temporal_dtype(type_))
     return None
+
+
+def _shaped(inner: Dense, shape: list[int], permutation: list[int] | None) -> Dense:
+    outer_axes = tuple(permutation or range(len(shape)))
+    inner_axes = inner.axes or tuple(range(len(inner.shape)))
+    axes = (*outer_axes, *(len(shape) + axis for axis in inner_axes))
+    in_order = axes == tuple(range(len(axes)))
+    return replace(inner, shape=(*shape, *inner.shape), axes=None if in_order else axes)
 
 
 def _temporal_dtype(type_: pa.DataType) -> np.dtype[Any]:
@@ -221,68 +182,69 @@ def _temporal_dtype(type_: pa.DataType) -> np.dtype[Any]:
     return np.dtype(f"m8[{type_.unit}]") if pt.is_duration(type_) else _INT64
 
 
-def dense_values(
-    array: pa.Array, dense: Dense, column: str
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-    """The rows as one array, and where its values are null (None: nowhere).
+def dense_values(array: pa.Array, dense: Dense, column: str) -> tuple[Array, Mask | None]:
+    """Return the rows as one array, and a mask of its null values (None: there are none).
 
-    A null row is null in each of its values. What stands in a null place is arbitrary.
+    A null row is null in each of its values. Null places hold arbitrary values.
     """
     if dense.cast is None and dense.stored == dense.dtype and array.type == dense.leaf:
         return buffer_view(array, dense.stored), null_mask(array)  # as most columns are
     rows = len(array)
     array, nulls = _innermost(array)
-    values = _as_dtype(_stored_values(array, dense), dense, nulls, column)
-    return _in_shape(values, dense, rows), None if nulls is None else _in_shape(nulls, dense, rows)
+    if pt.is_decimal(dense.leaf):
+        values = _decimal_floats(array)
+    else:
+        values = buffer_view(array if dense.cast is None else array.cast(dense.cast), dense.stored)
+    values = _in_shape(_as_dtype(values, dense, nulls, column), dense, rows)
+    return values, None if nulls is None else _in_shape(nulls, dense, rows)
 
 
-def dense_cells(cells: npt.NDArray[Any], dense: Dense, column: str) -> npt.NDArray[Any]:
-    """The same of rows that are given as the bytes of each, where Arrow has nothing to cast."""
+def dense_cells(cells: Array, dense: Dense, column: str) -> Array:
+    """Return rows that are given as the bytes of each as an array; Arrow has nothing to cast."""
     return _in_shape(_as_dtype(cells.view(dense.stored), dense, None, column), dense, len(cells))
 
 
-def _in_shape(values: npt.NDArray[Any], dense: Dense, rows: int) -> npt.NDArray[Any]:
+def _in_shape(values: Array, dense: Dense, rows: int) -> Array:
     values = values.reshape(rows, *dense.shape)
     if dense.axes is None:
         return values
     return values.transpose(0, *(axis + 1 for axis in dense.axes))
 
 
-def _innermost(array: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-    """The values below all fixed-size lists, and which of them are null or in a null list."""
+def _innermost(array: pa.Array) -> tuple[pa.Array, Mask | None]:
+    """Return the values below all fixed-size lists, and a mask of those that are null."""
     array = storage(array)
     nulls = null_mask(array)
     while pt.is_fixed_size_list(array.type):
         size = array.type.list_size
         above = None if nulls is None else np.repeat(nulls, size)
         array = array.values.slice(array.offset * size, len(array) * size)
-        array = storage(array if above is None else _without_hidden_codes(array, above))
+        if above is not None and pt.is_dictionary(array.type):
+            # Codes that a null list hides may point nowhere, and then cannot be decoded.
+            codes = pc.if_else(pa.array(above), None, array.indices)
+            array = pa.DictionaryArray.from_arrays(codes, array.dictionary)
+        array = storage(array)
         nulls = null_mask(array)
         if above is not None:
             nulls = above if nulls is None else nulls | above
     return array, nulls
 
 
-def _without_hidden_codes(array: pa.Array, nulls: npt.NDArray[np.bool_]) -> pa.Array:
-    """The codes that a null list hides may point nowhere, and then cannot be decoded."""
-    if not pt.is_dictionary(array.type):
-        return array
-    codes = pc.if_else(pa.array(nulls), None, array.indices)
-    return pa.DictionaryArray.from_arrays(codes, array.dictionary)
+def _decimal_floats(array: pa.Array) -> npt.NDArray[np.float64]:
+    """Return the nearest float64 of each value, for up to 15 digits; beyond, off by a last bit.
+
+    Arrow's own cast multiplies by an inexact power of ten: it makes 99.99000000000001 of 99.99.
+    """
+    precision, scale = array.type.precision, array.type.scale
+    if precision > _DIGITS_OF_INT64 or not 0 <= scale <= _EXACT_POWERS_OF_TEN:
+        return buffer_view(array.cast(pa.float64()), _FLOAT64)
+    wide = array.cast(pa.decimal128(precision, scale))
+    words = buffer_view(wide, np.dtype("V16")).view(np.int64)
+    floats: npt.NDArray[np.float64] = words[::2] / 10.0**scale  # the low word holds the value
+    return floats
 
 
-def _stored_values(array: pa.Array, dense: Dense) -> npt.NDArray[Any]:
-    if pt.is_decimal(dense.leaf):
-        return decimal_floats(array)
-    return buffer_view(array if dense.cast is None else array.cast(dense.cast), dense.stored)
-
-
-def _as_dtype(
-    values: npt.NDArray[Any],
-    dense: Dense,
-    nulls: npt.NDArray[np.bool_] | None,
-    column: str,
-) -> npt.NDArray[Any]:
+def _as_dtype(values: Array, dense: Dense, nulls: Mask | None, column: str) -> Array:
     if dense.stored == dense.dtype:
         return values
     if dense.stored == np.uint64:

@@ -1,315 +1,310 @@
-"""Columns of a block: cut, permuted and joined as a whole, handed out batch by batch."""
+"""Blocks: many rows in their output form, which are permuted and joined, and cut into batches.
+
+A block is a ``StructColumn`` of columns (batches are dicts of tensors, arrays or lists) or an
+``ArrowBlock`` around a table (batches are record batches or dicts of Python values). Blocks are
+never changed, and batches may be views of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pt
 import torch
 
 from headrace.convert.arrays import storage
-from headrace.matrices import values_at
+from headrace.convert.packing import Call, EndToEnd
+from headrace.errors import ConversionError
+from headrace.matrices import rows_at, values_at
 
 __all__ = [
     "RAGGED_FORMS",
-    "ArrayColumn",
+    "ArrowBlock",
+    "Block",
     "Column",
+    "DenseColumn",
     "ObjectColumn",
     "RaggedColumn",
     "Rows",
     "StructColumn",
-    "TensorColumn",
+    "concat",
+    "gather",
     "object_array",
-    "taken",
 ]
 
 Rows = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
 
-_TOO_FEW_FOR_THREADS = 1 << 14
-"""values that torch moves without threads of its own"""
+RAGGED_FORMS = ("list", "pad", "offsets", "nested")
+_VIEWS_AT_ONCE = 500
+"""Number of views that are made at a time: thousands at once set off the garbage collector."""
 
 
-class Column(Protocol):
-    """Values of all rows of a block under one key of its batches."""
+class Column(ABC):
+    """The values of some rows under one key of their batches."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows."""
 
     @property
+    @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of the values."""
-        ...
+        """The number of bytes of the values."""
 
+    @abstractmethod
     def slice(self, start: int, length: int) -> Self:
-        """Some consecutive rows, as a view."""
-        ...
+        """Return consecutive rows, as a view."""
 
+    @abstractmethod
     def take(self, rows: Rows) -> Self:
-        """These rows, in this order."""
-        ...
+        """Return rows by number, in this order."""
 
+    @abstractmethod
     def split(self, batch_size: int) -> Iterable[Any]:
-        """The values of consecutive batches. Not called on a column without rows."""
-        ...
+        """Return the values of consecutive batches; the column has at least one row."""
 
-    def arrays(self) -> list[npt.NDArray[Any]] | None:
-        """The column as arrays whose first dimension is the rows, where it is nothing else."""
-        ...
+    @classmethod
+    @abstractmethod
+    def concat(cls, columns: Sequence[Self]) -> Self:
+        """Return the rows of several columns, in order."""
 
-    def to_send(self) -> Self | None:
-        """The same rows in memory of their own, if batches are cheaper to cut where they arrive."""
-        ...
+    @classmethod
+    def to_send(cls, columns: Sequence[Self]) -> Any:
+        """Return an object that arrives in another process as the rows of all columns, in order.
+
+        None if batches should be cut before they are sent.
+        """
+        return columns[0] if len(columns) == 1 else cls.concat(columns)
 
     def pin(self) -> Self:
-        """The same with its tensors in pinned memory."""
-        ...
-
-    @classmethod
-    def concat(cls, columns: Sequence[Self]) -> Self:
-        """The rows of several columns, in order."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class TensorColumn:
-    """A tensor whose first dimension is the rows.
-
-    Rows are moved by numpy: torch would spread the work over threads of its own, in each of the
-    threads that make blocks, and they would wait for each other far longer than they work.
-    """
-
-    values: torch.Tensor
-
-    @property
-    def nbytes(self) -> int:
-        return self.values.nbytes
-
-    def slice(self, start: int, length: int) -> TensorColumn:
-        return TensorColumn(self.values[start : start + length])
-
-    def take(self, rows: Rows) -> TensorColumn:
-        return TensorColumn(torch.from_numpy(taken(self.values.numpy(), rows)))
-
-    def split(self, batch_size: int) -> Iterable[torch.Tensor]:
-        return _views(self.values, _sizes(self.values.size(0), batch_size))
-
-    def arrays(self) -> list[npt.NDArray[Any]] | None:
-        return [self.values.numpy()]
-
-    def to_send(self) -> TensorColumn | None:
+        """Return the column with its tensors in pinned memory."""
         return self
-
-    def pin(self) -> TensorColumn:
-        return TensorColumn(self.values.pin_memory())
-
-    @classmethod
-    def concat(cls, columns: Sequence[TensorColumn]) -> TensorColumn:
-        values = [column.values for column in columns]
-        if sum(tensor.numel() for tensor in values) < _TOO_FEW_FOR_THREADS:
-            return cls(torch.cat(values))  # twice as fast
-        return cls(torch.from_numpy(np.concatenate([tensor.numpy() for tensor in values])))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ArrayColumn:
-    """A numpy array whose first dimension is the rows."""
+class DenseColumn(Column):
+    """A tensor or a numpy array whose first dimension is the rows.
 
-    values: npt.NDArray[Any]
+    numpy moves the rows of tensors, too: torch would spread the work over threads of its own, in
+    each of the threads that make blocks, and they would wait for each other longer than they work.
+    """
+
+    values: torch.Tensor | Array
+
+    @classmethod
+    def of(cls, values: Array, for_torch: bool) -> DenseColumn:
+        """Return a column over an array, or over a copy if it must not be written to."""
+        if not values.flags.writeable:
+            values = values.copy()
+        return cls(torch.from_numpy(values) if for_torch else values)
+
+    @property
+    def array(self) -> Array:
+        """The values as a numpy array over the same memory."""
+        return self.values if isinstance(self.values, np.ndarray) else self.values.numpy()
+
+    def __len__(self) -> int:
+        return len(self.values)
 
     @property
     def nbytes(self) -> int:
         return self.values.nbytes
 
-    def slice(self, start: int, length: int) -> ArrayColumn:
-        return ArrayColumn(self.values[start : start + length])
+    def slice(self, start: int, length: int) -> DenseColumn:
+        return DenseColumn(self.values[start : start + length])
 
-    def take(self, rows: Rows) -> ArrayColumn:
-        return ArrayColumn(taken(self.values, rows))
+    def take(self, rows: Rows) -> DenseColumn:
+        values = self.array
+        made = np.empty((len(rows), *values.shape[1:]), values.dtype)
+        if len(values):
+            # To clip is a third faster than to check the numbers of rows, which are right.
+            np.take(values, rows, axis=0, out=made, mode="clip")
+        return self._like(made)
 
-    def split(self, batch_size: int) -> Iterable[npt.NDArray[Any]]:
+    def split(self, batch_size: int) -> Iterable[Any]:
         values = self.values
-        return [values[i : i + batch_size] for i in range(0, len(values), batch_size)]
-
-    def arrays(self) -> list[npt.NDArray[Any]] | None:
-        return [self.values]
-
-    def to_send(self) -> ArrayColumn | None:
-        return self
-
-    def pin(self) -> ArrayColumn:
-        return self
+        if isinstance(values, torch.Tensor):
+            # A third faster than split: no gradient is tracked through a block.
+            return torch.unsafe_split(values, batch_size)
+        return [values[start : start + batch_size] for start in range(0, len(values), batch_size)]
 
     @classmethod
-    def concat(cls, columns: Sequence[ArrayColumn]) -> ArrayColumn:
-        return cls(np.concatenate([column.values for column in columns]))
+    def concat(cls, columns: Sequence[DenseColumn]) -> DenseColumn:
+        return columns[0]._like(np.concatenate([column.array for column in columns]))
+
+    @classmethod
+    def to_send(cls, columns: Sequence[DenseColumn]) -> Any:
+        first, rows = columns[0], sum(map(len, columns))
+        parts = [np.ascontiguousarray(column.array) for column in columns]
+        memory = EndToEnd([part.reshape(-1).view(np.uint8) for part in parts])
+        shape = (rows, *parts[0].shape[1:])
+        return Call(_dense, (memory, parts[0].dtype.str, shape, first._is_tensor))
+
+    def pin(self) -> DenseColumn:
+        values = self.values
+        return DenseColumn(values.pin_memory()) if isinstance(values, torch.Tensor) else self
+
+    @property
+    def _is_tensor(self) -> bool:
+        return isinstance(self.values, torch.Tensor)
+
+    def _like(self, values: Array) -> DenseColumn:
+        return DenseColumn(torch.from_numpy(values) if self._is_tensor else values)
 
 
-@dataclass(frozen=True, slots=True)
-class StructColumn:
-    """A dict of columns."""
+def _dense(memory: memoryview, dtype: str, shape: tuple[int, ...], for_torch: bool) -> DenseColumn:
+    return DenseColumn.of(np.ndarray(shape, dtype, memory), for_torch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StructColumn(Column):
+    """Columns by key; batches are dicts.
+
+    Attributes:
+        names: The keys.
+        columns: A column for each key.
+        num_rows: The number of rows, which a struct without columns has too.
+    """
 
     names: tuple[str, ...]
     columns: tuple[Column, ...]
     num_rows: int
-    """kept apart, because a struct may have no fields"""
+
+    def __len__(self) -> int:
+        return self.num_rows
 
     @property
     def nbytes(self) -> int:
-        return sum(column.nbytes for column in self.columns)
+        return sum([column.nbytes for column in self.columns])
 
     def slice(self, start: int, length: int) -> StructColumn:
-        columns = tuple(column.slice(start, length) for column in self.columns)
+        columns = tuple([column.slice(start, length) for column in self.columns])
         return StructColumn(self.names, columns, max(0, min(length, self.num_rows - start)))
 
     def take(self, rows: Rows) -> StructColumn:
-        return StructColumn(self.names, tuple(c.take(rows) for c in self.columns), len(rows))
+        rows = np.require(rows, np.int64, ["C", "W"])
+        columns = tuple([column.take(rows) for column in self.columns])
+        return StructColumn(self.names, columns, len(rows))
 
     def split(self, batch_size: int) -> Iterator[dict[str, Any]]:
-        return self.batches(batch_size, at_once=self.num_rows)
+        return self.batches(batch_size)
 
-    def batches(self, batch_size: int, *, at_once: int) -> Iterator[dict[str, Any]]:
-        """What ``split`` gives, made of so many rows at a time, which are whole batches."""
-        if not self.num_rows:
-            return
+    def batches(self, batch_size: int) -> Iterator[dict[str, Any]]:
+        """Yield consecutive batches of ``batch_size`` rows, the last one maybe shorter."""
         names = self.names
-        starts = range(0, self.num_rows, at_once)
-        columns = [_parts(column, at_once, starts) for column in self.columns]
-        for start, *parts in zip(starts, *columns, strict=True):
-            sizes = _sizes(min(at_once, self.num_rows - start), batch_size)
-            values = [
-                _views(part, sizes) if isinstance(part, torch.Tensor) else part.split(batch_size)
-                for part in parts
-            ]
-            if not values:
-                yield from ({} for _ in sizes)
-            for leaves in zip(*values, strict=True):
+        if not names:
+            yield from ({} for _ in range(0, self.num_rows, batch_size))
+            return
+        at_once = max(_VIEWS_AT_ONCE // len(names), 1) * batch_size
+        for start in range(0, self.num_rows, at_once):
+            some = self if self.num_rows <= at_once else self.slice(start, at_once)
+            for leaves in zip(*[column.split(batch_size) for column in some.columns], strict=True):
                 yield dict(zip(names, leaves))  # noqa: B905  (strict costs a tenth of the time)
-
-    def arrays(self) -> list[npt.NDArray[Any]] | None:
-        parts = [column.arrays() for column in self.columns]
-        if not parts or any(part is None for part in parts):
-            return None
-        return [array for part in parts for array in part or ()]
-
-    def to_send(self) -> StructColumn | None:
-        columns = [column.to_send() for column in self.columns]
-        kept = tuple(column for column in columns if column is not None)
-        return StructColumn(self.names, kept, self.num_rows) if len(kept) == len(columns) else None
-
-    def pin(self) -> StructColumn:
-        return StructColumn(self.names, tuple(c.pin() for c in self.columns), self.num_rows)
 
     @classmethod
     def concat(cls, columns: Sequence[StructColumn]) -> StructColumn:
         children = zip(*[column.columns for column in columns], strict=True)
-        joined = tuple(type(parts[0]).concat(parts) for parts in children)
-        return cls(columns[0].names, joined, sum(column.num_rows for column in columns))
+        joined = tuple([type(parts[0]).concat(parts) for parts in children])
+        return cls(columns[0].names, joined, sum(map(len, columns)))
 
+    @classmethod
+    def to_send(cls, columns: Sequence[StructColumn]) -> Any:
+        children = zip(*[column.columns for column in columns], strict=True)
+        sent = tuple([type(parts[0]).to_send(parts) for parts in children])
+        if None in sent:
+            return None
+        return Call(cls, (columns[0].names, sent, sum(map(len, columns))))
 
-def _parts(column: Column, rows: int, starts: range) -> Sequence[torch.Tensor | Column]:
-    """So many rows from each start on; of tensors alone, without the column around them."""
-    if isinstance(column, TensorColumn):
-        return torch.unsafe_split(column.values, rows) if len(starts) > 1 else [column.values]
-    return [column.slice(start, rows) for start in starts] if len(starts) > 1 else [column]
-
-
-def _views(values: torch.Tensor, sizes: tuple[int, ...]) -> Sequence[torch.Tensor]:
-    """As split has them, a third faster: nobody tracks gradients through a block."""
-    return (values,) if len(sizes) == 1 else torch.unsafe_split_with_sizes(values, sizes)
-
-
-@lru_cache(maxsize=64)
-def _sizes(rows: int, batch_size: int) -> tuple[int, ...]:
-    """Rows of each batch."""
-    whole, rest = divmod(rows, batch_size)
-    return (batch_size,) * whole + ((rest,) if rest else ())
-
-
-def taken(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
-    """Rows of an array. Whether there are such rows is not asked: that takes a third longer."""
-    out = np.empty((len(rows), *values.shape[1:]), values.dtype)
-    return np.take(values, rows, axis=0, out=out, mode="clip") if len(values) else out
+    def pin(self) -> StructColumn:
+        return replace(self, columns=tuple([column.pin() for column in self.columns]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ObjectColumn:
-    """Values without a fixed size, left as they are until a batch needs them as Python objects."""
+class ObjectColumn(Column):
+    """Values without a fixed size, which become Python objects when a batch is cut.
 
-    values: pa.Array | npt.NDArray[Any]
-    """in Arrow; or cells, none of them null: bytes of one length, or objects that are bytes"""
+    Attributes:
+        values: An Arrow array; or cells, none of them null: bytes of one length, or bytes objects.
+        fill: The value of null rows.
+        as_array: True if batches are numpy arrays of objects, and not lists.
+    """
+
+    values: pa.Array | Array
     fill: Any
-    """stands where a row is null"""
     as_array: bool
-    """batches are numpy arrays of objects, and not lists"""
+
+    @classmethod
+    def of(cls, values: pa.Array, fill: Any, as_array: bool) -> ObjectColumn:
+        """Return a column whose offsets have 64 bits, so that joined strings may exceed 2 GiB."""
+        values = storage(values)
+        if pt.is_string(values.type) or pt.is_string_view(values.type):
+            values = values.cast(pa.large_string())
+        elif pt.is_fixed_size_binary(values.type):
+            if values.offset:
+                values = pa.concat_arrays([values, values[:0]])  # pyarrow 16 casts from its start
+            values = values.cast(pa.large_binary())
+        elif pt.is_binary(values.type) or pt.is_binary_view(values.type):
+            values = values.cast(pa.large_binary())
+        return cls(values, fill, as_array)
+
+    def __len__(self) -> int:
+        return len(self.values)
 
     @property
     def nbytes(self) -> int:
-        return sum(map(len, self.values)) if self._has_objects else int(self.values.nbytes)
-
-    @property
-    def _has_objects(self) -> bool:
-        return isinstance(self.values, np.ndarray) and self.values.dtype.hasobject
+        if isinstance(self.values, np.ndarray) and self.values.dtype.hasobject:
+            return sum(map(len, self.values))
+        return int(self.values.nbytes)
 
     def slice(self, start: int, length: int) -> ObjectColumn:
-        return ObjectColumn(self.values[start : start + length], self.fill, self.as_array)
+        return replace(self, values=self.values[start : start + length])
 
     def take(self, rows: Rows) -> ObjectColumn:
         values = self.values
-        values = values[rows] if isinstance(values, np.ndarray) else values_at(values, rows)
-        return ObjectColumn(values, self.fill, self.as_array)
+        is_array = isinstance(values, np.ndarray)
+        return replace(self, values=values[rows] if is_array else values_at(values, rows))
 
     def split(self, batch_size: int) -> Iterator[Any]:
         for start in range(0, len(self.values), batch_size):
             objects = self._objects(self.values[start : start + batch_size])
             yield object_array(objects) if self.as_array else objects
 
-    def _objects(self, values: pa.Array | npt.NDArray[Any]) -> list[Any]:
+    def _objects(self, values: pa.Array | Array) -> list[Any]:
         if isinstance(values, np.ndarray):
-            cells: list[bytes] = values.tolist()
-            return cells
+            return list(values.tolist())
         if _is_large(values.type):
             objects = values.to_numpy(zero_copy_only=False).tolist()  # 10 x faster than to_pylist
         else:
             objects = values.to_pylist()
         if values.null_count and self.fill is not None:
-            return [copy(self.fill) if value is None else value for value in objects]
+            objects = [copy(self.fill) if value is None else value for value in objects]
         return list(objects)
-
-    def arrays(self) -> list[npt.NDArray[Any]] | None:
-        return None
-
-    def to_send(self) -> ObjectColumn | None:
-        """Strings and bytes are made as fast from Arrow as from a pickle; anything else is not."""
-        if self._has_objects:
-            return ObjectColumn(_in_arrow(self.values), self.fill, self.as_array)
-        return self if isinstance(self.values, np.ndarray) or _is_large(self.values.type) else None
-
-    def pin(self) -> ObjectColumn:
-        return self
 
     @classmethod
     def concat(cls, columns: Sequence[ObjectColumn]) -> ObjectColumn:
         joined = pa.concat_arrays([_in_arrow(column.values) for column in columns])
-        return cls(joined, columns[0].fill, columns[0].as_array)
+        return replace(columns[0], values=joined)
 
     @classmethod
-    def of(cls, values: pa.Array, fill: Any, as_array: bool) -> ObjectColumn:
-        """Offsets are widened to 64 bits, so that joined strings may be longer than 2 GiB."""
-        values = storage(values)
-        if pa.types.is_string(values.type) or pa.types.is_string_view(values.type):
-            values = values.cast(pa.large_string())
-        elif _is_bytes(values.type):
-            if pa.types.is_fixed_size_binary(values.type) and values.offset:
-                values = pa.concat_arrays([values, values[:0]])  # pyarrow 16 casts from its start
-            values = values.cast(pa.large_binary())
-        return cls(values, fill, as_array)
+    def to_send(cls, columns: Sequence[ObjectColumn]) -> Any:
+        joined = cls.concat(columns)
+        # Strings and bytes are made as fast from Arrow as from a pickle; other objects are not.
+        values: Any = joined.values
+        return joined if _is_large(values.type) else None
 
 
-def _in_arrow(values: pa.Array | npt.NDArray[Any]) -> pa.Array:
+def _in_arrow(values: pa.Array | Array) -> pa.Array:
     if not isinstance(values, np.ndarray):
         return values
     if values.dtype.hasobject:
@@ -320,32 +315,34 @@ def _in_arrow(values: pa.Array | npt.NDArray[Any]) -> pa.Array:
 
 
 def _is_large(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_large_string(type_) or pa.types.is_large_binary(type_))
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    kinds = (pa.types.is_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
-    return any(is_kind(type_) for is_kind in kinds)
+    return bool(pt.is_large_string(type_) or pt.is_large_binary(type_))
 
 
 def object_array(objects: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """One-dimensional whatever the objects are; ``np.array`` would make a table of equal lists."""
+    """Return a one-dimensional array; ``np.array`` would make a table of lists of one length."""
     return np.fromiter(objects, object, len(objects))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RaggedColumn:
-    """Rows are runs of one array of values; permuting rows moves the runs and not the values."""
+class RaggedColumn(Column):
+    """Rows that are runs of one column of values; a permutation moves the runs, not the values."""
 
-    values: TensorColumn | ArrayColumn
-    starts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
+    values: DenseColumn
+    starts: Rows
+    lengths: Rows
     form: str
+
+    @classmethod
+    def of(cls, values: DenseColumn, lengths: Rows, form: str) -> RaggedColumn:
+        """Return rows that lie end to end."""
+        return cls(values, np.cumsum(lengths) - lengths, lengths, form)
+
+    def __len__(self) -> int:
+        return len(self.starts)
 
     @property
     def nbytes(self) -> int:
-        size = len(self.values.values)
-        per_value = self.values.nbytes // size if size else 0
+        per_value = self.values.nbytes // max(len(self.values), 1)
         return int(self.lengths.sum()) * per_value + self.starts.nbytes + self.lengths.nbytes
 
     def slice(self, start: int, length: int) -> RaggedColumn:
@@ -356,101 +353,174 @@ class RaggedColumn:
         return replace(self, starts=self.starts[rows], lengths=self.lengths[rows])
 
     def split(self, batch_size: int) -> Iterator[Any]:
-        finish = _FORMS[self.form, isinstance(self.values, TensorColumn)]
         for start in range(0, len(self.starts), batch_size):
-            rows = slice(start, start + batch_size)
-            lengths = self.lengths[rows]
-            yield finish(self._run(self.starts[rows], lengths).values, lengths)
+            batch = self.slice(start, batch_size)
+            yield _in_form(batch._run(), batch.lengths, self.form)
 
-    def _run(self, starts: Rows, lengths: Rows) -> TensorColumn | ArrayColumn:
-        """The values of some rows end to end: a view where they already lie so."""
-        ends = starts + lengths
-        if len(starts) == 0 or np.array_equal(ends[:-1], starts[1:]):
-            first = int(starts[0]) if len(starts) else 0
-            return self.values.slice(first, int(lengths.sum()))
-        within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    def _run(self) -> DenseColumn:
+        """Return the values of all rows end to end: a view if they already lie so."""
+        starts, lengths = self.starts, self.lengths
+        total = int(lengths.sum())
+        if np.array_equal((starts + lengths)[:-1], starts[1:]):
+            return self.values.slice(int(starts[0]) if len(starts) else 0, total)
+        within = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return self.values.take(np.repeat(starts, lengths) + within)
 
-    def arrays(self) -> list[npt.NDArray[Any]] | None:
-        return None
+    @classmethod
+    def concat(cls, columns: Sequence[RaggedColumn]) -> RaggedColumn:
+        values = DenseColumn.concat([column._run() for column in columns])
+        lengths = np.concatenate([column.lengths for column in columns])
+        return cls.of(values, lengths, columns[0].form)
 
-    def to_send(self) -> RaggedColumn | None:
-        return self.concat([self])
+    @classmethod
+    def to_send(cls, columns: Sequence[RaggedColumn]) -> Any:
+        return cls.concat(columns)
 
     def pin(self) -> RaggedColumn:
         return replace(self, values=self.values.pin())
 
-    @classmethod
-    def concat(cls, columns: Sequence[RaggedColumn]) -> RaggedColumn:
-        runs = [column._run(column.starts, column.lengths) for column in columns]
-        lengths = np.concatenate([column.lengths for column in columns])
-        return cls.of(type(runs[0]).concat(runs), lengths, columns[0].form)  # type: ignore[arg-type]
+
+def _in_form(column: DenseColumn, lengths: Rows, form: str) -> Any:
+    """Return the rows of a batch, whose values lie end to end, in the form of ``ragged=``."""
+    values: Any = column.values
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if form == "list":
+        if isinstance(values, torch.Tensor):
+            return list(torch.split(values, lengths.tolist()))
+        return object_array([values[a:b] for a, b in pairwise(offsets.tolist())])
+    if form == "pad":
+        width = int(lengths.max(initial=0))
+        padded = np.zeros((len(lengths), width, *values.shape[1:]), column.array.dtype)
+        padded[np.arange(width) < lengths[:, None]] = column.array
+        return column._like(padded).values
+    if form == "offsets":
+        return {"values": values, "offsets": column._like(offsets).values}
+    return torch.nested.nested_tensor_from_jagged(values, torch.from_numpy(offsets))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrowBlock:
+    """A table; batches are record batches, or dicts of lists of Python values.
+
+    Attributes:
+        table: The rows.
+        as_python: True if batches are dicts.
+        makers: By column, a function that makes Python values where the Arrow type does not tell
+            what they are.
+    """
+
+    table: pa.Table
+    as_python: bool
+    makers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.table.nbytes)
+
+    def slice(self, start: int, length: int) -> ArrowBlock:
+        return replace(self, table=self.table.slice(start, length))
+
+    def take(self, rows: Rows) -> ArrowBlock:
+        if self.table.num_columns == 0:
+            return self.slice(0, len(rows))
+        return replace(self, table=rows_at(self.table, rows))
+
+    def batches(self, batch_size: int) -> Iterator[Any]:
+        """Yield consecutive batches of ``batch_size`` rows, the last one maybe shorter."""
+        starts = range(0, self.num_rows, batch_size)
+        if self.as_python:
+            for start in starts:
+                yield self._python_values(self.table.slice(start, batch_size))
+            return
+        whole = _whole_batch(self.table)
+        for start in starts:
+            if whole is not None:
+                yield whole.slice(start, batch_size)
+            else:
+                yield _one_batch(self.table.slice(start, batch_size))
+
+    def _python_values(self, rows: pa.Table) -> dict[str, list[Any]]:
+        made = {}
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            make = self.makers.get(name)
+            made[name] = _to_pylist(name, column) if make is None else make(column)
+        return made
 
     @classmethod
-    def of(
-        cls, values: TensorColumn | ArrayColumn, lengths: npt.NDArray[np.int64], form: str
-    ) -> RaggedColumn:
-        """Rows that lie end to end."""
-        return cls(values, np.cumsum(lengths) - lengths, lengths, form)
+    def concat(cls, blocks: Sequence[ArrowBlock]) -> ArrowBlock:
+        """Return the rows of several blocks, in order."""
+        return replace(blocks[0], table=pa.concat_tables([block.table for block in blocks]))
+
+    @classmethod
+    def to_send(cls, blocks: Sequence[ArrowBlock]) -> Any:
+        """Return an object that arrives as all rows; None if batches should be cut before."""
+        return None if blocks[0].as_python else cls.concat(blocks)
+
+    def pin(self) -> ArrowBlock:
+        """Return the block, which has no tensors."""
+        return self
 
 
-def _tensor_list(values: torch.Tensor, lengths: Rows) -> list[torch.Tensor]:
-    return list(torch.split(values, lengths.tolist()))
+Block = StructColumn | ArrowBlock
+"""Rows that were converted together, and from which batches are cut."""
 
 
-def _tensor_pad(values: torch.Tensor, lengths: Rows) -> torch.Tensor:
-    width = int(lengths.max(initial=0))
-    padded = values.new_zeros((len(lengths), width, *values.shape[1:]))
-    padded[torch.from_numpy(_occupied(lengths, width))] = values
-    return padded
+def concat(blocks: Sequence[Block]) -> Block:
+    """Return the rows of one or more blocks of the same converter, in order."""
+    kind: Any = type(blocks[0])
+    made: Block = blocks[0] if len(blocks) == 1 else kind.concat(blocks)
+    return made
 
 
-def _tensor_offsets(values: torch.Tensor, lengths: Rows) -> dict[str, torch.Tensor]:
-    return {"values": values, "offsets": torch.from_numpy(_offsets(lengths))}
+def gather(blocks: Sequence[Block], rows: Rows) -> Block:
+    """Return rows, in this order, of one or more blocks laid end to end."""
+    first = blocks[0]
+    if isinstance(first, ArrowBlock):
+        return concat(blocks).take(rows)
+    # Column by column, while what was joined is still in the processor's cache.
+    columns = []
+    for same in zip(*[block.columns for block in blocks], strict=True):  # type: ignore[union-attr]
+        columns.append(type(same[0]).concat(same).take(rows))
+    return StructColumn(first.names, tuple(columns), len(rows))
 
 
-def _tensor_nested(values: torch.Tensor, lengths: Rows) -> torch.Tensor:
-    nested: torch.Tensor = torch.nested.nested_tensor_from_jagged(
-        values, torch.from_numpy(_offsets(lengths))
-    )
-    return nested
+def _whole_batch(table: pa.Table) -> pa.RecordBatch | None:
+    """Return all rows in one piece; None if strings exceed 2 GiB or dictionaries do not fit."""
+    try:
+        batches = table.combine_chunks().to_batches()
+    except pa.ArrowInvalid:
+        return None
+    return batches[0] if len(batches) == 1 else None
 
 
-def _array_list(values: npt.NDArray[Any], lengths: Rows) -> npt.NDArray[np.object_]:
-    edges = _offsets(lengths).tolist()
-    return object_array([values[a:b] for a, b in pairwise(edges)])
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return a record batch of rows whose strings may lie in several chunks of 2 GiB."""
+    try:
+        batches = table.combine_chunks().to_batches()
+    except pa.ArrowInvalid as error:
+        raise ConversionError(
+            f"{table.num_rows} rows cannot be brought together in one piece: {error} Columns of "
+            "dictionaries need a wider index type, or the type of their values, in schema="
+        ) from error
+    if len(batches) > 1:
+        raise ConversionError(
+            f"a batch of {table.num_rows} rows holds more than 2 GiB in one string or binary "
+            "column; choose a smaller batch_size, or the type large_string or large_binary"
+        )
+    return batches[0]
 
 
-def _array_pad(values: npt.NDArray[Any], lengths: Rows) -> npt.NDArray[Any]:
-    width = int(lengths.max(initial=0))
-    padded = np.zeros((len(lengths), width, *values.shape[1:]), values.dtype)
-    padded[_occupied(lengths, width)] = values
-    return padded
-
-
-def _array_offsets(values: npt.NDArray[Any], lengths: Rows) -> dict[str, npt.NDArray[Any]]:
-    return {"values": values, "offsets": _offsets(lengths)}
-
-
-def _occupied(lengths: Rows, width: int) -> npt.NDArray[np.bool_]:
-    occupied: npt.NDArray[np.bool_] = np.arange(width) < lengths[:, None]
-    return occupied
-
-
-def _offsets(lengths: Rows) -> npt.NDArray[np.int64]:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-_FORMS: dict[tuple[str, bool], Callable[[Any, Rows], Any]] = {
-    ("list", True): _tensor_list,
-    ("pad", True): _tensor_pad,
-    ("offsets", True): _tensor_offsets,
-    ("nested", True): _tensor_nested,
-    ("list", False): _array_list,
-    ("pad", False): _array_pad,
-    ("offsets", False): _array_offsets,
-}
-
-RAGGED_FORMS = tuple(dict.fromkeys(form for form, _ in _FORMS))
+def _to_pylist(name: str, column: pa.ChunkedArray) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as error:  # nanoseconds, or a year beyond 9999
+        raise ConversionError(
+            f"column {name!r} ({column.type}) holds a value that Python has no object for: "
+            f"{error}; "
+            'give it another type in schema=, or read with output_format="arrow"'
+        ) from error
+    return values

@@ -1,190 +1,68 @@
-"""The converter: a schema and options, checked once, then applied to block after block."""
+"""The converter: a schema and options, checked once, then applied to block after block.
+
+Every field of the schema gets a builder, which makes its columns from Arrow arrays: one under the
+name of the field, and companions beside it where the user wants masks or lengths.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 import torch
 
-from headrace.convert.arrays import Dense, contiguous, decoded_type, dense_type, storage_type
-from headrace.convert.blocks import ArrowBlock, Block, ColumnBlock
-from headrace.convert.builders import (
+from headrace.convert.arrays import (
+    Array,
+    Dense,
+    Mask,
+    decoded_type,
+    dense_cells,
+    dense_type,
+    dense_values,
+    null_mask,
+    storage,
+    storage_type,
+)
+from headrace.convert.columns import (
+    RAGGED_FORMS,
+    ArrowBlock,
+    Block,
+    Column,
+    DenseColumn,
+    ObjectColumn,
+    RaggedColumn,
+    StructColumn,
+)
+from headrace.convert.decoded import DecodedColumn, Kind, Kinds, python_values
+from headrace.convert.lent import LentColumn
+from headrace.convert.nulls import (
     REFUSE,
-    Builder,
-    DenseBuilder,
-    ObjectBuilder,
-    RaggedBuilder,
     Remedies,
     Remedy,
-    StructBuilder,
     dense_fill,
+    null_error,
     object_fill,
-    rebuild,
 )
-from headrace.convert.columns import RAGGED_FORMS, Column, StructColumn
-from headrace.convert.decoded import DecodedBuilder, Kind, Kinds
-from headrace.convert.lent import LentBuilder
 from headrace.errors import OptionError, SchemaError
 
-__all__ = ["Converter", "FieldPlanner", "field_paths"]
-
-_WITHOUT_REPRESENTATION = (pt.is_union, pt.is_interval)
-
-
-def field_paths(fields: Sequence[pa.Field], above: str = "") -> Iterator[str]:
-    """The dotted names of all columns and of the fields of structs."""
-    for field in fields:
-        path = above + field.name
-        yield path
-        type_ = storage_type(field.type)
-        if pt.is_struct(type_):
-            yield from field_paths(list(type_), path + ".")
-
-
-@dataclass(frozen=True, slots=True)
-class FieldPlanner:
-    """The options that decide, with its type, what a field becomes."""
-
-    for_torch: bool
-    ragged: str
-    remedies: Remedies
-    kinds: Kinds
-    """of columns; the fields of structs have none"""
-
-    def plan(
-        self, fields: Sequence[pa.Field], above: str = "", outer: Remedy | None = None
-    ) -> tuple[Builder, ...]:
-        """A builder a field; ``outer`` is the remedy of the struct that holds the fields."""
-        builders = tuple(self._builder(field, above, outer or Remedy()) for field in fields)
-        _check_keys(fields, builders, above)
-        return builders
-
-    def _builder(self, field: pa.Field, above: str, outer: Remedy) -> Builder:
-        path = above + field.name
-        _check_type(field.type, path)
-        remedy = self.remedies.of(path, field.nullable, outer)
-        keys = (field.name, f"{field.name}_mask") if remedy.mask else (field.name,)
-        kind = None if above else self.kinds.get(field.name)
-        if kind is Kind.LENT:
-            fill = object_fill(remedy, b"", pa.large_binary(), path)
-            return LentBuilder(path, keys, fill, self.for_torch)
-        if kind is not None:
-            return DecodedBuilder.of(path, keys, kind, remedy, self.for_torch)
-        type_ = storage_type(field.type)
-        dense = dense_type(field.type, self.for_torch)
-        if dense is not None:
-            return self._dense(path, keys, dense, remedy)
-        if pt.is_struct(type_):
-            return self._struct(path, keys, type_, remedy)
-        if _is_variable_list(type_):
-            elements = dense_type(type_.value_type, self.for_torch)
-            if elements is not None:
-                return self._ragged(path, keys, type_, elements, remedy)
-        type_ = decoded_type(type_)
-        empty = _empty_object(type_)
-        fill = object_fill(remedy, empty, type_, path)
-        example = empty if isinstance(empty, str | bytes) else None
-        return ObjectBuilder(path, keys, type_, fill, example, self.for_torch)
-
-    def _dense(
-        self, path: str, keys: tuple[str, ...], dense: Dense, remedy: Remedy
-    ) -> DenseBuilder:
-        if pt.is_null(dense.leaf) and not dense.shape and remedy == Remedy():
-            raise SchemaError(
-                f"column {path!r} has the type null: no file says what it holds. Give its type in "
-                f"schema=, fill it: nulls={{{path!r}: 0.0}}, or leave it out of columns="
-            )
-        return DenseBuilder(path, keys, dense, dense_fill(remedy, dense, path), self.for_torch)
-
-    def _struct(
-        self, path: str, keys: tuple[str, ...], type_: pa.DataType, remedy: Remedy
-    ) -> StructBuilder:
-        if remedy.fill is not REFUSE:
-            names = ", ".join(map(repr, field_paths(list(type_), path + ".")))
-            raise OptionError(
-                f"nulls={{{path!r}: {remedy.fill!r}}}: the column is a struct; fill its fields "
-                f'by their dotted names ({names}) or choose "mask"'
-            )
-        fields = [field.with_nullable(True) for field in type_]  # null wherever the struct is
-        return StructBuilder(keys, self.plan(fields, path + ".", remedy), self.for_torch)
-
-    def _ragged(
-        self, path: str, keys: tuple[str, ...], type_: pa.DataType, elements: Dense, remedy: Remedy
-    ) -> RaggedBuilder:
-        rows_only = remedy.fill is None or (isinstance(remedy.fill, list) and not remedy.fill)
-        for_elements = Remedy() if rows_only or remedy.mask else remedy
-        fill = dense_fill(for_elements, elements, path)
-        if self.ragged == "pad":
-            keys = (keys[0], f"{keys[0]}_length", *keys[1:])
-        empty_rows = remedy != Remedy()
-        return RaggedBuilder(
-            path, keys, type_, elements, fill, empty_rows, self.ragged, self.for_torch
-        )
-
-
-def _is_variable_list(type_: pa.DataType) -> bool:
-    return bool(
-        pt.is_list(type_)
-        or pt.is_large_list(type_)
-        or pt.is_list_view(type_)
-        or pt.is_large_list_view(type_)
-    )
-
-
-def _empty_object(type_: pa.DataType) -> Any:
-    if pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_):
-        return ""
-    nested = _is_variable_list(type_) or pt.is_fixed_size_list(type_) or pt.is_map(type_)
-    return [] if nested else b""
-
-
-def _check_type(type_: pa.DataType, path: str) -> None:
-    """Refuse types that neither tensors nor lists of plain values can stand for."""
-    type_ = storage_type(type_)
-    if any(refused(type_) for refused in _WITHOUT_REPRESENTATION):
-        raise SchemaError(
-            f"column {path!r} has the type {type_}, which has no tensor or array form; leave it "
-            'out of columns=, or read with output_format="arrow"'
-        )
-    if not pt.is_struct(type_):
-        for i in range(type_.num_fields):
-            _check_type(type_.field(i).type, path)
-
-
-def _check_keys(fields: Sequence[pa.Field], builders: Sequence[Builder], above: str) -> None:
-    names = Counter(field.name for field in fields)
-    for name, count in names.items():
-        if count > 1:
-            raise SchemaError(
-                f"{count} columns are named {above + name!r}, and a batch has one place for each "
-                'name; rename them, or read with output_format="arrow"'
-            )
-    for builder in builders:
-        for companion in builder.keys[1:]:
-            if names[companion]:
-                raise SchemaError(
-                    f"column {above + builder.keys[0]!r} gets a companion {companion!r}, but the "
-                    "data have a column of that name; leave one of them out of columns=, or "
-                    "choose another form in nulls= or ragged="
-                )
-
+__all__ = ["Converter"]
 
 _OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
-_OF_CELLS = (DenseBuilder, ObjectBuilder)
 
 
 class Converter:
     """Turns Arrow tables of one schema into blocks of batches.
 
-    What each column becomes is decided here from schema and options alone, so that keys and
-    types are the same in every batch. Holds no data: it pickles, and any thread may use it.
+    What each column becomes is decided once, from schema and options alone, so that keys and types
+    are the same in every batch. A converter holds no data: it pickles, and any thread may use it.
     """
 
     def __init__(
@@ -204,86 +82,85 @@ class Converter:
             nulls: What stands for nulls, for all columns or by column.
             ragged: The form of columns of lists of different lengths.
             kinds: What columns hold that their source has decoded, by name. It comes from the
-                source and the options of the user, never from what is read.
+                source and the options of the user, never from the data.
         """
         _check_options(output_format, nulls, ragged)
         self.schema = schema
         self.output_format = output_format
         self.kinds: Kinds = dict(kinds or {})
-        self._builders: tuple[Builder, ...] = ()
+        self._builders: tuple[_Builder, ...] = ()
         if output_format in ("torch", "numpy"):
-            remedies = Remedies.parse(nulls, field_paths(list(schema)))
-            planner = FieldPlanner(output_format == "torch", ragged, remedies, self.kinds)
-            self._builders = planner.plan(list(schema))
+            remedies = Remedies.parse(nulls, _field_paths(list(schema)))
+            planner = _Planner(output_format == "torch", ragged, remedies, self.kinds)
+            self._builders = planner.builders(list(schema))
         elif output_format == "dict" and len(set(schema.names)) < len(schema.names):
             raise SchemaError(
                 "several columns have the same name, and a dict has one place for each; rename "
                 f'them, or read with output_format="arrow" (columns: {", ".join(schema.names)})'
             )
-        self._names = tuple(key for builder in self._builders for key in builder.keys)
+        self._makers = {name: partial(python_values, kind=self.kinds[name]) for name in self.kinds}
+        self._names = tuple([key for builder in self._builders for key in builder.keys])
 
-    def convert(self, table: pa.Table) -> Block:
-        """A block of all rows of a table that has exactly this schema."""
-        self._check_schema(table)
-        if self.output_format in ("arrow", "dict"):
-            if table.num_columns:  # a table of no columns would forget its rows
-                table = pa.Table.from_arrays(table.columns, schema=self.schema)
-            return ArrowBlock(table, self.output_format == "dict", self.kinds)
-        return self.convert_columns(table.columns, table.num_rows)
+    @property
+    def has_companions(self) -> bool:
+        """True if batches have keys beside the names of columns: masks, or lengths."""
+        return len(self._names) > len(self._builders)
 
     @property
     def cell_columns(self) -> frozenset[int]:
-        """The columns that ``convert_columns`` also takes as cells."""
-        return frozenset(
-            number
-            for number, builder in enumerate(self._builders)
-            if isinstance(builder, _OF_CELLS) and builder.takes_cells
-        )
+        """The numbers of the columns that ``convert_columns`` also takes as cells."""
+        return frozenset(n for n, builder in enumerate(self._builders) if builder.takes_cells)
 
-    def convert_columns(
-        self, columns: Sequence[pa.ChunkedArray | pa.Array | npt.NDArray[Any]], num_rows: int
-    ) -> Block:
-        """The same of all columns of the schema, for torch and numpy.
-
-        An array of numpy has the bytes of each row, equally many or as objects, where none is null.
-        """
-        made = [
-            column
-            for builder, values in zip(self._builders, columns, strict=True)
-            for column in _columns(builder, values)
-        ]
-        return ColumnBlock(StructColumn(self._names, tuple(made), num_rows))
-
-    def block(self, arrays: Sequence[npt.NDArray[Any]]) -> Block:
-        """The block whose ``arrays()`` these are, over the same memory."""
-        num_rows = len(arrays[0]) if arrays else 0
-        columns = rebuild(self._builders, iter(arrays), num_rows)
-        return ColumnBlock(StructColumn(self._names, tuple(columns), num_rows))
-
-    def _check_schema(self, table: pa.Table) -> None:
-        if table.schema.equals(self.schema):
-            return
-        if table.schema.names != self.schema.names or table.schema.types != self.schema.types:
+    def convert(self, table: pa.Table) -> Block:
+        """Return a block of all rows of a table that has exactly this schema."""
+        schema = self.schema
+        if not table.schema.equals(schema) and (
+            table.schema.names != schema.names or table.schema.types != schema.types
+        ):
             raise SchemaError(
                 f"a table with the columns {table.schema.names} of the types "
                 f"{list(map(str, table.schema.types))} does not have the schema of the data set: "
-                f"{self.schema.names}, {list(map(str, self.schema.types))}"
+                f"{schema.names}, {list(map(str, schema.types))}"
             )
+        if self.output_format in ("torch", "numpy"):
+            return self.convert_columns(table.columns, table.num_rows)
+        if table.num_columns:  # a table of no columns would forget its rows
+            table = pa.Table.from_arrays(table.columns, schema=schema)
+        return ArrowBlock(table, self.output_format == "dict", self._makers)
+
+    def convert_columns(
+        self, columns: Sequence[pa.ChunkedArray | pa.Array | Array], num_rows: int
+    ) -> StructColumn:
+        """Return a block of all columns of the schema, for torch and numpy.
+
+        Args:
+            columns: The values of each column. A numpy array has cells: the bytes of each row, all
+                of one length or as objects, none of them null.
+            num_rows: The number of rows.
+        """
+        made: list[Column] = []
+        for builder, values in zip(self._builders, columns, strict=True):
+            if isinstance(values, np.ndarray):
+                made += builder.build_cells(values)
+            elif isinstance(values, pa.Array) or values.num_chunks == 1:
+                made += builder.build(values if isinstance(values, pa.Array) else values.chunk(0))
+            else:
+                made += _build_chunks(builder, values)
+        return StructColumn(self._names, tuple(made), num_rows)
 
 
-def _columns(
-    builder: Builder, values: pa.ChunkedArray | pa.Array | npt.NDArray[Any]
-) -> Iterable[Column]:
-    if isinstance(values, np.ndarray):
-        assert isinstance(builder, _OF_CELLS)
-        return builder.of_cells(values)
-    if isinstance(values, pa.Array):
-        return builder.build(values)
-    if values.num_chunks == 1:
-        return builder.build(values.chunk(0))
-    parts = [builder.build(array) for array in contiguous(values)]
-    if len(parts) == 1:
-        return parts[0]
+def _build_chunks(builder: _Builder, column: pa.ChunkedArray) -> Sequence[Column]:
+    """Return the columns of several chunks.
+
+    Chunks with dictionaries are joined only afterwards: joined dictionaries may outgrow the type of
+    their codes.
+    """
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    if not chunks:
+        return builder.build(pa.nulls(0, column.type))
+    if decoded_type(column.type) == column.type:
+        return builder.build(pa.concat_arrays(chunks) if len(chunks) > 1 else chunks[0])
+    parts = [builder.build(chunk) for chunk in chunks]
     return [type(same[0]).concat(same) for same in zip(*parts, strict=True)]
 
 
@@ -308,3 +185,339 @@ def _check_options(output_format: object, nulls: object, ragged: object) -> None
             f'ragged="nested" needs a torch with jagged tensors, which {torch.__version__} does '
             "not have; upgrade torch, or choose list, pad or offsets"
         )
+
+
+# --- builders
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder(ABC):
+    """Makes the columns of one field; any thread may use it.
+
+    Attributes:
+        path: The dotted name of the field.
+        keys: The keys of its columns: its name, and the names of companions.
+        for_torch: True if numbers become tensors.
+    """
+
+    path: str
+    keys: tuple[str, ...]
+    for_torch: bool
+
+    @abstractmethod
+    def build(self, array: pa.Array) -> list[Column]:
+        """Return a column for each key."""
+
+    @property
+    def takes_cells(self) -> bool:
+        """True if columns can be built from the bytes of each row."""
+        return False
+
+    def build_cells(self, cells: Array) -> list[Column]:
+        """Return a column for each key, from the bytes of each row."""
+        raise NotImplementedError
+
+    def _with_mask(
+        self, column: Column, nulls: Mask | None, shape: tuple[int, ...]
+    ) -> list[Column]:
+        """Return the column, and its mask if it has one."""
+        if len(self.keys) == 1:
+            return [column]
+        mask = np.zeros(shape, np.bool_) if nulls is None else nulls
+        return [column, DenseColumn.of(mask, self.for_torch)]
+
+
+@dataclass(frozen=True, slots=True)
+class _DenseBuilder(_Builder):
+    """Numbers, or lists of numbers of one shape."""
+
+    dense: Dense
+    fill: Any
+
+    def build(self, array: pa.Array) -> list[Column]:
+        values, nulls = dense_values(array, self.dense, self.path)
+        if nulls is not None:
+            values = _filled(values, nulls, self.fill, self.path, self.dense, len(array))
+        return self._with_mask(DenseColumn.of(values, self.for_torch), nulls, values.shape)
+
+    @property
+    def takes_cells(self) -> bool:
+        return self.dense.cast is None
+
+    def build_cells(self, cells: Array) -> list[Column]:
+        values = dense_cells(cells, self.dense, self.path)
+        return self._with_mask(DenseColumn.of(values, self.for_torch), None, values.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _RaggedBuilder(_Builder):
+    """Lists of any length of numbers, or of lists of numbers of one shape.
+
+    Attributes:
+        type_: The type of the field.
+        dense: How elements become an array.
+        fill: The value of null elements.
+        empty_rows: True if null rows become empty ones.
+        form: The option ``ragged``.
+    """
+
+    type_: pa.DataType
+    dense: Dense
+    fill: Any
+    empty_rows: bool
+    form: str
+
+    def build(self, array: pa.Array) -> list[Column]:
+        array = storage(array)
+        if array.null_count and not self.empty_rows:
+            raise null_error(self.path, self.type_, array.null_count, len(array), [])
+        lengths = pc.list_value_length(array).fill_null(0).cast(pa.int64()).to_numpy().copy()
+        # To flatten leaves out elements that null rows hide.
+        values, nulls = dense_values(array.flatten(), self.dense, self.path)
+        if nulls is not None:
+            values = _filled(values, nulls, self.fill, self.path, self.dense, len(array))
+        elements = DenseColumn.of(values, self.for_torch)
+        made: list[Column] = [RaggedColumn.of(elements, lengths, self.form)]
+        if self.form == "pad":
+            made.append(DenseColumn.of(lengths, self.for_torch))
+        if len(made) < len(self.keys):
+            rows_null = null_mask(array)
+            mask = np.zeros(len(array), np.bool_) if rows_null is None else rows_null
+            made.append(DenseColumn.of(mask, self.for_torch))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectBuilder(_Builder):
+    """Python objects: strings, bytes, maps, lists of such, and values that a source has decoded.
+
+    Attributes:
+        type_: The type of the rows, without dictionaries at any depth.
+        fill: The value of null rows.
+        example: A fill value that would fit, for messages.
+        kind: The meaning of the values, if the type does not tell it.
+    """
+
+    type_: pa.DataType
+    fill: Any
+    example: Any
+    kind: Kind | None = None
+
+    def build(self, array: pa.Array) -> list[Column]:
+        array = storage(array)
+        if array.null_count and self.fill is REFUSE:
+            raise null_error(self.path, self.type_, array.null_count, len(array), self.example)
+        fill = None if self.fill is REFUSE else self.fill
+        made: Column
+        if self.kind is Kind.LENT:
+            made = LentColumn.of(array, fill, not self.for_torch)
+        elif self.kind is not None:
+            made = DecodedColumn(array, self.kind, self.for_torch, self.path)
+        else:
+            plain = array if array.type == self.type_ else array.cast(self.type_)
+            made = ObjectColumn.of(plain, fill, not self.for_torch)
+        return self._with_mask(made, null_mask(array), (len(array),))
+
+    @property
+    def takes_cells(self) -> bool:
+        bytes_types = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary)
+        return self.kind is None and any(is_bytes(self.type_) for is_bytes in bytes_types)
+
+    def build_cells(self, cells: Array) -> list[Column]:
+        column = ObjectColumn(cells, None, not self.for_torch)
+        return self._with_mask(column, None, (len(cells),))
+
+
+@dataclass(frozen=True, slots=True)
+class _StructBuilder(_Builder):
+    """A dict of the fields; a null struct makes its fields null."""
+
+    fields: tuple[_Builder, ...]
+
+    def build(self, array: pa.Array) -> list[Column]:
+        array = storage(array)
+        parts = zip(self.fields, _fields_of(array), strict=True)
+        inner = [column for field, part in parts for column in field.build(part)]
+        names = tuple([key for field in self.fields for key in field.keys])
+        made = StructColumn(names, tuple(inner), len(array))
+        return self._with_mask(made, null_mask(array), (len(array),))
+
+
+def _fields_of(array: pa.StructArray) -> list[pa.Array]:
+    """Return the fields, null where the struct is.
+
+    Run-ends have no place for such nulls and are decoded before they come in; dictionaries only
+    after that, because the codes that a null struct hides may point nowhere.
+    """
+    fields = [array.field(i) for i in range(array.type.num_fields)]
+    if not fields or array.null_count == 0:
+        return fields
+    decoded = [storage(field) if pt.is_run_end_encoded(field.type) else field for field in fields]
+    names = [str(i) for i in range(len(fields))]
+    masked = pa.StructArray.from_arrays(decoded, names, mask=array.is_null())
+    return list(masked.flatten())
+
+
+def _filled(values: Array, nulls: Mask, fill: Any, path: str, dense: Dense, rows: int) -> Array:
+    """Return the values with the fill value where they are null."""
+    count = int(np.count_nonzero(nulls))
+    if not count:
+        return values
+    if fill is REFUSE:
+        example = False if dense.dtype.kind == "b" else 0
+        raise null_error(path, dense.leaf, count, rows, example)
+    filled = values.copy()  # Arrow's memory stays as it was read
+    filled[nulls] = fill
+    return filled
+
+
+# --- from fields to builders
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """The options that decide, with its type, what a field becomes.
+
+    Attributes:
+        for_torch: True if numbers become tensors.
+        ragged: The form of lists of different lengths.
+        remedies: The treatment of nulls.
+        kinds: The kinds of columns; the fields of structs have none.
+    """
+
+    for_torch: bool
+    ragged: str
+    remedies: Remedies
+    kinds: Kinds
+
+    def builders(
+        self, fields: Sequence[pa.Field], above: str = "", outer: Remedy | None = None
+    ) -> tuple[_Builder, ...]:
+        """Return a builder a field.
+
+        Args:
+            fields: The columns, or the fields of a struct.
+            above: The dotted name of the struct, with a dot at its end.
+            outer: The remedy of the struct.
+        """
+        made = tuple([self._builder(field, above, outer or Remedy()) for field in fields])
+        names = Counter(field.name for field in fields)
+        for name, count in names.items():
+            if count > 1:
+                raise SchemaError(
+                    f"{count} columns are named {above + name!r}, and a batch has one place for "
+                    'each name; rename them, or read with output_format="arrow"'
+                )
+        for builder in made:
+            for companion in builder.keys[1:]:
+                if names[companion]:
+                    raise SchemaError(
+                        f"column {builder.path!r} gets a companion {companion!r}, but the data "
+                        "have a column of that name; leave one of them out of columns=, or choose "
+                        "another form in nulls= or ragged="
+                    )
+        return made
+
+    def _builder(self, field: pa.Field, above: str, outer: Remedy) -> _Builder:
+        path = above + field.name
+        _check_type(field.type, path)
+        remedy = self.remedies.of(path, field.nullable, outer)
+        keys = (field.name, f"{field.name}_mask") if remedy.mask else (field.name,)
+        kind = None if above else self.kinds.get(field.name)
+        type_ = storage_type(field.type)
+        if kind is not None:
+            return self._decoded(path, keys, type_, remedy, kind)
+        dense = dense_type(field.type, self.for_torch)
+        if dense is not None:
+            if pt.is_null(dense.leaf) and not dense.shape and remedy == Remedy():
+                raise SchemaError(
+                    f"column {path!r} has the type null: no file says what it holds. Give its type "
+                    f"in schema=, fill it: nulls={{{path!r}: 0.0}}, or leave it out of columns="
+                )
+            fill = dense_fill(remedy, dense, path)
+            return _DenseBuilder(path, keys, self.for_torch, dense, fill)
+        if pt.is_struct(type_):
+            return self._struct(path, keys, type_, remedy)
+        if _is_variable_list(type_):
+            elements = dense_type(type_.value_type, self.for_torch)
+            if elements is not None:
+                return self._ragged(path, keys, type_, remedy, elements)
+        type_ = decoded_type(type_)
+        empty = _empty_object(type_)
+        fill = object_fill(remedy, empty, type_, path)
+        example = empty if isinstance(empty, str | bytes) else None
+        return _ObjectBuilder(path, keys, self.for_torch, type_, fill, example)
+
+    def _decoded(
+        self, path: str, keys: tuple[str, ...], type_: pa.DataType, remedy: Remedy, kind: Kind
+    ) -> _ObjectBuilder:
+        if kind is Kind.LENT:
+            fill = object_fill(remedy, b"", pa.large_binary(), path)
+            return _ObjectBuilder(path, keys, self.for_torch, pa.large_binary(), fill, b"", kind)
+        if remedy.fill is not REFUSE and remedy.fill is not None:
+            raise OptionError(
+                f"nulls={{{path!r}: {remedy.fill!r}}}: decoded values are filled with None only"
+            )
+        fill = REFUSE if remedy == Remedy() else None
+        return _ObjectBuilder(path, keys, self.for_torch, type_, fill, None, kind)
+
+    def _struct(
+        self, path: str, keys: tuple[str, ...], type_: pa.DataType, remedy: Remedy
+    ) -> _StructBuilder:
+        if remedy.fill is not REFUSE:
+            names = ", ".join(map(repr, _field_paths(list(type_), path + ".")))
+            raise OptionError(
+                f"nulls={{{path!r}: {remedy.fill!r}}}: the column is a struct; fill its fields "
+                f'by their dotted names ({names}) or choose "mask"'
+            )
+        fields = [field.with_nullable(True) for field in type_]  # null wherever the struct is
+        inner = self.builders(fields, path + ".", remedy)
+        return _StructBuilder(path, keys, self.for_torch, inner)
+
+    def _ragged(
+        self, path: str, keys: tuple[str, ...], type_: pa.DataType, remedy: Remedy, elements: Dense
+    ) -> _RaggedBuilder:
+        rows_only = remedy.fill is None or (isinstance(remedy.fill, list) and not remedy.fill)
+        for_elements = Remedy() if rows_only or remedy.mask else remedy
+        fill = dense_fill(for_elements, elements, path)
+        if self.ragged == "pad":
+            keys = (keys[0], f"{keys[0]}_length", *keys[1:])
+        empty_rows = remedy != Remedy()
+        return _RaggedBuilder(
+            path, keys, self.for_torch, type_, elements, fill, empty_rows, self.ragged
+        )
+
+
+def _field_paths(fields: Sequence[pa.Field], above: str = "") -> Iterator[str]:
+    """Yield the dotted names of all columns and of the fields of structs."""
+    for field in fields:
+        path = above + field.name
+        yield path
+        type_ = storage_type(field.type)
+        if pt.is_struct(type_):
+            yield from _field_paths(list(type_), path + ".")
+
+
+def _is_variable_list(type_: pa.DataType) -> bool:
+    kinds = (pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view)
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+def _empty_object(type_: pa.DataType) -> Any:
+    if pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_):
+        return ""
+    nested = _is_variable_list(type_) or pt.is_fixed_size_list(type_) or pt.is_map(type_)
+    return [] if nested else b""
+
+
+def _check_type(type_: pa.DataType, path: str) -> None:
+    """Refuse types that neither tensors nor lists of plain values can stand for."""
+    type_ = storage_type(type_)
+    if pt.is_union(type_) or pt.is_interval(type_):
+        raise SchemaError(
+            f"column {path!r} has the type {type_}, which has no tensor or array form; leave it "
+            'out of columns=, or read with output_format="arrow"'
+        )
+    if not pt.is_struct(type_):
+        for i in range(type_.num_fields):
+            _check_type(type_.field(i).type, path)

@@ -1,6 +1,6 @@
-"""Values on their way to another process: whatever they hold, in one shared buffer.
+"""Values on their way to another process: any picklable value in one shared buffer.
 
-Arrays and tensors go out of band. In a worker of the library the rest goes by cloudpickle:
+Arrays, tensors and bytes go out of band. In a worker of the library the rest goes by cloudpickle:
 functions and classes of a script or a notebook cross by value, except for the classes that came
 from the trainer, which arrive there as themselves.
 """
@@ -25,20 +25,24 @@ from headrace.errors import WorkerError
 
 __all__ = [
     "Batch",
+    "Call",
     "EndToEnd",
+    "Layout",
     "Packed",
     "dumps",
     "is_plain",
     "know_classes_of_trainer",
+    "lay_out",
     "pack",
-    "places",
+    "pieces_of",
     "unpack",
 ]
 
 _ALIGNMENT = 64
 
-Packed = tuple[SharedBuffer, bytes]
-"""the values, and how to make them of the buffer"""
+Layout = list[tuple[int, int]]
+"""Start and size of each piece in a buffer; the first piece is the pickle."""
+Packed = tuple[SharedBuffer, Layout]
 
 
 class Batch(dict[str, Any]):
@@ -53,6 +57,40 @@ class Batch(dict[str, Any]):
         return Batch(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An object that arrives in another process as the result of a function."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.function, self.arguments
+
+
+class EndToEnd:
+    """Bytes that arrive as one ``memoryview``; they are joined only when they are packed.
+
+    Args:
+        parts: Bytes, views of bytes, or arrays of uint8.
+    """
+
+    __slots__ = ("nbytes", "parts")
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = parts
+        self.nbytes = sum(map(len, parts))
+
+    def copy_into(self, memory: Bytes) -> None:
+        """Copy the parts one behind the other."""
+        arrays = [np.frombuffer(part, np.uint8) for part in self.parts if len(part)]
+        if arrays:
+            np.concatenate(arrays, out=memory)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return memoryview, (b"".join(self.parts),)
+
+
 def dumps(value: Any) -> bytes:
     """Pickle a value for ``pickle.loads`` in the trainer."""
     stream = BytesIO()
@@ -63,76 +101,56 @@ def dumps(value: Any) -> bytes:
 def pack(value: Any) -> Packed:
     """Put any picklable value into one shared buffer, the memory of arrays and tensors included.
 
-    What is pickled beside them lies there, too: strings and bytes would take far longer through
-    a pipe.
+    The pickle itself lies there, too: strings would take far longer through a pipe.
     """
+    pieces, layout, size = pieces_of(value)
+    buffer = SharedBuffer(size)
+    lay_out(pieces, layout, buffer.memory)
+    return buffer, layout
+
+
+def pieces_of(value: Any) -> tuple[list[EndToEnd], Layout, int]:
+    """Return the pickle of a value and the memory beside it, where to put them, and the size."""
     stream = BytesIO()
     pickler = _Pickler(stream)
     pickler.dump(value)
-    pieces = [stream.getbuffer(), *pickler.beside]
-    sizes = [piece.nbytes for piece in pieces]
-    offsets, size = places(sizes)
-    buffer = SharedBuffer(size)
-    for offset, piece in zip(offsets, pieces, strict=True):
-        if isinstance(piece, EndToEnd):
-            piece.copy_into(buffer.memory[offset : offset + piece.nbytes])
-        elif piece.nbytes:
-            buffer.memory[offset : offset + piece.nbytes] = np.frombuffer(piece, np.uint8)
-    return buffer, pickle.dumps((_values, list(zip(offsets, sizes, strict=True))))
+    pieces = [EndToEnd([stream.getbuffer()]), *pickler.beside]
+    layout, end = [], 0
+    for piece in pieces:
+        layout.append((end, piece.nbytes))
+        end += -(-piece.nbytes // _ALIGNMENT) * _ALIGNMENT
+    return pieces, layout, end
 
 
-def _values(buffer: Bytes, layout: list[tuple[int, int]]) -> Any:
-    memory = memoryview(buffer.data)
-    pickled, *arrays = [memory[offset : offset + size] for offset, size in layout]
-    return pickle.loads(pickled, buffers=arrays)
+def lay_out(pieces: Sequence[EndToEnd], layout: Layout, memory: Bytes) -> None:
+    """Copy pieces into memory, from which ``unpack`` makes the value."""
+    for piece, (start, size) in zip(pieces, layout, strict=True):
+        piece.copy_into(memory[start : start + size])
 
 
-def unpack(buffer: SharedBuffer | Bytes, layout: bytes) -> Any:
-    """Return what was packed; arrays and tensors are views of the buffer."""
-    make, how = pickle.loads(layout)
-    return make(buffer.memory if isinstance(buffer, SharedBuffer) else buffer, how)
-
-
-def places(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Aligned offsets for values of these sizes, and the size of all."""
-    offsets, end = [], 0
-    for size in sizes:
-        offsets.append(end)
-        end += -(-size // _ALIGNMENT) * _ALIGNMENT
-    return offsets, end
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EndToEnd:
-    """Bytes that arrive as one view of all, and are not joined before they are packed."""
-
-    parts: Sequence[bytes | memoryview]
-    nbytes: int
-
-    def copy_into(self, memory: Bytes) -> None:
-        """Lay them one behind the other."""
-        target, end = memory.data, 0
-        for part in self.parts:
-            start, end = end, end + len(part)
-            target[start:end] = part
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return memoryview, (b"".join(self.parts),)
+def unpack(buffer: SharedBuffer | Bytes, layout: Layout) -> Any:
+    """Return the value that was packed; arrays and tensors are views of the buffer."""
+    memory = memoryview(buffer.memory if isinstance(buffer, SharedBuffer) else buffer)  # type: ignore[arg-type]
+    pickled, *beside = [memory[start : start + size] for start, size in layout]
+    return pickle.loads(pickled, buffers=beside)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles tensors as arrays, which go out of band, and Arrow slices without their surplus."""
+    """Pickles tensors as arrays, which go out of band, and Arrow slices without their surplus.
+
+    Attributes:
+        beside: The pieces that are not in the stream, in the order in which they are needed.
+    """
 
     def __init__(self, stream: BytesIO, *, out_of_band: bool = True) -> None:
         put_beside = self._put_beside if out_of_band else None
         super().__init__(stream, protocol=5, buffer_callback=put_beside)
-        self.beside: list[memoryview | EndToEnd] = []
-        """what is not in the stream, in the order in which it is needed"""
+        self.beside: list[EndToEnd] = []
         self._stand_ins: dict[int, tuple[pickle.PickleBuffer, EndToEnd]] = {}
 
     def _put_beside(self, buffer: pickle.PickleBuffer) -> None:
-        _, stood_for = self._stand_ins.get(id(buffer), (buffer, None))
-        self.beside.append(buffer.raw() if stood_for is None else stood_for)
+        _, piece = self._stand_ins.get(id(buffer), (buffer, None))
+        self.beside.append(EndToEnd([buffer.raw()]) if piece is None else piece)
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is EndToEnd:
@@ -145,12 +163,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             flat = value.contiguous().reshape(-1).view(torch.uint8).numpy()
             return _tensor, (flat, value.dtype, tuple(value.shape))
         if isinstance(value, pa.LargeBinaryArray | pa.LargeStringArray):
-            return _large, _large_parts(value)
+            # Of a slice pyarrow would pickle all of the memory that it is cut from.
+            return pa.concat_arrays([value, value[:0]]).__reduce__()
         if isinstance(value, pa.RecordBatch):
             return _record_batch, (_stream(value.schema, [value]),)
         if isinstance(value, pa.Table):
-            return _table, (_stream(value.schema, value.to_batches()),)
-        if _classes_of_trainer is None:  # a worker of somebody else's loader, which may be forked
+            # Of a batch without rows pyarrow would write all of the memory that it is cut from.
+            batches = [batch for batch in value.to_batches() if batch.num_rows]
+            return _table, (_stream(value.schema, batches),)
+        if _classes_of_trainer is None:  # a worker of another loader, which may be forked
             return NotImplemented
         if isinstance(value, type) and value in _classes_of_trainer:
             return _class_here, (_classes_of_trainer[value], value.__qualname__)
@@ -158,14 +179,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 _classes_of_trainer: dict[type, str] | None = None
-"""in a worker of the library, the classes that it was sent by value, and what cloudpickle calls
-them in both processes"""
+"""In a worker of the library, the classes that it was sent by value, with the ids by which
+cloudpickle knows them in both processes."""
 
 
 def know_classes_of_trainer() -> None:
-    """Let values go by cloudpickle from now on, and the classes that are known now by their id.
+    """Let values go by cloudpickle from now on, and the classes that are known now by their ids.
 
-    By value they would arrive as the classes that the trainer has, too, but with all of their
+    By value they would arrive as the classes that the trainer has, but with all of their
     attributes set to those of the worker.
     """
     global _classes_of_trainer
@@ -183,7 +204,7 @@ def _class_here(tracker_id: str, name: str) -> type:
 
 
 def is_plain(value: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but numbers in memory."""
+    """Return True if a tensor is nothing but numbers in memory."""
     return (
         value.layout == torch.strided
         and value.device.type == "cpu"
@@ -198,33 +219,6 @@ def _tensor(array: npt.NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...])
 
 def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype)
-
-
-def _large_parts(
-    array: pa.Array,
-) -> tuple[pa.DataType, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None]:
-    """Type, lengths and values of strings or bytes, and which of them are there if not all."""
-    if not len(array):
-        return array.type, np.empty(0, np.int64), np.empty(0, np.uint8), None
-    _, offsets, data = array.buffers()
-    edges = np.frombuffer(offsets, np.int64, len(array) + 1, 8 * array.offset)
-    first, size = int(edges[0]), int(edges[-1] - edges[0])
-    values = np.frombuffer(data, np.uint8, size, first) if size else np.empty(0, np.uint8)
-    there = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
-    return array.type, edges - first, values, there
-
-
-def _large(
-    type_: pa.DataType,
-    edges: npt.NDArray[np.int64],
-    values: npt.NDArray[np.uint8],
-    there: npt.NDArray[np.bool_] | None,
-) -> pa.Array:
-    if not len(edges):
-        return pa.array([], type_)
-    valid = None if there is None else pa.array(there).buffers()[1]
-    buffers = [valid, pa.py_buffer(edges), pa.py_buffer(values)]
-    return pa.Array.from_buffers(type_, len(edges) - 1, buffers)
 
 
 def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> npt.NDArray[np.uint8]:

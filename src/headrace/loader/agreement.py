@@ -1,27 +1,60 @@
-"""How ranks agree on numbers while they run, and take the same number of steps."""
+"""Ranks that agree: on what they read, on numbers while they run, and on the number of steps.
+
+Rows are shared out right only if all ranks see the same files. Each rank lists files and plans by
+itself. If one of them sees other files, because a network file system shows an old listing or a
+copy is not complete, ranks take different numbers of steps, and rows are lost and read twice. So
+each rank puts a digest of what it found into the store of torch.distributed when its loader is
+made (``RankComparison``). The last one to do so compares them all, and every rank looks at the
+result before its first batch.
+
+Where the number of batches is not known before they are read, ranks agree on the next steps while
+they run (``Agreement``, ``InStep``).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
+import time
 import weakref
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import distributed as dist
 
-from headrace.errors import OptionError, PlanError, WorkerError
+from headrace.errors import OptionError, PlanError, RankMismatchError, WorkerError
 from headrace.loader.epoch import EpochPass
+from headrace.loader.fingerprint import paths_below
 from headrace.loader.ranks import Ranks, is_initialised
+from headrace.model import FileList
 
-__all__ = ["Agreement", "InStep", "own_store"]
+__all__ = ["Agreement", "ComparedFiles", "InStep", "RankComparison"]
+
+logger = logging.getLogger(__name__)
+
+_SILENT_S = 10.0
+"""Seconds after which the log says for which ranks this one waits."""
+_LONGEST_PAUSE_S = 0.25
+_NAMING_S = 20.0
+"""Seconds to wait for the files of another rank, to name the first one that differs."""
+_LAST_WORDS_S = 10.0
+"""Seconds to wait for the others before an error may end this process, and the store with it."""
+_LARGEST_VALUE = 8 << 20
+"""Number of bytes that a value of a store may have."""
+_STEPS_AT_ONCE = 8
+"""Number of batches that a rank holds ahead, and on which all ranks agree at once."""
 
 
-def own_store(name: str, ranks: Ranks) -> Any:
+def _own_store(name: str, ranks: Ranks) -> Any:
     """Return a part of torch's store that nothing else uses, under one name on all ranks.
 
     The n-th call with a name returns the same part on every rank.
@@ -35,8 +68,227 @@ def own_store(name: str, ranks: Ranks) -> Any:
     return dist.distributed_c10d.PrefixStore(f"headrace/agreement/{who}/{nth}", store)
 
 
+# --- the same data
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFiles:
+    """The files of a rank, as far as other ranks must have the same ones.
+
+    Paths count below the roots. Local files may be copies on each machine: their times of change
+    are no part of it.
+    """
+
+    files: FileList
+    roots: Sequence[str]
+    local: bool
+
+    def digest(self) -> list[Any]:
+        """Return the number of files, and a digest of all of them."""
+        files = self.files
+        made = hashlib.sha256("\0".join(paths_below(files, self.roots)).encode(errors="replace"))
+        for column in (files.sizes, files.counts):
+            made.update(np.ascontiguousarray(column, "<i8").data)
+        if not self.local:
+            made.update("\0".join(map(str, files.etags)).encode())
+        return [len(files), made.hexdigest()[:16]]
+
+    def described(self) -> list[tuple[str, str, str]]:
+        """Return the path below the roots, the path and the sizes of each file, in words."""
+        found = []
+        for below, file in zip(paths_below(self.files, self.roots), self.files, strict=True):
+            words = [] if file.file_size is None else [f"{file.file_size:,} bytes"]
+            words += [] if file.record_count is None else [f"{file.record_count:,} rows"]
+            words += [] if self.local or file.etag is None else [f"etag {file.etag}"]
+            found.append((below, file.path, ", ".join(words)))
+        return found
+
+
+class RankComparison:
+    """Tells the other ranks what this one is about to read, and compares.
+
+    Every rank makes its comparisons in the same order. Making one does not wait for other ranks;
+    ``check`` waits until all have made theirs. Without a process group nothing is compared.
+
+    Args:
+        ranks: This rank, and the others.
+        files: The files that this rank has found.
+        parts: What else must be the same on all ranks, as JSON, by what to call it in an error.
+            A difference in "filters" is only logged: the same filter may be written in many ways.
+        timeout_s: How long ``check`` waits; the default is the timeout of the process group.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        files: ComparedFiles,
+        parts: Callable[[], Mapping[str, Any]],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._ranks, self._files = ranks, files
+        self._store: Any = None
+        self._refusal = ""
+        if ranks.size == 1 or ranks.members is None or not is_initialised():
+            return
+        if dist.get_backend() in ("fake", "mpi"):  # which have no store that ranks share
+            return
+        mine = json.dumps({"files": files.digest(), **parts()})
+        try:
+            store = self._store = _own_store("comparison", ranks)
+            self._timeout_s = store.timeout.total_seconds() if timeout_s is None else timeout_s
+            store.set(f"of/{ranks.rank}", mine)
+            if store.add("made", 1) == ranks.size:
+                found = [json.loads(store.get(f"of/{rank}")) for rank in range(ranks.size)]
+                store.set("result", json.dumps(_differences(found)))
+        except RuntimeError as error:  # all that stores raise is one
+            raise WorkerError(
+                f"rank {ranks.rank} of {ranks.size} cannot compare its data with the others, for "
+                "the store of torch.distributed does not answer: the process that runs it, rank 0 "
+                f"or a launcher, has ended or is out of reach ({error})"
+            ) from error
+
+    def check(self) -> None:
+        """Return if all ranks are about to read the same; nothing is asked a second time.
+
+        A rank that found no difference may read all of its rows and end before this one asks. If
+        the store ends with it, there is nothing left to compare with: a rank that finds a
+        difference waits until the others know it.
+
+        Raises:
+            RankMismatchError: They are not.
+            WorkerError: A rank has not made its loader in time.
+        """
+        ranks, store = self._ranks, self._store
+        if self._refusal:
+            raise RankMismatchError(self._refusal)
+        if store is None or not is_initialised():
+            return
+        try:
+            result = self._wait_for("result", self._timeout_s)
+            missing = "" if result else self._missing()
+        except RuntimeError as error:
+            logger.warning(
+                "rank %d of %d cannot compare its data with the others: the process that runs the "
+                "store of torch.distributed has ended (%s)",
+                ranks.rank,
+                ranks.size,
+                error,
+            )
+            self._store = None
+            return
+        if result is None:
+            raise WorkerError(
+                f"rank {ranks.rank} of {ranks.size} waited {self._timeout_s:g} s for {missing} to "
+                "make the same loader; see the log of the other ranks. A loader that not all ranks "
+                "make needs rank= and world_size=, or process_group="
+            )
+        differences = json.loads(result)
+        filters = differences.pop("filters", None)
+        if filters is not None and ranks.rank == 0:
+            names = " and ".join(_listed(some) for _, some in filters)
+            logger.warning("the filters of %s are written in other ways, or differ", names)
+        if differences:
+            self._refusal = self._describe(differences)
+            with suppress(RuntimeError):  # let all of them know: the store may end with this rank
+                if store.add("know", 1) == ranks.size:
+                    store.set("all know", "")
+                self._wait_for("all know", _LAST_WORDS_S)
+            raise RankMismatchError(self._refusal)
+        self._store = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_store": None}  # a copy in another process compares nothing
+
+    def _missing(self) -> str:
+        others = range(self._ranks.size)
+        return _listed([rank for rank in others if not self._store.check([f"of/{rank}"])])
+
+    def _wait_for(self, key: str, timeout_s: float) -> bytes | None:
+        """Return what another rank stores under a key; None if it does not in time.
+
+        It polls the store, because a wait inside of torch cannot be interrupted.
+        """
+        began, pause, silent = time.monotonic(), 0.001, key == "result"
+        while not self._store.check([key]):
+            waited = time.monotonic() - began
+            if waited > timeout_s:
+                return None
+            if silent and waited > _SILENT_S:
+                silent = False
+                logger.warning("waiting for %s to make the same loader", self._missing())
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        found: bytes = self._store.get(key)
+        return found
+
+    def _describe(self, differences: Mapping[str, Any]) -> str:
+        name, values = next(iter(differences.items()))
+        groups = [ranks for _, ranks in values]
+        if name != "files":
+            return (
+                f"ranks would lose rows and read others twice: {name} is not the same on "
+                f"{' and '.join(map(_listed, groups))}; give every rank the same options, and make "
+                "loaders in the same order on all of them"
+            )
+        (one, _), (other, _) = values[0][0], values[1][0]
+        found = f"{_listed(groups[0])} found {one:,} files, and {other:,} were found on"
+        with suppress(RuntimeError):
+            found = self._first_difference(groups[0], groups[1]) or found
+        more = " and ".join(map(_listed, groups[2:]))
+        return (
+            "ranks would lose rows and read others twice, for they do not see the same files: "
+            f"{found} {_listed(groups[1])}{more and f', and others still on {more}'}. Wait until "
+            "all machines show the same files, or save_manifest on one and give manifest= to all; "
+            "loaders must be made in the same order on all ranks"
+        )
+
+    def _first_difference(self, one: Sequence[int], other: Sequence[int]) -> str | None:
+        """Name the first file that two groups of ranks do not have in common."""
+        keys = [f"files/{one[0]}", f"files/{other[0]}"]
+        mine = f"files/{self._ranks.rank}"
+        if mine in keys:
+            value = zlib.compress(json.dumps(self._files.described()).encode())
+            self._store.set(mine, value if len(value) < _LARGEST_VALUE else b"")
+        values = [self._wait_for(key, _NAMING_S) for key in keys]
+        if not values[0] or not values[1]:
+            return None
+        here, there = (json.loads(zlib.decompress(value)) for value in values if value)
+        index = 0
+        while here[index : index + 1] and there[index : index + 1]:
+            (path, _, words), (other_path, _, other_words) = here[index], there[index]
+            if (path, words) != (other_path, other_words):
+                break
+            index += 1
+        names = [
+            f"{files[index][1]} ({files[index][2]})" if index < len(files) else "no file"
+            for files in (here, there)
+        ]
+        return f"file {index:,} is {names[0]} on {_listed(one)}, and {names[1]} on"
+
+
+def _differences(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the parts that are not the same everywhere: each value, and which ranks have it."""
+    differences: dict[str, Any] = {}
+    for name in found[0]:
+        values: dict[str, list[int]] = {}
+        for rank, parts in enumerate(found):
+            values.setdefault(json.dumps(parts.get(name)), []).append(rank)
+        if len(values) > 1:
+            differences[name] = [(json.loads(value), ranks) for value, ranks in values.items()]
+    return differences
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+# --- the same numbers, and the same number of steps
+
+
 class Agreement:
-    """Smallest and largest of the numbers that the ranks bring, over connections of its own.
+    """Finds the smallest and largest of the numbers that ranks bring, over its own connections.
 
     Every rank makes its agreements of one ``name`` in the same order; they connect at the first
     ``agree``. ``timeout_s`` is how long a rank waits for the others; the default is torch's.
@@ -47,17 +299,17 @@ class Agreement:
             raise OptionError(
                 "how many batches there are is not known beforehand here (filters, deletes of a "
                 'table, lines of text, on_error="skip"), so ranks must agree while they run, which '
-                "needs an initialised "
-                "torch.distributed process group: init it before the loader is made, or even=False"
+                "needs an initialised torch.distributed process group: init it before the loader "
+                "is made, or even=False"
             )
         self._ranks = ranks
         self._timeout = timedelta(seconds=timeout_s)
-        self._store = own_store(name, ranks)
+        self._store = _own_store(name, ranks)
         self._groups: list[Any] = []
         weakref.finalize(self, _close, os.getpid(), self._groups)
 
     def agree(self, count: int) -> tuple[int, int]:
-        """The smallest and the largest count of all ranks; returns when all have called it."""
+        """Return the smallest and largest count of all ranks, when all have called it."""
         if self._store is None:
             raise OptionError("this agreement of ranks was closed, or failed before")
         extremes = torch.tensor([-count, count], dtype=torch.int64)
@@ -98,13 +350,6 @@ def _close(pid: int, groups: list[Any]) -> None:
     if pid != os.getpid():
         _of_parents.extend(groups)
     groups.clear()
-
-
-logger = logging.getLogger(__name__)
-
-
-_STEPS_AT_ONCE = 8
-"""batches that a rank holds ahead, and on which all ranks agree at once"""
 
 
 class InStep:
@@ -171,7 +416,7 @@ class InStep:
         return self._first
 
     def is_over(self) -> bool:
-        """Whether no batch is left."""
+        """Return True if no batch is left."""
         return self._last_round and self._agreed == 0
 
     def _agree_on_more(self, *, first: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Windows that the workers of a rank take one by one, so that none waits for a slower one."""
+"""Adaptive balance: workers take windows one by one, so that none waits for a slower one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from multiprocessing.context import BaseContext
 import numpy as np
 
 from headrace.convert.shared import shared_integers
-from headrace.model import NOWHERE, Cursor, FileList, Int64Array
+from headrace.loader.pipeline import Stream
+from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan import DONE, Lane, Loose, Piece, Reading, window_pieces
 
-__all__ = ["DONE", "Claims", "Loose", "Takings", "Unit", "units_left"]
+__all__ = ["DONE", "Claims", "Loose", "Unit", "claimed_stream", "units_left"]
 
 _LANE, _WINDOW, _ROW, _TAKER, _PLACE = range(5)
+_WINDOWS_AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Unit:
 def units_left(
     lanes: Sequence[Lane], cursors: Mapping[int, Cursor], loose: Loose
 ) -> list[list[Unit]]:
-    """What is left to read of each lane, in order."""
+    """Return the windows that are left to read of each lane, in order."""
     begun = {(lane, window): row for lane, window, row in loose}
     left: list[list[Unit]] = []
     for lane in lanes:
@@ -43,33 +45,32 @@ def units_left(
     return left
 
 
-@dataclass(frozen=True, slots=True)
-class Takings:
-    """The windows that one worker takes, as a stream; its cursors are numbers of windows."""
+def claimed_stream(worker: int, claims: Claims, lane: Callable[[int], Lane]) -> Stream:
+    """Return the windows that one worker takes; its cursors are numbers of windows in the table.
 
-    index: int
-    claims: Claims
-    lane: Callable[[int], Lane]
-    cursor: Cursor = NOWHERE
-    jobs_ahead: int | None = 2
-    """few, for what is begun cannot be taken by others"""
+    A window is taken when its first piece is asked for. Few are read ahead, because no other worker
+    can take a window that is begun.
+    """
 
-    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
-        """Takes a window when its first piece is asked for."""
-        lanes: dict[int, Lane] = {}
-        for number, unit in self.claims.taken_by(self.index):
-            lane = lanes.get(unit.lane) or lanes.setdefault(unit.lane, self.lane(unit.lane))
-            span = lane.span(unit.window)
+    def pieces(files: FileList, reading: Reading) -> Iterator[Piece]:
+        for number, unit in claims.taken_by(worker):
+            its_lane = lane(unit.lane)
+            span = its_lane.span(unit.window)
             mine = replace(span, start=max(span.start, unit.row))
             for piece in window_pieces(
-                files, lane, unit.window, reading, skip=unit.row, position=0.0
+                files, its_lane, unit.window, reading, skip=unit.row, position=0.0
             ):
-                yield replace(piece, lane=self.index, window=number, span=mine)
+                yield replace(piece, lane=worker, window=number, span=mine)
+
+    return Stream(worker, pieces, jobs_ahead=_WINDOWS_AHEAD)
 
 
 class Claims:
-    """A table in shared memory of who took what. A worker takes its own windows from the front,
-    and when it has none left, the last one of the worker that has the most."""
+    """A table in shared memory of the windows, and of the worker that took each.
+
+    A worker takes its own windows from the front, and when it has none left, the last one of the
+    worker that has the most.
+    """
 
     def __init__(self, workers: int, room: int, context: BaseContext) -> None:
         self._workers = workers
@@ -77,11 +78,11 @@ class Claims:
         self._memory = shared_integers(1 + 2 * workers + 5 * room)
 
     def holds(self, units: int) -> bool:
-        """Whether there is room for so many."""
+        """Return True if there is room for so many windows."""
         return 1 + 2 * self._workers + 5 * units <= len(self._memory)
 
     def post(self, lanes: Sequence[Sequence[Unit]]) -> None:
-        """Write what is to be read; lane l belongs to worker l % workers until it is taken."""
+        """Write the windows; those of lane l belong to worker l % workers until they are taken."""
         owned: list[list[Unit]] = [[] for _ in range(self._workers)]
         for index, units in enumerate(lanes):
             owned[index % self._workers].extend(units)
@@ -96,7 +97,7 @@ class Claims:
         table[:, _TAKER] = -1
 
     def taken_by(self, worker: int) -> Iterator[tuple[int, Unit]]:
-        """Take one window after the other until none is left; with the number of each."""
+        """Take one window after the other until none is left; yield each with its number."""
         place = 0
         while (number := self._take(worker, place)) is not None:
             place += 1
@@ -106,9 +107,12 @@ class Claims:
     def progress(
         self, lanes: Sequence[Lane], streams: Sequence[Cursor]
     ) -> tuple[dict[int, Cursor], Loose]:
-        """How far every lane has come, if of each worker so much was delivered.
+        """Return the cursor of every lane, and the windows that lie open beyond it.
 
-        A worker's cursor is the number of the window that it is in, and the row.
+        Args:
+            lanes: The lanes.
+            streams: For each worker, the number of the window that it has delivered last, and how
+                many of its rows.
         """
         # A copy: workers take windows meanwhile, and one that is taken between two looks at the
         # table would count as neither taken nor left, and its rows would be lost.
@@ -163,7 +167,7 @@ class Claims:
 def _lane_progress(
     lane: Lane, rows: Mapping[tuple[int, int], int]
 ) -> tuple[Cursor, list[tuple[int, int, int]]]:
-    """The first window that is not done is the cursor; those after it that were begun are loose."""
+    """Return the cursor, at the first window that is not done, and the windows begun after it."""
     at = [rows.get((lane.index, window), DONE) for window in range(lane.windows)]
     first = next((window for window, row in enumerate(at) if row != DONE), lane.windows)
     cursor = Cursor(first, at[first] if first < lane.windows else 0)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.loader.agreement import Agreement, InStep
+from headrace.loader.agreement import Agreement, InStep, RankComparison
 from headrace.loader.epoch import EpochPass
-from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.workers import WorkerOptions, WorkerPool, out_of_order_option
 from headrace.plan import State, known_batches
 
 if TYPE_CHECKING:
     from headrace.loader.dataset import TabularDataset
+    from headrace.loader.passes import Passes
 
 __all__ = ["StatefulLoader", "loader_class"]
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class StatefulLoader(DataLoader[Any]):
-    """Batches of a dataset, read ahead by threads or by worker processes.
+    """Gives the batches of a dataset, read ahead by threads or by worker processes.
 
     ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that
     ran to its end is followed by the next. ``state_dict`` may be called between any two
@@ -91,7 +91,9 @@ class StatefulLoader(DataLoader[Any]):
         self._resume: State | None = None
         self._in_step: InStep | None = None
         self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
-        self._compare_ranks()
+        self._compared: Passes | None = None  # the data that other ranks have been told of
+        if dataset.ranks.size > 1:
+            self._compare_ranks()
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, also after a state was loaded.
@@ -190,13 +192,13 @@ class StatefulLoader(DataLoader[Any]):
     def _compare_ranks(self) -> None:
         """Tell the other ranks what this one is about to read."""
         dataset = self.dataset
-        self._compared = dataset.fingerprint
+        self._compared = dataset.passes
         self._comparison = RankComparison(
             dataset.ranks, dataset.compared_files, self._shared_by_ranks
         )
 
     def _shared_by_ranks(self) -> dict[str, Any]:
-        """What must be the same on all ranks, beside files."""
+        """Return what must be the same on all ranks, beside files."""
         fingerprint, planner = self.dataset.fingerprint, self.dataset.planner
         start = planner.readers.start(self.dataset.epoch)
         return {
@@ -211,12 +213,6 @@ class StatefulLoader(DataLoader[Any]):
             "even or drop_last": planner.batches_left(start) if self.dataset.even else None,
             "filters": fingerprint.filters,
         }
-
-    def _check_ranks(self) -> None:
-        """Raise an error unless all ranks read the same; asked once for each version of a table."""
-        if self.dataset.fingerprint != self._compared:
-            self._compare_ranks()
-        self._comparison.check()
 
     # --- iterating
 
@@ -233,7 +229,7 @@ class StatefulLoader(DataLoader[Any]):
         return self._deliver(self._begin(position))
 
     def _last_batch_is_out(self) -> bool:
-        """Return True after the last batch, also if nobody has asked whether there is one more.
+        """Return True after the last batch, also if the next one has not been asked for.
 
         Where batches are not counted, only that question ends an epoch.
         """
@@ -242,11 +238,8 @@ class StatefulLoader(DataLoader[Any]):
         return self._passes.planner.batches_left(self._began.after(self._pass)) == 0
 
     def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
-        """The rest of an epoch, of which a state may have left nothing."""
+        """Yield the rest of an epoch, of which a state may have left nothing."""
         yield from self._steps(running)
-        self._end(running)
-
-    def _end(self, running: EpochPass) -> None:
         if self._in_step is not None:
             self.dataset.counters.padded += self._in_step.padded_rows
         else:
@@ -255,7 +248,7 @@ class StatefulLoader(DataLoader[Any]):
         self.dataset.end_epoch(running.epoch)
 
     def _steps(self, running: EpochPass) -> Iterable[Any]:
-        """The batches of a pass, as far as all ranks go together."""
+        """Return the batches of a pass, as far as all ranks go together."""
         planner = self._passes.planner
         if not planner.must_agree:
             return running
@@ -272,19 +265,21 @@ class StatefulLoader(DataLoader[Any]):
     def _begin(self, position: State) -> EpochPass:
         if self._pass is not None and self._pass.ended:
             self._pass.end()  # one that was left may not have let go of everything yet
-        self._check_ranks()
-        self._passes = self.dataset.passes
+        if self._compared is not None:
+            if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
+                self._compare_ranks()
+            self._comparison.check()
+        passes = self._passes = self.dataset.passes
         if self.num_workers:
-            plan = self._passes.planner.plan(position)
-            running = self._pool.begin(plan, position, pin=self._pin)
+            running = self._pool.begin(passes.planner.plan(position), position, pin=self._pin)
         else:
-            pipeline = replace(self._passes.pipeline, pin_memory=self._pin)
-            running = self._passes.begin(position, pipeline)
+            pipeline = replace(passes.pipeline, pin_memory=self._pin)
+            running = passes.begin(position, pipeline)
         self._began, self._pass, self._in_step = position, running, None
         return running
 
     def stats(self) -> dict[str, Any]:
-        """What was done since the loader was made.
+        """Return what was done since the loader was made.
 
         ``rows`` and ``batches`` handed out, ``bytes`` decoded, ``seconds`` by stage (summed over
         threads and processes), ``padded`` rows that came once more so that ranks stay in step,

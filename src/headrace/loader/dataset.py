@@ -18,10 +18,11 @@ import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
-from headrace.access import ArrowBackend, Backend, ParquetBackend, RowDataset
+from headrace.access import Backend, RowDataset
 from headrace.access.orphans import end_with_parent
 from headrace.convert import Converter
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
+from headrace.loader.agreement import ComparedFiles
 from headrace.loader.claims import Claims
 from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Board, Feed
@@ -29,7 +30,6 @@ from headrace.loader.fingerprint import fingerprint_of
 from headrace.loader.order import budget_bytes, describe_order, order_of
 from headrace.loader.passes import Bookmark, DatasetIterator, Passes, readers_by_hand
 from headrace.loader.pipeline import Finish, Pipeline
-from headrace.loader.rank_comparison import ComparedFiles
 from headrace.loader.ranks import Ranks, find_ranks, given_ranks, ranks_of_job
 from headrace.loader.stats import Stats
 from headrace.model import DataFileInfo, Split
@@ -53,9 +53,7 @@ from headrace.plan import (
     known_batches,
 )
 from headrace.sources.crew import usable_cores
-from headrace.sources.files.discovery import Discovered
-from headrace.sources.files.reader import FormatRows, TabularReader
-from headrace.sources.streaming import BackendRows
+from headrace.sources.reader import Discovered, TabularReader
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
 
@@ -109,7 +107,7 @@ class TabularDataset(IterableDataset[Any]):
                 options["output_format"],
                 nulls=options["nulls"],
                 ragged=options["ragged"],
-                kinds=found.reader.rows.column_kinds,
+                kinds=found.reader.source.kinds,
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
@@ -273,7 +271,7 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def format(self) -> str:
         """Name of the file format."""
-        return self._found.reader.rows.name
+        return self._found.reader.source.name
 
     @property
     def num_rows(self) -> int | None:
@@ -348,7 +346,7 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def backend(self) -> Backend:
         """What gives the rows by their index; an OptionError where nothing does."""
-        return backend_of(self._found, self._options)
+        return backend_of(self._found)
 
     @property
     def rows(self) -> RowDataset:
@@ -524,7 +522,7 @@ class TabularDataset(IterableDataset[Any]):
         if factor < _WASTEFUL:
             return
         half = self.pipeline.prefetch_bytes // 2
-        reader = replace(self.pipeline.reader, cache_bytes=half)
+        reader = self.pipeline.reader.keeping(half)
         self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
         if self.planner.order.shuffle and files.groups.size_bytes.sum() > half:
             logger.warning(
@@ -598,37 +596,9 @@ def store_access(options: DatasetOptions, found: Callable[[], Mapping[str, Any]]
 # --- rows by index
 
 
-def backend_of(found: Discovered, options: DatasetOptions) -> Backend:
-    """What gives the rows that were found by their index, where that can be."""
-    rows = found.reader.rows
-    if isinstance(rows, BackendRows):
-        return rows.backend
-    if found.filter is None and isinstance(rows, FormatRows):
-        if rows.name == "parquet":
-            return ParquetBackend.of(found)
-        if rows.name == "arrow" and not len(rows.path_columns.schema):
-            return _arrow_backend(found, options)
-    raise OptionError(
-        f"{rows.name} has no rows by index here: they can be had of Parquet and Arrow files "
-        "(without filters and columns in paths), Lance tables, ArrayRecord files, tars and "
-        "video frames; "
-        "headrace shuffle-into writes a copy of anything else"
-    )
-
-
-def _arrow_backend(found: Discovered, options: DatasetOptions) -> ArrowBackend:
-    """All files are looked into: rows by index have the types that are stored, which must agree."""
-    backend = ArrowBackend(found.files.paths, access=store_access(options))
-    stored = {field.name: field.type for field in backend.schema}
-    for field in found.reader.schema:
-        if stored.get(field.name) != field.type:
-            raise OptionError(
-                f"column {field.name!r} is {field.type} in the data set and "
-                f"{stored.get(field.name, 'not there')} in its files: rows by index of Arrow files "
-                "have the columns and types that are stored; leave out schema=, or write the files "
-                "alike"
-            )
-    return backend
+def backend_of(found: Discovered) -> Backend:
+    """Return the rows that were found by index; an OptionError where that cannot be."""
+    return found.reader.source.by_index(found.reader.schema)
 
 
 def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
@@ -641,7 +611,7 @@ def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
             "to RowDataset(dataset.backend, transform=...) and to your DataLoader"
         )
     return RowDataset(
-        backend_of(found, options),
+        backend_of(found),
         columns=options["columns"],
         output_format=options["output_format"],
         nulls=options["nulls"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Self, Unpack
 
@@ -31,11 +30,10 @@ from headrace.options import (
 from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.sources.array_record.files import Paths as ArrayRecordPaths
 from headrace.sources.arrow.backend import ArrowBackend
-from headrace.sources.files.discovery import Discovered, discover
-from headrace.sources.files.reader import Source, UserSourceRows
-from headrace.sources.files.registry import format_of
+from headrace.sources.files.discovery import discover, format_of
 from headrace.sources.files.schemas import project
-from headrace.sources.streaming import discovered
+from headrace.sources.reader import Discovered
+from headrace.sources.source import GivenSource, Source
 from headrace.sources.video.backend import VideoFramesBackend
 from headrace.storage import LocalStore
 
@@ -135,14 +133,8 @@ class SourceDataset(TabularDataset):
         for name in ("schema", "files", "read"):
             if not hasattr(source, name):
                 raise OptionError(f"a source has schema, files and read; {source!r} has no {name}")
-        found = Discovered.of(
-            UserSourceRows(source, type(source).__name__),
-            source.files,
-            store=LocalStore(),
-            whole=source.schema,
-            output=project(source.schema, chosen["columns"]),
-            filters=chosen["filters"],
-        )
+        output = project(source.schema, chosen["columns"])
+        found = Discovered.of(GivenSource(source), output, filters=chosen["filters"])
         super().__init__(found, chosen)
 
     @classmethod
@@ -157,17 +149,14 @@ class SourceDataset(TabularDataset):
 class BackendDataset(TabularDataset):
     """Batches of the rows of a backend; ``rows`` gives the same rows by index."""
 
-    def __init__(self, backend: Backend, name: str, options: DatasetOptions) -> None:
-        """Stream a backend; ``name`` is what users call the kind of data."""
-        found = discovered(
-            backend,
-            name,
+    def __init__(self, backend: Backend, options: DatasetOptions) -> None:
+        """Stream a backend."""
+        found = backend.found(
             columns=options["columns"],
             filters=options["filters"],
             split_rows=options["split_rows"],
         )
-        broken = getattr(backend, "broken", ())
-        super().__init__(replace(found, broken=broken), options)
+        super().__init__(found, options)
 
 
 class ArrowLoaderOptions(ArrowOptions, LoaderOptions, total=False):
@@ -202,7 +191,7 @@ class ArrowDataset(BackendDataset):
                 access=store_access(chosen),
                 on_error=chosen["on_error"],
             )
-        super().__init__(backend, "arrow", chosen)
+        super().__init__(backend, chosen)
 
     @classmethod
     @documented(ArrowOptions, LoaderOptions)
@@ -244,7 +233,7 @@ class ArrayRecordDataset(BackendDataset):
             access=store_access(chosen),
             on_error=chosen["on_error"],
         )
-        super().__init__(backend, "array_record", chosen)
+        super().__init__(backend, chosen)
 
     @property
     def backend(self) -> ArrayRecordBackend:
@@ -293,7 +282,7 @@ class VideoFramesDataset(BackendDataset):
             resize=chosen["resize"],
         )
         backend.skips_broken = chosen["on_error"] == "skip"
-        super().__init__(backend, "video frames", chosen)
+        super().__init__(backend, chosen)
 
     @classmethod
     @documented(VideoFramesOptions, LoaderOptions)

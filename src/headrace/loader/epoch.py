@@ -1,7 +1,7 @@
 """One pass over lanes, and at any moment the place in every lane.
 
-``EpochPass`` takes a batch from each lane in turn. ``AsTheyCome`` hands out what several workers
-take of the same lanes in the order in which it comes.
+``EpochPass`` takes a batch from each lane in turn. ``AsTheyCome`` hands out the batches that
+several workers make of the same lanes in the order in which they come.
 """
 
 from __future__ import annotations
@@ -12,89 +12,75 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from headrace.convert import Block
 from headrace.errors import SkippedDataWarning
-from headrace.loader.claims import Claims, Loose
+from headrace.loader.claims import Claims
 from headrace.loader.stats import Stats
 from headrace.model import NOWHERE, Cursor
-from headrace.plan import Lane
+from headrace.plan import Lane, Loose
 from headrace.process import run_aside
 from headrace.stream import Run
 
-__all__ = ["AsTheyCome", "BatchRun", "EpochPass", "LaneFeed", "LocalRun"]
+__all__ = ["AsTheyCome", "BatchRun", "EpochPass", "LaneFeed"]
 
 
-class BatchRun(Protocol):
-    """Batches of one lane that follow each other."""
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """Batches of one lane that follow each other.
 
-    @property
-    def count(self) -> int:
-        """How many they are."""
-        ...
+    Attributes:
+        count: Number of batches.
+        num_rows: Number of rows.
+        batch_size: Number of rows of each batch but the last.
+        batches: Returns the batches as the user gets them.
+        cursor: Returns the place in the lane after a number of batches.
+    """
 
-    def rows(self, delivered: int) -> int:
-        """Rows in so many of them."""
-        ...
+    count: int
+    num_rows: int
+    batch_size: int
+    batches: Callable[[], Iterator[Any]]
+    cursor: Callable[[int], Cursor]
 
-    def batches(self) -> Iterator[Any]:
-        """The batches as the user gets them."""
-        ...
+    @classmethod
+    def of(cls, run: Run[Block], finish: Callable[[Any], Any] | None) -> BatchRun:
+        """Return a run that was cut in this process; ``finish`` is applied to each batch."""
 
-    def cursor(self, delivered: int) -> Cursor:
-        """The place in the lane after so many of them."""
-        ...
+        def batches() -> Iterator[Any]:
+            made = run.block.batches(run.batch_size)
+            # Not map: it would take a StopIteration of the user's function for the end of the run.
+            return made if finish is None else (finish(batch) for batch in made)
 
-
-class LocalRun:
-    """A run that was cut in this process."""
-
-    __slots__ = ("_finish", "_run", "count")
-
-    def __init__(self, run: Run[Block], finish: Callable[[Any], Any] | None) -> None:
-        self._run = run
-        self._finish = finish
-        self.count = run.batches
+        return cls(run.batches, run.block.num_rows, run.batch_size, batches, run.cursor)
 
     def rows(self, delivered: int) -> int:
-        return min(delivered * self._run.batch_size, self._run.block.num_rows)
-
-    def batches(self) -> Iterator[Any]:
-        made = self._run.block.batches(self._run.batch_size)
-        # Not map: it would take a StopIteration of the user's function for the end of the run.
-        return made if self._finish is None else (self._finish(batch) for batch in made)
-
-    def cursor(self, delivered: int) -> Cursor:
-        return self._run.cursor(delivered)
+        """Return the number of rows in the first batches."""
+        return min(delivered * self.batch_size, self.num_rows)
 
 
 class LaneFeed:
-    """A lane's runs one after the other. ``delivered`` counts batches handed out of the run."""
+    """The runs of a lane one after the other.
 
-    __slots__ = (
-        "_following",
-        "_next_run",
-        "_run",
-        "batches",
-        "delivered",
-        "done_batches",
-        "done_rows",
-        "start",
-    )
+    Attributes:
+        batches: The batches of the run that are still to come.
+        delivered: Number of batches of the run that were handed out.
+    """
 
     def __init__(self, start: Cursor, next_run: Callable[[], BatchRun | None]) -> None:
-        self.start = start
         self.batches: Iterator[Any] = iter(())
         self.delivered = 0
-        self.done_batches = 0
-        self.done_rows = 0
+        self._start = start
+        self._next_run = next_run
         self._run: BatchRun | None = None
         self._following: deque[BatchRun] = deque()
-        self._next_run = next_run
+        self._done_batches = 0
+        self._done_rows = 0
 
     def ahead(self, wanted: int) -> int:
-        """How many batches are certain to come, reading on until they are ``wanted`` or all."""
+        """Return how many batches are certain to come, reading on until there are ``wanted``."""
         certain = 0 if self._run is None else self._run.count - self.delivered
         certain += sum(run.count for run in self._following)
         while certain < wanted and (run := self._next_run()) is not None:
@@ -103,7 +89,7 @@ class LaneFeed:
         return certain
 
     def put(self, run: BatchRun) -> None:
-        """A run to come after all that are known."""
+        """Add a run that comes after all that are known."""
         self._following.append(run)
 
     def advance(self) -> bool:
@@ -113,9 +99,9 @@ class LaneFeed:
             if run is None:
                 return False
             if self._run is not None:
-                self.start = self._run.cursor(self.delivered)
-                self.done_batches += self._run.count
-                self.done_rows += self._run.rows(self._run.count)
+                self._start = self._run.cursor(self.delivered)
+                self._done_batches += self._run.count
+                self._done_rows += self._run.num_rows
             self._run, self.delivered, self.batches = run, 0, run.batches()
         return True
 
@@ -123,20 +109,28 @@ class LaneFeed:
     def cursor(self) -> Cursor:
         """The place after the last batch that was handed out."""
         if self._run is None or self.delivered == 0:
-            return self.start
+            return self._start
         return self._run.cursor(self.delivered)
 
     @property
     def handed_over(self) -> tuple[int, int]:
-        """Batches and rows handed out so far."""
+        """Numbers of batches and rows handed out so far."""
         if self._run is None:
             return 0, 0
-        rows = self.done_rows + self._run.rows(self.delivered)
-        return self.done_batches + self.delivered, rows
+        rows = self._done_rows + self._run.rows(self.delivered)
+        return self._done_batches + self.delivered, rows
 
 
 class EpochPass:
-    """Iterates once over the batches of some lanes; ``close`` is called at the end."""
+    """Iterates once over the batches of some lanes.
+
+    Attributes:
+        epoch: The epoch.
+        lanes: The lanes.
+        finished: True once the last batch was handed out and another one was asked for.
+        ended: True once reading was stopped, or is being stopped.
+        counted: True once the statistics have the batches that were handed out.
+    """
 
     def __init__(
         self,
@@ -147,6 +141,15 @@ class EpochPass:
         stats: Stats,
         close: Callable[[], None],
     ) -> None:
+        """Prepare a pass.
+
+        Args:
+            epoch: The epoch.
+            lanes: The lanes.
+            turn: The lane that gives the first batch.
+            stats: Counts the batches that are handed out.
+            close: Stops reading; it is called at the end.
+        """
         self.epoch = epoch
         self.lanes = lanes
         self.finished = False
@@ -173,9 +176,9 @@ class EpochPass:
                 self.end()
 
     def end(self) -> None:
-        """Stop reading, and wait until nothing is left of it. May be called more than once.
+        """Stop reading, and wait until no thread or process is left. May be called again.
 
-        In a forked child nothing reads, and locks of what did may be held for ever.
+        A forked child does nothing: it has no threads, and their locks may be held for ever.
         """
         if self._process != os.getpid():
             return
@@ -190,7 +193,7 @@ class EpochPass:
             run_aside(self._let_go)
 
     def _begin_end(self) -> bool:
-        """Return True for the first caller, who is to let go."""
+        """Return True for the first caller, which then has to let go."""
         if self.ended:
             return False
         self._running, self.ended = False, True
@@ -208,14 +211,14 @@ class EpochPass:
             self._is_gone.set()
 
     def is_over(self) -> bool:
-        """Whether no batch is left. May have to read on to know, and then keeps what it read.
+        """Return True if no batch is left; it may have to read on, and keeps what it read.
 
-        Of a pass that has not begun or was broken off it is not known.
+        Of a pass that has not begun, or was broken off, this is not known: False.
         """
-        return self.finished or (self._running and not any(lane.ahead(1) for lane in self.lanes))
+        return self.finished or (self._running and self.ahead(1) == 0)
 
     def ahead(self, wanted: int) -> int:
-        """How many batches are certain to come: ``wanted`` or more, or all that there are."""
+        """Return how many batches are certain to come: ``wanted`` or more, or all that are left."""
         each = -(-wanted // max(len(self.lanes), 1))
         certain = sum(lane.ahead(each) for lane in self.lanes)
         if certain < wanted:  # some lanes are at their end, and others may have more
@@ -234,7 +237,7 @@ class EpochPass:
 
     @contextmanager
     def before_last_batch(self) -> Iterator[None]:
-        """Be, for that long, where it was before the batch that was handed out last."""
+        """Be, within the context, at the place before the batch that was handed out last."""
         turn, lane = self._turn, self._last_lane()
         lane.delivered -= 1
         self._turn = turn - 1
@@ -249,43 +252,35 @@ class EpochPass:
 
     @property
     def handed_over(self) -> Mapping[str, int]:
-        """Batches and rows handed out so far."""
-        counts = [lane.handed_over for lane in self.lanes]
-        return {"batches": sum(c[0] for c in counts), "rows": sum(c[1] for c in counts)}
+        """Numbers of batches and rows handed out so far."""
+        batches = rows = 0
+        for lane in self.lanes:
+            its_batches, its_rows = lane.handed_over
+            batches, rows = batches + its_batches, rows + its_rows
+        return {"batches": batches, "rows": rows}
 
     def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
-        """How far these lanes have come, and which windows lie open beyond that."""
+        """Return the cursors of these lanes, and the windows that lie open beyond them."""
         return dict(zip(lanes, self.cursors, strict=True)), ()
 
     def _batches(self) -> Iterator[Any]:
-        return self._one_lane() if len(self.lanes) == 1 else self._in_turn()
-
-    def _one_lane(self) -> Iterator[Any]:
-        lane = self.lanes[0]
-        while lane.advance():
-            self._warn()
-            for batch in lane.batches:
-                lane.delivered += 1
-                yield batch
-
-    def _in_turn(self) -> Iterator[Any]:
         left = set(range(len(self.lanes)))
         while left:
             index = self._turn % len(self.lanes)
             lane = self.lanes[index]
             if index in left and lane.advance():
+                self._warn()
                 batch = next(lane.batches)
                 lane.delivered += 1
-                self._turn = index + 1  # only now: what failed to come is still to come
+                self._turn = index + 1  # only now: a batch that failed to come is still to come
                 yield batch
                 continue
             self._turn = index + 1
-            if index in left:
-                left.discard(index)
-                self._warn()
+            left.discard(index)
+            self._warn()
 
     def _warn(self) -> None:
-        """Say in the user's thread what threads and processes had to leave out."""
+        """Warn in the user's thread of data that threads and processes had to leave out."""
         for reason in self._stats.skipped[self._warned :]:
             self._warned += 1
             warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=3)
@@ -307,7 +302,7 @@ class AsTheyCome(EpochPass):
     ) -> None:
         streams = [LaneFeed(NOWHERE, lambda: None) for _ in range(workers)]
         super().__init__(epoch, streams, turn=0, stats=stats, close=close)
-        self._taken = lanes
+        self._lanes_of_rank = lanes
         self._claims = claims
         self._receive = receive
         self._arrived: deque[tuple[int, int]] = deque()
@@ -323,11 +318,8 @@ class AsTheyCome(EpochPass):
             certain += count
         return certain
 
-    def is_over(self) -> bool:
-        return self.finished or (self._running and self.ahead(1) == 0)
-
     def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
-        return self._claims.progress(self._taken, self.cursors)
+        return self._claims.progress(self._lanes_of_rank, self.cursors)
 
     def _batches(self) -> Iterator[Any]:
         while self._arrived or self._wait_for_more():
@@ -344,7 +336,7 @@ class AsTheyCome(EpochPass):
         return self._last
 
     def _wait_for_more(self) -> int:
-        """Batches that came with the next run of any worker; 0 when all have ended."""
+        """Return the number of batches in the next run of any worker; 0 when all have ended."""
         received = self._receive()
         if received is None:
             return 0

@@ -1,12 +1,18 @@
-"""The side of a worker process: reads its lanes and sends their batches in parcels."""
+"""The side of a worker process: reads its lanes and sends their batches in parcels.
+
+A parcel has consecutive batches of one lane in one shared buffer. Columns cross uncut where that is
+faster, and the trainer cuts them into batches; batches that the user's functions made cross as they
+are. The plan of an epoch is on a board in shared memory, where workers look it up.
+"""
 
 from __future__ import annotations
 
 import pickle
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,24 +21,29 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access.orphans import end_with_parent
-from headrace.convert import Block, Converter
+from headrace.convert import Block
+from headrace.convert.columns import DenseColumn
 from headrace.convert.packing import (
+    Call,
+    Layout,
     Packed,
     dumps,
     is_plain,
     know_classes_of_trainer,
+    lay_out,
     pack,
-    places,
+    pieces_of,
     unpack,
 )
-from headrace.convert.shared import Bytes, SharedBuffer, shared_integers
+from headrace.convert.shared import Bytes, SharedBuffer, shared_bytes
 from headrace.errors import WorkerError
-from headrace.loader.claims import Claims, Takings
-from headrace.loader.pipeline import Finish, LaneStart, OpenLanes, Pipeline, Stream
+from headrace.loader.claims import Claims, claimed_stream
+from headrace.loader.epoch import BatchRun
+from headrace.loader.pipeline import Finish, OpenLanes, Pipeline, Stream
 from headrace.loader.start import Sealed
 from headrace.loader.stats import Stats
 from headrace.model import Cursor, FileList, Int64Array
-from headrace.plan import Chunks, Lane, LanePlan, Span
+from headrace.plan import Lane, LanePlan
 from headrace.stream import Run
 
 __all__ = [
@@ -41,150 +52,60 @@ __all__ = [
     "Feed",
     "LaneEnd",
     "Parcel",
-    "ParcelRun",
     "begin_worker",
     "pack_batches",
     "pack_blocks",
     "pack_dicts",
 ]
 
+_LAYOUT_WORDS = 128
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class Parcel:
-    """Consecutive batches of one lane on their way to another process."""
+    """Consecutive batches of one lane on their way to another process.
+
+    Attributes:
+        lane: The number of the lane, or of the worker where workers share lanes.
+        cursors: The place in the lane after each batch.
+        num_rows: The number of rows.
+        buffer: The memory of the values; it is replaced by a copy when it arrives.
+        layout: The places of the values in the buffer.
+        is_block: True if it holds a block, still to be cut, and not batches.
+        stats: The counters of the worker since the parcel before.
+    """
 
     lane: int
     cursors: list[Cursor]
-    """the place in the lane after each batch"""
-    rows: int
+    num_rows: int
     buffer: SharedBuffer | Bytes
-    """what holds the values: before it is sent, and when it has arrived"""
-    layout: bytes
-    """how to make batches of it"""
-    whole: bool
-    """whether it holds columns, still to be cut, and not batches"""
+    layout: Layout
+    is_block: bool
     stats: dict[str, Any]
-    """what reading them took"""
 
+    def run(self, batch_size: int, pin: bool) -> BatchRun:
+        """Return the batches of a parcel that has arrived.
 
-class ParcelRun:
-    """The batches of a parcel that has arrived."""
-
-    __slots__ = ("_batch_size", "_converter", "_parcel", "_pin", "count")
-
-    def __init__(self, parcel: Parcel, converter: Converter, batch_size: int, pin: bool) -> None:
-        self._parcel = parcel
-        self._converter = converter
-        self._batch_size = batch_size
-        self._pin = pin
-        self.count = len(parcel.cursors)
-
-    def rows(self, delivered: int) -> int:
-        return min(delivered * self._batch_size, self._parcel.rows)
-
-    def batches(self) -> Iterator[Any]:
-        """Pinned are tensors, not the buffer: torch keeps pinned memory until it has been copied to
-        a device only for tensors that it has pinned itself, and views of those.
+        Tensors are pinned, not the buffer: torch keeps pinned memory until it has been copied to a
+        device only for tensors that it has pinned itself, and views of those.
         """
-        content = unpack(self._parcel.buffer, self._parcel.layout)
-        if not self._parcel.whole:
-            return map(pin_memory, content) if self._pin else iter(content)
-        blocks = content if isinstance(content[0], Block) else [self._converter.block(content)]
-        if self._pin:
-            blocks = [block.pin() for block in blocks]
-        return chain.from_iterable(block.batches(self._batch_size) for block in blocks)
 
-    def cursor(self, delivered: int) -> Cursor:
-        return self._parcel.cursors[max(delivered - 1, 0)]
+        def batches() -> Iterator[Any]:
+            content = unpack(self.buffer, self.layout)
+            if not self.is_block:
+                return map(pin_memory, content) if pin else iter(content)
+            block: Block = content.pin() if pin else content
+            return block.batches(batch_size)
 
+        def cursor(delivered: int) -> Cursor:
+            return self.cursors[max(delivered - 1, 0)]
 
-def pack_blocks(blocks: Sequence[Block]) -> Packed | None:
-    """The rows of consecutive blocks, as one set of columns if all are arrays.
-
-    None if batches had better be cut before they are sent.
-    """
-    parts = [block.arrays() for block in blocks]
-    if not parts or any(not part for part in parts):
-        whole = [block.to_send() for block in blocks]
-        return pack(whole) if all(block is not None for block in whole) else None
-    first = parts[0] or []
-    rows = sum(block.num_rows for block in blocks)
-    offsets, size = places([array.nbytes // len(array) * rows for array in first])
-    buffer = SharedBuffer(size)
-    memory = buffer.memory
-    layout = []
-    for place, array in enumerate(first):
-        shape = (rows, *array.shape[1:])
-        target = np.ndarray(shape, array.dtype, memory, offsets[place])
-        np.concatenate([part[place] for part in parts if part], out=target)
-        layout.append((offsets[place], array.dtype.str, shape))
-    return buffer, pickle.dumps((_arrays, layout))
-
-
-def _arrays(buffer: Bytes, layout: list[tuple[int, str, tuple[int, ...]]]) -> Any:
-    return [np.ndarray(shape, dtype, buffer, offset) for offset, dtype, shape in layout]
-
-
-def pack_dicts(batches: Sequence[Any]) -> Packed | None:
-    """Dicts of tensors that are alike but for their rows, column by column; None for all else."""
-    first = batches[0]
-    if not all(type(batch) is dict and batch.keys() == first.keys() for batch in batches):
-        return None
-    columns = [[batch[key] for batch in batches] for key in first]
-    if not columns or not all(map(_alike, columns)):
-        return None
-    try:
-        arrays = [[part.numpy() for part in column] for column in columns]
-    except TypeError:  # numpy has no type for these, such as bfloat16
-        return None
-    rows = [[len(part) for part in column] for column in arrays]
-    offsets, size = places([sum(part.nbytes for part in column) for column in arrays])
-    buffer = SharedBuffer(size)
-    memory = buffer.memory
-    layout = []
-    for offset, parts, lengths in zip(offsets, arrays, rows, strict=True):
-        shape, dtype = (sum(lengths), *parts[0].shape[1:]), parts[0].dtype
-        np.concatenate(parts, out=np.ndarray(shape, dtype, memory, offset))
-        layout.append((offset, dtype.str, shape))
-    return buffer, pickle.dumps((_dicts, (list(first), layout, rows)))
-
-
-def _alike(column: Sequence[Any]) -> bool:
-    """Whether these are tensors that numpy can lay end to end."""
-    first = column[0]
-    if type(first) is not torch.Tensor or first.dim() == 0:
-        return False
-    return all(
-        type(part) is torch.Tensor
-        and is_plain(part)
-        and part.dtype == first.dtype
-        and part.shape[1:] == first.shape[1:]
-        for part in column
-    )
-
-
-def _dicts(
-    buffer: Bytes,
-    layout: tuple[list[Any], list[tuple[int, str, tuple[int, ...]]], list[list[int]]],
-) -> Any:
-    keys, places, rows = layout
-    columns = [torch.from_numpy(array) for array in _arrays(buffer, places)]
-    parts = [
-        torch.split_with_sizes(column, lengths)
-        for column, lengths in zip(columns, rows, strict=True)
-    ]
-    return [dict(zip(keys, leaves, strict=True)) for leaves in zip(*parts, strict=True)]
-
-
-def begin_worker(worker_id: int) -> None:
-    """Called by torch first in a worker process."""
-    end_with_parent()
-    know_classes_of_trainer()
+        return BatchRun(len(self.cursors), self.num_rows, batch_size, batches, cursor)
 
 
 @dataclass(frozen=True, slots=True)
 class LaneEnd:
-    """A lane has no more batches."""
+    """The message that a lane has no more batches."""
 
     lane: int
     stats: dict[str, Any]
@@ -192,15 +113,19 @@ class LaneEnd:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker cannot go on."""
+    """The message that a worker cannot go on.
+
+    Attributes:
+        error: The exception, pickled.
+        trace: Its traceback as text.
+    """
 
     error: bytes
-    """the exception, pickled"""
     trace: str
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """Return an error as it can be sent: itself if it pickles, and its traceback as text."""
+        """Return an error as it can be sent: itself if it pickles, and its traceback."""
         trace = "".join(traceback.format_exception(error))
         try:
             pickled = dumps(error)
@@ -219,100 +144,14 @@ class Failure:
         raise error from cause
 
 
-class Feed(IterableDataset[Any]):
-    """What torch sends to its workers. Iterating gives parcels, lane after lane in turn.
+# --- packing
 
-    All lanes send their batches in parcels of the same sizes, small ones first: so the parent
-    needs them in the order in which they are sent, and the first batch does not wait for many.
-    """
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        files: FileList,
-        board: Board,
-        finish: Finish | None,
-        parcel_batches: int,
-        workers: int,
-        claims: Claims | None = None,
-    ) -> None:
-        super().__init__()
-        self.init: Callable[[int], None] | None = None
-        """the ``worker_init_fn`` of the user"""
-        self._pipeline = pipeline.sharing(workers)
-        self._files = files
-        self._board = board
-        self._finish = finish
-        self._parcel_batches = parcel_batches
-        self._claims = claims
-        self._sent: Sealed | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        kept_back = ("_board", "_sent")
-        state = {name: self.__dict__[name] for name in self.__dict__ if name not in kept_back}
-        self._sent = Sealed(state)
-        return _received, (self._sent, self._board)
-
-    @property
-    def user_code(self) -> dict[str, Any]:
-        """What comes from the user and must reach a worker, by the name of its option."""
-        reader = self._pipeline.reader
-        found = {**reader.store.given, **reader.rows.user_code}
-        if self._finish is not None:
-            found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
-        return {**found, "worker_init_fn": self.init}
-
-    def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        assert info is not None
-        try:
-            init, self.init = self.init, None  # once in a process, also if workers are persistent
-            if init is not None:
-                init(info.id)
-            streams: Sequence[Stream]
-            if self._claims is None:
-                streams = self._board.starts(info.id, info.num_workers)
-            else:
-                streams = [Takings(info.id, self._claims, self._board.lane)]
-            yield from self._epoch(streams)
-        except Exception as error:
-            yield Failure.of(error)
-
-    def _epoch(self, streams: Sequence[Stream]) -> Iterator[Any]:
-        stats = Stats()
-        lanes = self._pipeline.open(self._files, streams, self._board.epoch, stats)
-        try:
-            yield from self._parcels(lanes, [stream.index for stream in streams], stats)
-        finally:
-            lanes.close()
-
-    def _parcels(self, lanes: OpenLanes, order: list[int], stats: Stats) -> Iterator[Any]:
-        sources = {lane: _LaneBatches(lanes.runs(lane)) for lane in order}
-        size = 1
-        while sources:
-            for lane, source in list(sources.items()):
-                parts = source.take(size)
-                if parts:
-                    yield self._parcel(lane, parts, stats)
-                else:
-                    del sources[lane]
-                    yield LaneEnd(lane, stats.drain())
-            size = min(2 * size, self._parcel_batches)
-
-    def _parcel(self, lane: int, parts: list[Run[Block]], stats: Stats) -> Parcel:
-        cursors: list[Cursor] = [part.cursor(i + 1) for part in parts for i in range(part.batches)]
-        rows = sum(part.block.num_rows for part in parts)
-        blocks = [part.block for part in parts]
-        packed = pack_blocks(blocks) if self._finish is None else None
-        whole = packed is not None
-        if packed is None:
-            size = self._pipeline.batch_size
-            batches = [batch for block in blocks for batch in block.batches(size)]
-            if self._finish is not None:
-                with stats.timed("transform"):
-                    batches = [self._finish(batch) for batch in batches]
-            packed = pack_batches(batches)
-        return Parcel(lane, cursors, rows, *packed, whole, stats.drain())
+def pack_blocks(blocks: Sequence[Block]) -> Packed | None:
+    """Pack the rows of consecutive blocks; None if batches should be cut before they are sent."""
+    kind: Any = type(blocks[0])
+    sent = kind.to_send(blocks)
+    return None if sent is None else pack(sent)
 
 
 def pack_batches(batches: list[Any]) -> Packed:
@@ -331,121 +170,219 @@ def pack_batches(batches: list[Any]) -> Packed:
         ) from error
 
 
-def _received(state: dict[str, Any], board: Board) -> Feed:
+def pack_dicts(batches: Sequence[Any]) -> Packed | None:
+    """Pack dicts of tensors that differ only in their rows column by column; None for others."""
+    first = batches[0]
+    if not all(type(batch) is dict and batch.keys() == first.keys() for batch in batches):
+        return None
+    columns = [[batch[key] for batch in batches] for key in first]
+    if not columns or not all(map(_alike, columns)):
+        return None
+    try:
+        sent = [DenseColumn.to_send([DenseColumn(part) for part in parts]) for parts in columns]
+    except TypeError:  # numpy has no type for these, such as bfloat16
+        return None
+    lengths = [[len(part) for part in parts] for parts in columns]
+    return pack(Call(_dicts, (list(first), sent, lengths)))
+
+
+def _alike(column: Sequence[Any]) -> bool:
+    """Return True if these are tensors that numpy can lay end to end."""
+    first = column[0]
+    if type(first) is not torch.Tensor or first.dim() == 0:
+        return False
+    return all(
+        type(part) is torch.Tensor
+        and is_plain(part)
+        and part.dtype == first.dtype
+        and part.shape[1:] == first.shape[1:]
+        for part in column
+    )
+
+
+def _dicts(keys: list[Any], columns: list[DenseColumn], lengths: list[list[int]]) -> Any:
+    tensors: list[Any] = [column.values for column in columns]
+    parts = map(torch.split_with_sizes, tensors, lengths)
+    return [dict(zip(keys, leaves, strict=True)) for leaves in zip(*parts, strict=True)]
+
+
+# --- reading
+
+
+def begin_worker(worker_id: int) -> None:
+    """Prepare a worker process; torch calls this first."""
+    end_with_parent()
+    know_classes_of_trainer()
+
+
+class Feed(IterableDataset[Any]):
+    """The dataset that torch sends to its workers. It yields parcels, from each lane in turn.
+
+    All lanes send their batches in parcels of the same sizes, small ones first: so the parent
+    needs them in the order in which they are sent, and the first batch does not wait for many.
+
+    Attributes:
+        init: The ``worker_init_fn`` of the user.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        files: FileList,
+        board: Board,
+        finish: Finish | None,
+        parcel_batches: int,
+        workers: int,
+        claims: Claims | None = None,
+    ) -> None:
+        super().__init__()
+        self.init: Callable[[int], None] | None = None
+        self._pipeline = pipeline.sharing(workers)
+        self._files = files
+        self._board = board
+        self._finish = finish
+        self._parcel_batches = parcel_batches
+        self._claims = claims
+        self._sealed: Sealed | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._sealed = None
+        self._sealed = Sealed(self.__dict__.copy())
+        return _arrived, (self._sealed,)
+
+    @property
+    def user_code(self) -> dict[str, Any]:
+        """The values that come from the user and are sent to workers, by the names of options."""
+        reader = self._pipeline.reader
+        found = {**reader.store.given, **reader.source.given}
+        if self._finish is not None:
+            found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
+        return {**found, "worker_init_fn": self.init}
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        try:
+            init, self.init = self.init, None  # once in a process, also if workers are persistent
+            if init is not None:
+                init(info.id)
+            epoch, plan, cursors = self._board.read()
+            if self._claims is None:
+                mine = sorted(cursors)[info.id :: info.num_workers]
+                streams = [Stream.of_lane(_copied(plan, lane), cursors[lane]) for lane in mine]
+            else:
+                lane_of = cache(lambda lane: _copied(plan, lane))
+                streams = [claimed_stream(info.id, self._claims, lane_of)]
+            yield from self._parcels(epoch, streams)
+        except Exception as error:
+            yield Failure.of(error)
+
+    def _parcels(self, epoch: int, streams: Sequence[Stream]) -> Iterator[Parcel | LaneEnd]:
+        stats = Stats()
+        lanes = OpenLanes(self._pipeline, self._files, streams, epoch, stats)
+        left = {stream.index: _RunParts(lanes.runs(stream.index)) for stream in streams}
+        size = 1
+        try:
+            while left:
+                for lane, parts in list(left.items()):
+                    runs = parts.take(size)
+                    if runs:
+                        yield self._parcel(lane, runs, stats)
+                    else:
+                        del left[lane]
+                        yield LaneEnd(lane, stats.drain())
+                size = min(2 * size, self._parcel_batches)
+        finally:
+            lanes.close()
+
+    def _parcel(self, lane: int, runs: list[Run[Block]], stats: Stats) -> Parcel:
+        cursors = [run.cursor(number + 1) for run in runs for number in range(run.batches)]
+        blocks = [run.block for run in runs]
+        packed = pack_blocks(blocks) if self._finish is None else None
+        is_block = packed is not None
+        if packed is None:
+            size = self._pipeline.batch_size
+            batches = [batch for block in blocks for batch in block.batches(size)]
+            if self._finish is not None:
+                with stats.timed("transform"):
+                    batches = [self._finish(batch) for batch in batches]
+            packed = pack_batches(batches)
+        num_rows = sum([block.num_rows for block in blocks])
+        return Parcel(lane, cursors, num_rows, *packed, is_block, stats.drain())
+
+
+def _arrived(state: dict[str, Any]) -> Feed:
     feed = Feed.__new__(Feed)
-    feed.__dict__.update(state, _board=board, _sent=None)
+    feed.__dict__.update(state)
     return feed
 
 
-class _LaneBatches:
-    """Takes so many batches at a time from runs of any length."""
+def _copied(plan: LanePlan, lane: int) -> Lane:
+    """Return a lane in memory of its own: the board is written again for the next epoch."""
+    return deepcopy(plan.lane(lane))
+
+
+class _RunParts:
+    """Takes a number of batches at a time from runs of any length."""
 
     def __init__(self, runs: Iterator[Run[Block]]) -> None:
         self._runs = runs
         self._rest: Run[Block] | None = None
 
     def take(self, count: int) -> list[Run[Block]]:
-        """Runs with ``count`` batches in all, fewer at the end of the lane."""
+        """Return runs with ``count`` batches in all, fewer at the end of the lane."""
         taken: list[Run[Block]] = []
         while count:
-            run = self._rest or next(self._runs, None)
-            self._rest = None
+            run, self._rest = self._rest or next(self._runs, None), None
             if run is None:
                 break
             if run.batches > count:
-                run, self._rest = _split(run, count)
+                rows, whole = count * run.batch_size, run.block
+                rest = whole.slice(rows, whole.num_rows - rows)
+                self._rest = replace(run, block=rest, row=run.row + rows)
+                run = replace(run, block=whole.slice(0, rows))
             taken.append(run)
             count -= run.batches
         return taken
 
 
-def _split(run: Run[Block], count: int) -> tuple[Run[Block], Run[Block]]:
-    rows = count * run.batch_size
-    head = replace(run, block=run.block.slice(0, rows))
-    tail = run.block.slice(rows, run.block.num_rows - rows)
-    return head, replace(run, block=tail, row=run.row + rows)
-
-
-# --- the board
-
-_HEADER = 5  # epoch, lanes, chunks, spans, generation
-_COLUMNS = 6  # those of chunks, and the window
-_SPAN = 6  # lane, window, key, start, stop
-_LANE = 4  # first chunk, chunk after the last, cursor
-
-
 class Board:
-    """One tensor in shared memory, mapped by every worker: a worker copies its own lanes only.
+    """The plan of an epoch in shared memory, where all workers of a loader see it.
 
-    Written while no worker reads: before they start, or before they are told to start anew.
+    It is written while no worker reads it: before they start, or before they start another epoch.
     """
 
-    def __init__(self, plan: LanePlan) -> None:
-        chunks = len(plan.chunks)
+    def __init__(self, epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> None:
+        """Write an epoch, and where to begin in the lanes that are to be read."""
+        size = pieces_of(_posted(epoch, plan, cursors))[2]
         # Another epoch's cuts fall elsewhere and may make a few chunks more.
-        self._memory = shared_integers(_size(plan, chunks + chunks // 8 + 64))
+        self._memory = shared_bytes(8 * _LAYOUT_WORDS + size + size // 8 + (1 << 16))
+        self.post(epoch, plan, cursors)
 
-    def holds(self, plan: LanePlan) -> bool:
-        """Whether there is room for this plan."""
-        return _size(plan, len(plan.chunks)) <= len(self._memory)
+    def post(self, epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> bool:
+        """Write another epoch; return False if there is no room for it."""
+        pieces, layout, size = pieces_of(_posted(epoch, plan, cursors))
+        words, memory = self._parts()
+        if size > len(memory):
+            return False
+        places = [place for piece in layout for place in piece]
+        words[0] = len(places)
+        words[1 : 1 + len(places)] = places
+        lay_out(pieces, layout, memory)
+        return True
 
-    def post(self, epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> None:
-        """Write an epoch's lanes, and where to begin in those that are to be read here."""
-        lanes, chunks, spans = len(plan), len(plan.chunks), len(plan.spans)
-        memory = self._memory.numpy()
-        memory[:_HEADER] = epoch, lanes, chunks, spans, plan.generation
-        table = _lanes(memory, lanes)
-        table[:, 0], table[:, 1] = plan.bounds[:-1], plan.bounds[1:]
-        table[:, 2:] = -1
-        for lane, cursor in cursors.items():
-            table[lane, 2:] = cursor
-        rows = _spans(memory, lanes, spans)
-        for row, (place, span) in zip(rows, plan.spans.items(), strict=True):
-            row[:] = *place, *span.key, span.start, -1 if span.stop is None else span.stop
-        columns = _columns(memory, lanes, spans, chunks)
-        columns[-1] = plan.window
-        for row, name in enumerate(Chunks.__slots__):
-            columns[row] = getattr(plan.chunks, name)
+    def read(self) -> tuple[int, LanePlan, dict[int, Cursor]]:
+        """Return the epoch, its lanes as views of this memory, and where to begin in some."""
+        words, memory = self._parts()
+        places = words[1 : 1 + words[0]].tolist()
+        layout = list(zip(places[::2], places[1::2], strict=True))
+        epoch, plan, cursors = unpack(memory, layout)
+        return epoch, plan, cursors
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that is posted."""
-        return int(self._memory[0])
-
-    def starts(self, worker: int, workers: int) -> list[LaneStart]:
-        """Copies of the lanes of one of the workers, and where to begin."""
-        table = _lanes(self._memory.numpy(), int(self._memory[1]))
-        mine = np.flatnonzero(table[:, 2] >= 0)[worker::workers].tolist()
-        return [LaneStart(self.lane(index), Cursor(*table[index, 2:].tolist())) for index in mine]
-
-    def lane(self, index: int) -> Lane:
-        """A copy of one lane."""
-        memory: Int64Array = self._memory.numpy()
-        _, lanes, chunks, spans, generation = (int(value) for value in memory[:_HEADER])
-        first, last = _lanes(memory, lanes)[index, :2].tolist()
-        *own, window = _columns(memory, lanes, spans, chunks)[:, first:last].copy()
-        own[3] = own[3].astype(np.int8)
-        mine = _spans_of(index, _spans(memory, lanes, spans))
-        return Lane(index, Chunks(*own), window, mine, generation)
+    def _parts(self) -> tuple[Int64Array, Bytes]:
+        memory: Bytes = self._memory.numpy()
+        return memory[: 8 * _LAYOUT_WORDS].view(np.int64), memory[8 * _LAYOUT_WORDS :]
 
 
-def _size(plan: LanePlan, chunks: int) -> int:
-    return _HEADER + _LANE * len(plan) + _SPAN * len(plan.spans) + _COLUMNS * chunks
-
-
-def _lanes(memory: Int64Array, lanes: int) -> Int64Array:
-    return memory[_HEADER:][: _LANE * lanes].reshape(lanes, _LANE)
-
-
-def _spans(memory: Int64Array, lanes: int, spans: int) -> Int64Array:
-    return memory[_HEADER + _LANE * lanes :][: _SPAN * spans].reshape(spans, _SPAN)
-
-
-def _columns(memory: Int64Array, lanes: int, spans: int, chunks: int) -> Any:
-    rest = memory[_HEADER + _LANE * lanes + _SPAN * spans :]
-    return rest[: _COLUMNS * chunks].reshape(_COLUMNS, chunks)
-
-
-def _spans_of(index: int, table: Int64Array) -> dict[int, Span]:
-    mine = table[table[:, 0] == index].tolist()
-    return {row[1]: Span((row[2], row[3]), row[4], None if row[5] < 0 else row[5]) for row in mine}
+def _posted(epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> tuple[Any, ...]:
+    return epoch, replace(plan, files=FileList()), dict(cursors)

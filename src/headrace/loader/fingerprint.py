@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from headrace.model import FileList
 from headrace.plan import Fingerprint, Planner
-from headrace.sources.files.discovery import Discovered
+from headrace.sources.reader import Discovered
 
 __all__ = ["ContentDigest", "fingerprint_of", "paths_below"]
 

@@ -26,7 +26,7 @@ from headrace.loader.pipeline import row_cost
 from headrace.model import FileList, Int64Array
 from headrace.options import DatasetOptions, parse_bytes
 from headrace.plan import Grouping, Order
-from headrace.sources.files.discovery import Discovered
+from headrace.sources.reader import Discovered
 
 __all__ = ["budget_bytes", "chunk_bytes", "describe_order", "order_of"]
 
@@ -164,7 +164,7 @@ def _sizes(found: Discovered) -> tuple[Int64Array, Int64Array]:
         rows, stored = np.maximum(files.counts, 0), np.maximum(files.sizes, 0)
     held = rows * cost.fixed_bytes
     if cost.variable or not len(files.groups):
-        decoded = Kind.NPY in found.reader.rows.column_kinds.values()
+        decoded = Kind.NPY in found.reader.source.kinds.values()
         held = held + stored * (_DECODED_FACTOR if decoded else 1)
     return stored, held
 

@@ -15,14 +15,14 @@ from torch.utils.data import get_worker_info
 from headrace.convert import Block, Converter
 from headrace.convert.packing import Batch
 from headrace.convert.shared import is_shared, shared_integers
-from headrace.loader.epoch import EpochPass, LaneFeed, LocalRun
+from headrace.loader.epoch import BatchRun, EpochPass, LaneFeed
 from headrace.loader.fingerprint import fingerprint_of
-from headrace.loader.pipeline import Chosen, Finish, LaneStart, Pipeline
+from headrace.loader.pipeline import Finish, OpenLanes, Pipeline, Stream
 from headrace.loader.stats import Stats
 from headrace.model import Cursor, computed_once
 from headrace.options import check_count
 from headrace.plan import Fingerprint, Planner, Readers, State
-from headrace.sources.files.discovery import Discovered
+from headrace.sources.reader import Discovered
 from headrace.stream import Run
 
 __all__ = ["Bookmark", "DatasetIterator", "Passes", "readers_by_hand"]
@@ -108,8 +108,9 @@ class Passes:
         plan, chosen = self.planner.plan(state), dict[int, list[int]]()
         for lane, window in windows:
             chosen.setdefault(lane, []).append(window)
-        streams = [Chosen(plan.lane(lane), tuple(some)) for lane, some in chosen.items()]
-        opened = self._counting(state).open(self.found.files, streams, state.epoch, Stats())
+        streams = [Stream.of_windows(plan.lane(lane), some) for lane, some in chosen.items()]
+        pipeline = self._counting(state)
+        opened = OpenLanes(pipeline, self.found.files, streams, state.epoch, Stats())
         with closing(opened):
             counts = {stream.index: opened.rows_of_windows(stream.index) for stream in streams}
         return {(lane, window): counts[lane][window] for lane, window in windows}
@@ -134,18 +135,18 @@ class Passes:
     ) -> EpochPass:
         """Return a pass over some lanes, from the cursors of a state on."""
         plan = self.planner.plan(state)
-        starts = [LaneStart(plan.lane(lane), state.cursor(lane)) for lane in lanes]
-        opened = pipeline.open(self.found.files, starts, state.epoch, stats)
+        streams = [Stream.of_lane(plan.lane(lane), state.cursor(lane)) for lane in lanes]
+        opened = OpenLanes(pipeline, self.found.files, streams, state.epoch, stats)
         feeds = [
-            LaneFeed(start.cursor, partial(_next_run, opened.runs(start.lane.index), finish))
-            for start in starts
+            LaneFeed(stream.cursor, partial(_next_run, opened.runs(stream.index), finish))
+            for stream in streams
         ]
         return EpochPass(state.epoch, feeds, turn=turn, stats=stats, close=opened.close)
 
 
-def _next_run(runs: Iterator[Run[Block]], finish: Finish | None) -> LocalRun | None:
+def _next_run(runs: Iterator[Run[Block]], finish: Finish | None) -> BatchRun | None:
     run = next(runs, None)
-    return None if run is None else LocalRun(run, finish)
+    return None if run is None else BatchRun.of(run, finish)
 
 
 _EPOCH, _READ_BY_WORKERS = 0, 1

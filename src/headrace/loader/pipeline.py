@@ -1,25 +1,28 @@
-"""Lanes of chunks to runs of batches: the stages of the flow, put together."""
+"""Lanes of chunks to runs of batches: the stages of the flow, put together.
+
+A thread of the read-ahead takes a piece of a lane, reads and converts its chunks, and brings the
+rows of a window into order. The consumer cuts the blocks of each lane into runs of batches.
+"""
 
 from __future__ import annotations
 
 import heapq
-import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from headrace.convert import Block, Converter
-from headrace.convert.blocks import Permuted
+from headrace.convert import Block, Converter, concat
 from headrace.convert.decoded import Kind, Kinds
 from headrace.errors import ConversionError, ReadError
 from headrace.loader.stats import Stats
+from headrace.loader.windows import Window
 from headrace.matrices import width_of
 from headrace.model import (
     NOWHERE,
@@ -28,7 +31,6 @@ from headrace.model import (
     DataFileInfo,
     FileList,
     FileSplit,
-    Int64Array,
     RowGroups,
 )
 from headrace.plan import (
@@ -40,104 +42,74 @@ from headrace.plan import (
     RowCost,
     lane_pieces,
     no_groups,
-    permutation,
-    taking_turns,
+    row_keys,
     window_pieces,
 )
 from headrace.sources.crew import usable_cores
 from headrace.sources.files.failures import may_be_skipped
-from headrace.sources.files.reader import TabularReader
-from headrace.storage import Meter, Patience, side_by_side
+from headrace.sources.reader import TabularReader
+from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = [
-    "Chosen",
-    "Finish",
-    "LaneStart",
-    "OpenLanes",
-    "Pipeline",
-    "Stream",
-    "row_cost",
-    "sent_cost",
-]
+__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost", "sent_cost"]
+
+
+def row_cost(schema: pa.Schema) -> RowCost:
+    """Return the bytes of a row of these columns in memory once decoded."""
+    widths = [width_of(type_) for type_ in schema.types]
+    return RowCost(sum(filter(None, widths)), None in widths)
 
 
 def sent_cost(schema: pa.Schema, kinds: Kinds) -> RowCost:
-    """The same once batches are made of them: what is lent has been copied by then."""
+    """Return the bytes of a row in batches, which hold copies of lent bytes."""
     held = row_cost(schema)
     lent = any(kinds.get(name) is Kind.LENT for name in schema.names)
     return RowCost(held.fixed_bytes, held.variable or lent)
 
 
-def row_cost(schema: pa.Schema) -> RowCost:
-    """Return what a row of these columns holds in memory once decoded."""
-    widths = [width_of(field.type) for field in schema]
-    return RowCost(sum(w for w in widths if w is not None), any(w is None for w in widths))
-
-
 @dataclass(frozen=True, slots=True)
-class LaneStart:
-    """A lane of an epoch, and where in it to begin."""
+class Stream:
+    """Windows that are delivered one after the other: those of a lane, or some of several lanes.
 
-    lane: Lane
-    cursor: Cursor = START
-    jobs_ahead: int | None = None
+    Attributes:
+        index: The number by which its runs are asked for.
+        pieces: Yields the pieces to be read, in order.
+        cursor: The place at which it begins.
+        jobs_ahead: Number of pieces that may be begun at a time; None for as many as are useful.
+    """
 
-    @property
-    def index(self) -> int:
-        """The lane's number, by which its runs are asked for."""
-        return self.lane.index
-
-    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
-        """What is to be read, in order."""
-        return lane_pieces(files, self.lane, reading, self.cursor)
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Some windows of a lane, from the first row of each."""
-
-    lane: Lane
-    windows: tuple[int, ...]
+    index: int
+    pieces: Callable[[FileList, Reading], Iterator[Piece]]
     cursor: Cursor = NOWHERE
     jobs_ahead: int | None = None
 
-    @property
-    def index(self) -> int:
-        """The lane's number."""
-        return self.lane.index
+    @classmethod
+    def of_lane(cls, lane: Lane, cursor: Cursor = START) -> Stream:
+        """Return a lane from a cursor on."""
 
-    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]:
-        """Return what is to be read, in order."""
-        for place, window in enumerate(self.windows):
-            position = place / len(self.windows)
-            yield from window_pieces(files, self.lane, window, reading, skip=0, position=position)
+        def pieces(files: FileList, reading: Reading) -> Iterator[Piece]:
+            return lane_pieces(files, lane, reading, cursor)
 
+        return cls(lane.index, pieces, cursor)
 
-class Stream(Protocol):
-    """Windows that are delivered one after the other: a lane, or what is taken of several."""
+    @classmethod
+    def of_windows(cls, lane: Lane, windows: Sequence[int]) -> Stream:
+        """Return some windows of a lane, from the first row of each."""
 
-    @property
-    def index(self) -> int: ...
-    @property
-    def cursor(self) -> Cursor: ...
-    @property
-    def jobs_ahead(self) -> int | None:
-        """Pieces that may be begun at a time; None: as many as do good."""
-        ...
+        def pieces(files: FileList, reading: Reading) -> Iterator[Piece]:
+            for place, window in enumerate(windows):
+                position = place / len(windows)
+                yield from window_pieces(files, lane, window, reading, skip=0, position=position)
 
-    def pieces(self, files: FileList, reading: Reading) -> Iterator[Piece]: ...
+        return cls(lane.index, pieces)
 
 
-Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""``map``, or a function that does the same in several threads."""
 BLOCK_BYTES = 16 << 20
-_WINDOW_IN_ONE_PART = 64 << 20
-"""Size of a window up to which its rows are taken from all of it at once."""
 _PART_BYTES = 32 << 20
+"""Size of the parts in which windows are ordered that are larger than two of them."""
 _MAX_THREADS = 4
 _WAITING_THREADS = 16
-"""that wait for bytes from elsewhere: decoding is bounded by the threads of Arrow"""
+"""Number of threads that wait for remote bytes: Arrow bounds the threads that decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +127,20 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How chunks become batches, apart from which chunks they are. Pickles."""
+    """The way from chunks to batches, whichever chunks they are. Pickles.
+
+    Attributes:
+        reader: Reads chunks.
+        converter: Converts tables to blocks.
+        batch_size: Number of rows in a batch.
+        drop_last: True if the short batch at the end of a lane is left out.
+        seed: The seed of permutations.
+        grouping: How chunks form windows.
+        counted: True if the rows of a chunk are known before it is read.
+        skip_broken: True if chunks that cannot be read are skipped.
+        prefetch_bytes: Number of bytes that may be read ahead.
+        pin_memory: True if tensors are in pinned memory.
+    """
 
     reader: TabularReader
     converter: Converter
@@ -164,38 +149,32 @@ class Pipeline:
     seed: int
     grouping: Grouping
     counted: bool
-    """whether the rows of a chunk are known before it is read"""
     skip_broken: bool
     prefetch_bytes: int
     pin_memory: bool = False
 
     def sharing(self, consumers: int) -> Pipeline:
-        """The same for one of several processes that share the memory of the whole."""
-        reader = replace(self.reader, cache_bytes=self.reader.cache_bytes // consumers)
+        """Return the pipeline of one of several processes that share the memory of the whole."""
+        reader = self.reader.keeping(self.reader.source.cache_bytes // consumers)
         return replace(self, reader=reader, prefetch_bytes=max(self.prefetch_bytes // consumers, 1))
-
-    def open(
-        self, files: FileList, streams: Sequence[Stream], epoch: int, stats: Stats
-    ) -> OpenLanes:
-        """Lanes to be read side by side; threads start when the first run is asked for."""
-        return OpenLanes(self, files, streams, epoch, stats)
 
     @property
     def reading(self) -> Reading:
-        """How windows are read."""
+        """The way in which windows are cut into pieces."""
+        local = self.reader.store.local
         return Reading(
             self.grouping.reorders,
             self.counted,
             self.block_bytes,
             row_cost(self.reader.read_schema),
-            by_columns=not self.reader.store.local,  # larger jobs have fewer requests
-            groups_of=self._groups_of if self.reader.store.local else no_groups,
+            by_columns=not local,  # larger jobs have fewer requests
+            groups_of=self._groups_of if local else no_groups,
         )
 
     def _groups_of(self, file: DataFileInfo) -> RowGroups | None:
         try:
-            return self.reader.rows.groups(self.reader.store, file)
-        except ReadError:  # who reads it will say so
+            return self.reader.source.row_groups(file)
+        except ReadError:  # the job that reads the file will raise it
             return None
 
     @property
@@ -205,7 +184,10 @@ class Pipeline:
 
 
 class OpenLanes:
-    """Some lanes of an epoch while they are read. Close it, or its threads stay."""
+    """Some lanes of an epoch while they are read. Close it, or its threads stay.
+
+    Threads start when the first run is asked for.
+    """
 
     def __init__(
         self,
@@ -219,23 +201,18 @@ class OpenLanes:
         self._epoch = epoch
         self._stats = stats
         self._streams = {stream.index: stream for stream in streams}
-        self._beside: set[threading.Thread] = set()  # they outlive a window that fails
-        self._counting = threading.Lock()
-        self._windows_being_made = 0
-        store = pipeline.reader.store
+        self._windows: set[object] = set()  # those that are being made
         self._meter, self._patience = Meter(), Patience()
-        store = store.during(self._meter, self._patience)
-        self._reader = replace(pipeline.reader, store=store)
+        store = pipeline.reader.store.during(self._meter, self._patience)
+        self._reader = pipeline.reader.through(store)
         self._row_cost = row_cost(pipeline.reader.schema)
-        self._cores = cores = min(_MAX_THREADS, usable_cores())
-        threads = cores if store.local else _WAITING_THREADS
-        self._pace = Pace(cores, first=threads // 2, most=threads)
-        pieces = heapq.merge(
-            *(stream.pieces(files, pipeline.reading) for stream in streams),
-            key=lambda piece: piece.position,
-        )
+        self._cores = min(_MAX_THREADS, usable_cores())
+        threads = self._cores if store.local else _WAITING_THREADS
+        self._pace = Pace(self._cores, first=threads // 2, most=threads)
+        reading = pipeline.reading
+        pieces = [stream.pieces(files, reading) for stream in streams]
         self._ahead: ReadAhead[Piece, Block] = ReadAhead(
-            (self._job(piece) for piece in pieces),
+            map(self._job, heapq.merge(*pieces, key=lambda piece: piece.position)),
             self._blocks,
             size_of=lambda block: block.nbytes,
             budget_bytes=pipeline.prefetch_bytes,
@@ -245,7 +222,10 @@ class OpenLanes:
         )
 
     def _most_jobs(self) -> int | None:
-        """To be further ahead than needed gains nothing, and fresh memory costs much."""
+        """Return how many jobs may be under way.
+
+        To be further ahead than needed gains nothing, and fresh memory costs much.
+        """
         for stream in self._streams.values():
             if stream.jobs_ahead is not None:
                 return stream.jobs_ahead
@@ -256,14 +236,14 @@ class OpenLanes:
         return len(self._streams) + self._cores + 1
 
     def _job(self, piece: Piece) -> Job[Piece, Block]:
-        """From elsewhere bytes come first, and are held until they have been decoded."""
+        """Return the job of a piece. Remote bytes are held until they have been decoded."""
         cost = piece.cost_bytes
         if not self._reader.store.local:
             cost += cost // 2
         return Job(piece.lane, piece, cost, piece.exact)
 
     def runs(self, lane: int) -> Iterator[Run[Block]]:
-        """The runs of batches of one lane, from its start on."""
+        """Return the runs of batches of one stream, from its start on."""
         return cut(
             self._located(self._streams[lane]),
             self._pipeline.batch_size,
@@ -279,16 +259,17 @@ class OpenLanes:
         return counts
 
     def close(self) -> None:
-        """Stop reading; returns when no thread is left."""
+        """Stop reading, and return when no thread is left."""
         self._ahead.close()
-        for thread in list(self._beside):
-            thread.join()
         self._stats.stored(self._meter.drain())
         self._stats.spend("wait", self._ahead.waited_s)
         self._ahead.waited_s = 0.0
 
     def _located(self, stream: Stream) -> Iterator[Located[Block]]:
-        """A lane's blocks with their place; rows that are not its own, or were, are cut off."""
+        """Yield the blocks of a stream with their places.
+
+        Rows that belong to another lane, or that were delivered before, are cut off.
+        """
         window, row = stream.cursor[0], 0
         current: Piece | None = None
         for piece, block in self._ahead.blocks(stream.index):
@@ -311,141 +292,116 @@ class OpenLanes:
             row += block.num_rows
 
     def _blocks(self, piece: Piece) -> Iterator[Block]:
-        """What a thread does with a piece: decode, convert, bring into order."""
-        if not self._pipeline.grouping.reorders:
-            for chunk in piece.chunks:
-                yield from map(self._pinned, self._converted(chunk))
+        """Read, convert and order the rows of a piece, in a thread of the read-ahead."""
+        if self._pipeline.grouping.reorders:
+            yield from map(self._pinned, self._window(piece))
             return
-        with self._counting:
-            self._windows_being_made += 1
-            beside = self._windows_being_made
-        try:
-            # Cores that other windows use are left to them.
-            threads = max(self._cores // beside, 1)
-            spread = partial(_spread, threads if self._reader.store.local else _WAITING_THREADS)
-            yield from map(self._pinned, self._window(piece, spread))
-        finally:
-            with self._counting:
-                self._windows_being_made -= 1
+        for chunk in piece.chunks:
+            yield from map(self._pinned, self._chunk(chunk))
 
-    def _window(self, piece: Piece, spread: Spread) -> Iterator[Block]:
+    def _window(self, piece: Piece) -> Iterator[Block]:
         """Read the chunks of a window side by side, and bring their rows into order."""
-        sources: Sequence[Iterable[Block]] = [self._converted(chunk) for chunk in piece.chunks]
-        counts = self._known_counts(piece.chunks)
-        if counts is None:
-            sources = list(spread(self._read_all, sources))
-            counts = [sum(block.num_rows for block in blocks) for blocks in sources]
-        starts = [0, *accumulate(counts)]
-        part_rows = self._part_rows(piece.cost_bytes, starts[-1])
-        rows = Permuted(partial(self._order, piece, counts), part_rows=part_rows)
-        placing = [
-            partial(self._place, rows, pair, blocks)
-            for pair, blocks in zip(pairwise(starts), sources, strict=True)
-        ]
-        # The order takes as long as to decode some chunks: it is made beside them.
-        for _ in spread(lambda work: work(), [rows.order, *placing]):
-            pass
-        with self._stats.timed("mix"):
-            yield from spread(rows.part, range(rows.parts))
+        self._windows.add(token := object())
+        # Cores that other windows use are left to them.
+        threads = max(self._cores // len(self._windows), 1)
+        if not self._reader.store.local:
+            threads = _WAITING_THREADS
+        try:
+            with side_threads(threads, see_off=True) as submit:
+                yield from self._sorted(piece, submit, threads)
+        finally:
+            self._windows.discard(token)
 
-    def _part_rows(self, window_bytes: int, rows: int) -> int:
-        """Return how many rows of a window are handed out together."""
-        if window_bytes <= _WINDOW_IN_ONE_PART:
-            return max(rows, 1)
-        return max(rows * _PART_BYTES // window_bytes, self._pipeline.batch_size)
+    def _sorted(
+        self, piece: Piece, submit: Callable[..., Future[Any]], threads: int
+    ) -> Iterator[Block]:
+        reads: list[Any] = [self._chunk(chunk) for chunk in piece.chunks]
+        counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
+        if not self._pipeline.counted or len(counts) < len(reads):
+            # The key of a row follows from its number, which only the rows before it tell.
+            reads = [made.result() for made in [submit(partial(list, read)) for read in reads]]
+            counts = [sum([block.num_rows for block in blocks]) for blocks in reads]
+        in_turn = self._pipeline.grouping.interleave > 1
+        parts = -(-piece.cost_bytes // _PART_BYTES) if piece.cost_bytes > 2 * _PART_BYTES else 1
+        window = Window(parts, max(counts).bit_length() if in_turn else 32)
+        placed, first_row = [], 0
+        for read, count in zip(reads, counts, strict=True):
+            placed.append(submit(partial(self._place, window, piece, first_row, count, read)))
+            first_row += count
+        for done in placed:
+            done.result()
+        # A few parts ahead: all of them at once would double the memory of a window.
+        parts_ahead: deque[Future[Block | None]] = deque()
+        for index in range(window.parts + threads):
+            if index < window.parts:
+                parts_ahead.append(submit(partial(self._part, window, index)))
+            if index >= threads and (made := parts_ahead.popleft().result()) is not None:
+                yield made
 
-    def _known_counts(self, chunks: Sequence[FileSplit]) -> list[int] | None:
-        """Return the number of rows of each chunk; None if only reading them tells."""
-        ranges = [chunk.row_range for chunk in chunks]
-        if not self._pipeline.counted or None in ranges:
-            return None
-        return [one.length for one in ranges if one is not None]
-
-    def _order(self, piece: Piece, counts: Sequence[int]) -> Int64Array:
-        """Return the order of the rows of a window whose chunks have so many rows."""
-        if self._pipeline.grouping.interleave > 1:
-            return taking_turns(counts)
-        lane, number = piece.span.key
-        return permutation(
-            sum(counts),
-            seed=self._pipeline.seed,
-            epoch=self._epoch,
-            purpose=ROW_ORDER,
-            lane=lane,
-            window=number,
-        )
-
-    def _place(self, rows: Permuted, bounds: tuple[int, int], blocks: Iterable[Block]) -> None:
-        """Bring the blocks of a chunk to their places in a window."""
-        row, stop = bounds
-        with self._in_side_thread():
-            for block in blocks:
-                with self._stats.timed("mix"):
-                    rows.put(row, block)
-                row += block.num_rows
-        if row != stop:
+    def _place(
+        self, window: Window, piece: Piece, first_row: int, count: int, blocks: Iterable[Block]
+    ) -> None:
+        """Put the blocks of a chunk into a window."""
+        row, (lane, number) = 0, piece.span.key
+        for block in blocks:
+            with self._stats.timed("mix"):
+                if self._pipeline.grouping.interleave > 1:
+                    # The first rows of all chunks, then their second rows, and so on.
+                    keys = np.arange(row, row + block.num_rows, dtype=np.uint32)
+                else:
+                    keys = row_keys(
+                        first_row + row,
+                        block.num_rows,
+                        seed=self._pipeline.seed,
+                        epoch=self._epoch,
+                        purpose=ROW_ORDER,
+                        lane=lane,
+                        window=number,
+                    )
+                window.put(first_row + row, block, keys)
+            row += block.num_rows
+        if row != count:
             raise ReadError(
-                f"{stop - bounds[0]} rows were expected and {row - bounds[0]} read: a file was "
-                "changed after it was listed"
+                f"{count} rows were expected and {row} read: a file was changed after it was listed"
             )
 
-    def _read_all(self, blocks: Iterable[Block]) -> list[Block]:
-        with self._in_side_thread():
-            return list(blocks)
-
-    @contextmanager
-    def _in_side_thread(self) -> Iterator[None]:
-        """Note the thread while it reads, so that ``close`` can wait for it."""
-        self._beside.add(thread := threading.current_thread())
-        try:
-            yield
-        finally:
-            self._beside.discard(thread)
+    def _part(self, window: Window, index: int) -> Block | None:
+        with self._stats.timed("mix"):
+            return window.part(index)
 
     def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block
 
     def _joined(self, blocks: Sequence[Block]) -> Block:
-        """Rows on both sides of a seam, in memory of their own."""
-        return blocks[0] if len(blocks) == 1 else self._pinned(Block.concat(blocks))
+        """Return rows on both sides of a seam, in memory of their own."""
+        return blocks[0] if len(blocks) == 1 else self._pinned(concat(blocks))
 
-    def _converted(self, chunk: FileSplit) -> Iterator[Block]:
-        for table in self._tables(chunk):
-            cost = self._row_cost
-            self._stats.decoded(table.nbytes if cost.variable else cost.of(table.num_rows, 0))
-            with self._stats.timed("convert"):
-                block = self._convert(table, chunk)
-            yield block
-
-    def _convert(self, table: pa.Table, chunk: FileSplit) -> Block:
-        try:
-            return self._pipeline.converter.convert(table)
-        except ConversionError as error:
-            raise ConversionError(f"{chunk}: {error}") from error
-
-    def _tables(self, chunk: FileSplit) -> Iterator[pa.Table]:
+    def _chunk(self, chunk: FileSplit) -> Iterator[Block]:
+        """Read and convert the rows of a chunk."""
+        stats, cost, patience = self._stats, self._row_cost, self._patience
         tables = self._reader.read(chunk, self._pipeline.block_bytes)
-        waited, spent = self._patience.waited_s, 0.0
-        try:
-            while True:
-                began = time.perf_counter()
+        waited, spent = patience.waited_s, 0.0
+        while True:
+            began = time.perf_counter()
+            try:
                 table = next(tables, None)
-                took = time.perf_counter() - began
-                spent += took
-                self._stats.spend("read", took)
-                self._stats.stored(self._meter.drain())
-                if table is None:
-                    waited = self._patience.waited_s - waited
-                    self._pace.note(waited, spent - waited)
-                    return
-                yield table
-        except ReadError as error:
-            if not (self._pipeline.skip_broken and may_be_skipped(error)):
-                raise
-            self._stats.stored(self._meter.drain())
-            self._stats.skip(str(error))
-
-
-def _spread(threads: int, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-    """Do what ``map`` does, in several threads."""
-    return map(work, items) if threads == 1 else side_by_side(work, items, threads=threads)
+            except ReadError as error:
+                if not (self._pipeline.skip_broken and may_be_skipped(error)):
+                    raise
+                stats.skip(str(error))
+                table = None
+            took = time.perf_counter() - began
+            spent += took
+            stats.spend("read", took)
+            stats.stored(self._meter.drain())
+            if table is None:
+                break
+            stats.decoded(table.nbytes if cost.variable else cost.of(table.num_rows, 0))
+            with stats.timed("convert"):
+                try:
+                    block = self._pipeline.converter.convert(table)
+                except ConversionError as error:
+                    raise ConversionError(f"{chunk}: {error}") from error
+            yield block
+        waited = patience.waited_s - waited
+        self._pace.note(waited, spent - waited)

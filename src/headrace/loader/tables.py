@@ -31,10 +31,9 @@ from headrace.options import (
     documented,
 )
 from headrace.plan import Chunks, State
-from headrace.sources.files.discovery import Discovered
 from headrace.sources.files.filters import to_expression
 from headrace.sources.lance.backend import LanceBackend
-from headrace.sources.streaming import BackendRows, discovered
+from headrace.sources.reader import Discovered
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -264,7 +263,7 @@ class PaimonDataset(TableDataset):
         if rows is None or not (files.counts > rows).any():
             return
         half = self.pipeline.prefetch_bytes // 2
-        reader = replace(self.pipeline.reader, cache_bytes=half)
+        reader = self.pipeline.reader.keeping(half)
         self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
         if self.planner.order.shuffle and _decoded_bytes(self._found) > half:
             logger.warning(
@@ -313,10 +312,9 @@ class LanceDataset(TableDataset):
     @property
     def backend(self) -> LanceBackend:
         """The backend that gives the same rows by index."""
-        rows = self._found.reader.rows
-        assert isinstance(rows, BackendRows)
-        assert isinstance(rows.backend, LanceBackend)
-        return rows.backend
+        backend = super().backend
+        assert isinstance(backend, LanceBackend)
+        return backend
 
     @classmethod
     @documented(LanceOptions, LoaderOptions)
@@ -348,9 +346,7 @@ class _LanceVersions:
     def discover(self, version: tuple[int, int]) -> Discovered:
         known = self._newest.version == version[0]
         backend = self._newest if known else self._at(version=version[0])
-        found = discovered(
-            backend,
-            "lance",
+        found = backend.found(
             columns=self._options["columns"],
             filters=self._options["filters"],
             split_rows=self._options["split_rows"],

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self, Unpack
 
-import pyarrow as pa
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access import BucketBatchSampler, RowDataset
 from headrace.convert import Converter
-from headrace.convert.packing import unpack
+from headrace.convert.packing import Layout, unpack
 from headrace.convert.shared import Bytes, SharedBuffer
 from headrace.errors import OptionError, ReadError
+from headrace.loader.agreement import RankComparison
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, rows_of, store_access
 from headrace.loader.feed import Failure, pack_batches
 from headrace.loader.pipeline import Finish, Pipeline
-from headrace.loader.rank_comparison import RankComparison
 from headrace.loader.start import Sealed
 from headrace.loader.workers import WorkerOptions, Workers
 from headrace.options import (
@@ -37,12 +37,14 @@ from headrace.options import (
 from headrace.plan import Fingerprint, State
 from headrace.process import run_aside
 from headrace.sources.backend import Backend
-from headrace.sources.files.discovery import Discovered
 from headrace.sources.files.filters import columns_of
-from headrace.sources.streaming import BackendRows, discovered
-from headrace.sources.tar.backend import TarBackend
+from headrace.sources.reader import Discovered
+from headrace.sources.tar.grouping import LeftOut
+from headrace.sources.tar.source import TarBackend
 
 __all__ = ["BucketedLoader", "TarDataset", "refuse_streaming"]
+
+logger = logging.getLogger(__name__)
 
 _OF_STREAMS = (
     "filters",
@@ -208,7 +210,7 @@ class _Sent:
     """A batch on its way from a worker."""
 
     buffer: SharedBuffer | Bytes
-    layout: bytes
+    layout: Layout
 
     def pin_memory(self, device: Any = None) -> Any:
         """Called by the thread of torch that pins what arrives."""
@@ -315,25 +317,31 @@ class TarDataset(TabularDataset):
         backend = TarBackend(
             source,
             metadata=chosen["metadata"],
+            fields=chosen["fields"],
+            sample_key=chosen["sample_key"],
+            missing_fields=chosen["missing_fields"],
+            required=chosen["columns"],
+            oversized=chosen["oversized"],
             decode=chosen["decode"],
             load_file_data=chosen["load_file_data"],
             max_file_size=chosen["max_file_size"],
             access=store_access(chosen),
             on_error=chosen["on_error"],
         )
-        if chosen["output_format"] == "arrow" and backend.given:
+        if chosen["output_format"] == "arrow" and any(map(_is_decoder, backend.given)):
             raise OptionError(
                 'what functions in decode= return has no place in output_format="arrow"; choose '
                 "torch, numpy or dict"
             )
-        found = discovered(
-            backend,
-            "tar",
+        backend = _with_room_for_none(backend, chosen)
+        if any(backend.left_out):
+            logger.info("%s: left out %s", source, backend.left_out)
+        found = backend.found(
             columns=chosen["columns"],
             filters=chosen["filters"],
             split_rows=chosen["split_rows"],
         )
-        super().__init__(replace(found, broken=backend.broken), chosen)
+        super().__init__(found, chosen)
 
     def _read_from(self, found: Discovered) -> None:
         super()._read_from(found)
@@ -405,6 +413,11 @@ class TarDataset(TabularDataset):
         return loader, dataset
 
     @property
+    def left_out(self) -> LeftOut:
+        """Numbers of files that belong to no sample, and of samples that are left out."""
+        return self.backend.left_out
+
+    @property
     def backend(self) -> TarBackend:
         """The backend that gives samples by their number."""
         backend = super().backend
@@ -412,27 +425,39 @@ class TarDataset(TabularDataset):
         return backend
 
 
+def _is_decoder(option: str) -> bool:
+    return option.startswith("decode")
+
+
+def _with_room_for_none(backend: TarBackend, options: TarOptions) -> TarBackend:
+    """Let fields that samples may lack be None in batches, unless ``nulls`` names them."""
+    nulls = options["nulls"]
+    if nulls == "mask" or options["output_format"] not in ("torch", "numpy"):
+        return backend
+    if not options["load_file_data"]:
+        return backend
+    named = nulls if isinstance(nulls, Mapping) else {}
+    read = backend.projected(options["columns"]).names
+    left = [name for name in backend.optional_columns if name in read and name not in named]
+    if left:
+        options["nulls"] = {**dict.fromkeys(left), **named}
+    return backend.with_objects(left)
+
+
 def _copying_once(pipeline: Pipeline, options: DatasetOptions) -> Pipeline:
     """Return a pipeline that copies bytes from their tars when batches are cut, and not before."""
-    rows = pipeline.reader.rows
-    assert isinstance(rows, BackendRows)
-    backend = rows.backend
+    backend = pipeline.reader.source
     assert isinstance(backend, TarBackend)
-    if not backend.collection.store.local or pipeline.reader.cache_bytes:
-        return pipeline  # what is kept for later must hold its bytes itself
+    if not backend.collection.store.local:
+        return pipeline
     keep = pipeline.reader.filter
     filtered = set() if keep is None else set(columns_of(keep, backend.schema))
     lending = backend.lending([name for name in backend.schema.names if name not in filtered])
     schema, read_schema = (
-        pa.schema([lending.schema.field(name) for name in one.names])
+        lending.projected(one.names)
         for one in (pipeline.reader.schema, pipeline.reader.read_schema)
     )
-    reader = replace(
-        pipeline.reader,
-        rows=replace(rows, backend=lending),
-        schema=schema,
-        read_schema=read_schema,
-    )
+    reader = replace(pipeline.reader, source=lending, schema=schema, read_schema=read_schema)
     converter = Converter(
         schema,
         options["output_format"],

@@ -14,20 +14,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from headrace.convert.shared import forget_dead_senders
 from headrace.errors import OptionError, WorkerError
 from headrace.loader.claims import Claims, Unit, units_left
-from headrace.loader.epoch import AsTheyCome, EpochPass, LaneFeed
-from headrace.loader.feed import Board, Failure, LaneEnd, Parcel, ParcelRun, begin_worker
+from headrace.loader.epoch import AsTheyCome, BatchRun, EpochPass, LaneFeed
+from headrace.loader.feed import Board, Failure, LaneEnd, Parcel, begin_worker
 from headrace.loader.pipeline import Pipeline, sent_cost
 from headrace.loader.start import WorkerContext, dumps
 from headrace.loader.stats import Stats
+from headrace.model import Cursor
 from headrace.options import LoaderOptions
 from headrace.plan import LanePlan, State
 from headrace.process import run_aside
@@ -40,11 +44,11 @@ __all__ = ["WorkerOptions", "WorkerPool", "Workers", "out_of_order_option"]
 logger = logging.getLogger(__name__)
 
 _DYING_S = 5.0
-"""between the end of its pipe and that of a worker"""
+"""How long to wait for the end of a worker that has closed its pipe."""
 _PARCEL_BYTES = 8 << 20
 _PARCEL_BATCHES = 32
 _PARCEL_BATCHES_AS_THEY_COME = 8
-"""fewer, for a slow worker is waited for at the end"""
+"""Fewer than in order, because all wait for a slow worker at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +139,13 @@ class Workers(DataLoader[Any]):
 
     Iterators of torch are held apart from the loaders that use them: a garbage collection closes
     the queues of one before it ends it, and then waits for processes that were not told to end.
+
+    Attributes:
+        have_failed: True once one of them died, perhaps with a lock that all of them share.
     """
 
     have_failed = False
-    """whether one of them died, perhaps with a lock that all of them share"""
-    _key: tuple[int, int] | None = None
-    """the process that they are of, and a number there"""
+    _key: tuple[int, int] | None = None  # the process that they belong to, and a number there
 
     def __iter__(self) -> Any:
         """Return what is sent in an epoch; there is another one only if they are persistent."""
@@ -150,12 +155,15 @@ class Workers(DataLoader[Any]):
         _at_work[self._key] = received
         return received
 
+    def _get_iterator(self) -> Any:
+        return _Received(self)
+
     def next_of(self, received: Iterator[Any]) -> Any:
         """Return the next thing that a worker sent; StopIteration after the last.
 
         Raises:
             WorkerError: A worker died.
-            Exception: What was raised in a worker.
+            Exception: The exception that was raised in a worker.
         """
         with self._deaths_reported(received):
             sent = next(received)
@@ -164,12 +172,15 @@ class Workers(DataLoader[Any]):
         return sent
 
     @contextmanager
-    def _deaths_reported(self, received: Iterator[Any] | None = None) -> Iterator[None]:
+    def _deaths_reported(self, received: Any = None) -> Iterator[None]:
         try:
             yield
         except (RuntimeError, OSError, EOFError) as error:  # what is raised when one is gone
-            if not isinstance(error, RuntimeError):
-                _await_signal(getattr(received, "_workers", ()))
+            if not isinstance(error, RuntimeError) and received is not None:
+                # Torch raises an error of its own in the handler of the signal of a worker's
+                # death: here, and not in a clean-up.
+                with suppress(RuntimeError):
+                    wait([worker.sentinel for worker in received._workers], _DYING_S)
             self.have_failed = True
             self.end()
             raise WorkerError(f"{error}; {self._advice()}") from error
@@ -187,18 +198,32 @@ class Workers(DataLoader[Any]):
 
     def _advice(self) -> str:
         late = f", or gave no batch within timeout={self.timeout}" if self.timeout else ""
-        said = f"a worker process died{late}: look for its own message above, or for a lack of "
+        advice = f"a worker process died{late}: look for its own message above, or for a lack of "
         if isinstance(self.multiprocessing_context, WorkerContext):
-            return f"{said}memory"
+            return f"{advice}memory"
         return (
-            f"{said}memory; where workers are spawned a script must keep its own code under "
+            f"{advice}memory; where workers are spawned a script must keep its own code under "
             '`if __name__ == "__main__":`'
         )
 
 
+class _Received(_MultiProcessingDataLoaderIter):
+    """The iterator of torch, which notices the death of a worker at once and not within 5 s."""
+
+    def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
+        reader = getattr(self._data_queue, "_reader", None)
+        if reader is not None:  # else a thread of torch receives, and pins
+            # Workers that have sent their last batch may end.
+            working = zip(self._workers, self._workers_status, strict=True)
+            sentinels = [worker.sentinel for worker, is_working in working if is_working]
+            wait([reader, *sentinels], timeout)
+            timeout = 0
+        return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+
+
 _numbers = count()
 _at_work: dict[tuple[int, int], Any] = {}
-"""iterators of torch"""
+"""The iterators of torch that have processes."""
 
 
 def _end(key: tuple[int, int]) -> None:
@@ -211,7 +236,7 @@ def _end(key: tuple[int, int]) -> None:
 
 
 def out_of_order_option(loader_class: Callable[..., Any]) -> dict[str, Any]:
-    """The argument by which a loader of torch gives batches as they come."""
+    """Return the argument by which a loader of torch gives batches as they come."""
     if "in_order" not in inspect.signature(loader_class).parameters:
         raise OptionError(
             'balance="adaptive" with several workers needs torch 2.6 or newer: the DataLoader of '
@@ -220,27 +245,16 @@ def out_of_order_option(loader_class: Callable[..., Any]) -> dict[str, Any]:
     return {"in_order": False}
 
 
-def _await_signal(workers: Sequence[Any]) -> None:
-    """Wait until a worker that closed its pipe is gone.
-
-    Torch raises an error of its own in the handler of that signal: here, and not in a clean-up.
-    """
-    until = time.monotonic() + _DYING_S
-    with suppress(RuntimeError):
-        while time.monotonic() < until and all(worker.is_alive() for worker in workers):
-            time.sleep(0.005)
-
-
 def as_it_is(value: Any) -> Any:
-    """What torch is to do with a parcel: nothing."""
+    """Return a parcel as it is, where torch would collate."""
     return value
 
 
 def _check_sendable(user_code: Mapping[str, Any], *, forked: bool) -> None:
-    """Find out now, and with a clear message, whether workers can be given what they run.
+    """Raise a clear error now if workers cannot be sent the code that they run.
 
-    To pickle classes also lets cloudpickle know them. What forked workers send of these comes back
-    as the same classes.
+    To pickle classes also lets cloudpickle know them: objects of these that forked workers send
+    come back as objects of the same classes.
     """
     for name, value in user_code.items():
         try:
@@ -255,32 +269,32 @@ def _check_sendable(user_code: Mapping[str, Any], *, forked: bool) -> None:
 
 
 class _Inbox:
-    """Parcels of one epoch as they come in, given out lane by lane."""
+    """Parcels of one epoch as they come in, handed out lane by lane."""
 
     def __init__(
         self,
         source: Workers,
-        pipeline: Pipeline,
+        batch_size: int,
         lanes: Sequence[int],
         pin: bool,
         stats: Stats,
     ) -> None:
         self._source = source
         self._parcels: Iterator[Any] | None = None
-        self._pipeline = pipeline
+        self._batch_size = batch_size
         self._pin = pin
         self._stats = stats
-        self._waiting: dict[int, deque[ParcelRun]] = {lane: deque() for lane in lanes}
+        self._waiting: dict[int, deque[BatchRun]] = {lane: deque() for lane in lanes}
         self._open = set(lanes)
 
-    def next_run(self, lane: int) -> ParcelRun | None:
-        """The next batches of a lane; None after its last."""
+    def next_run(self, lane: int) -> BatchRun | None:
+        """Return the next batches of a lane; None after its last."""
         while not self._waiting[lane] and lane in self._open:
             self._receive()
         return self._waiting[lane].popleft() if self._waiting[lane] else None
 
-    def next_of_any(self) -> tuple[int, ParcelRun] | None:
-        """The next batches that any worker sends, and which; None after the last."""
+    def next_of_any(self) -> tuple[int, BatchRun] | None:
+        """Return the next batches that any worker sends, and its number; None after the last."""
         while True:
             for lane, waiting in self._waiting.items():
                 if waiting:
@@ -308,25 +322,31 @@ class _Inbox:
         if isinstance(sent, LaneEnd):
             self._open.discard(sent.lane)
         elif isinstance(sent, Parcel):
-            converter, size = self._pipeline.converter, self._pipeline.batch_size
-            self._waiting[sent.lane].append(ParcelRun(sent, converter, size, self._pin))
+            self._waiting[sent.lane].append(sent.run(self._batch_size, self._pin))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Team:
-    """Processes, and the shared memory that tells them what to read."""
+    """Processes, and the shared memory from which they learn what to read.
+
+    Attributes:
+        pipeline: The pipeline that they run.
+        board: The plan of the epoch.
+        claims: The windows, if workers take them one by one.
+        source: The processes.
+        user: The pass that was begun last.
+    """
 
     pipeline: Pipeline
-    """what they run"""
     board: Board
     claims: Claims | None
     source: Workers
+    user: Callable[[], EpochPass | None] = lambda: None
 
-    def can_read(self, plan: LanePlan, units: int) -> bool:
-        """Whether all are alive, and there is room for another plan."""
-        if self.source.have_failed:
-            return False
-        return self.board.holds(plan) and (self.claims is None or self.claims.holds(units))
+    @property
+    def is_idle(self) -> bool:
+        user = self.user()
+        return user is None or user.ended
 
 
 class WorkerPool:
@@ -336,53 +356,62 @@ class WorkerPool:
         self._dataset = dataset
         self._options = options
         if options.count and options.context is not None:
-            options.chosen_context(dataset.fork_safe)  # what cannot be is refused now
+            options.chosen_context(dataset.fork_safe)  # a context that cannot be is refused now
         self._kept: _Team | None = None
-        self._user_of_kept: weakref.ref[EpochPass] | None = None
 
     def begin(self, plan: LanePlan, position: State, *, pin: bool) -> EpochPass:
-        """A pass over the lanes of a position that workers read."""
+        """Return a pass over the lanes of a position that workers read."""
         adaptive, own = self._dataset.planner.adaptive, position.own_lanes
         cursors = {lane: position.cursor(lane) for lane in own}
         lanes = [plan.lane(lane) for lane in own] if adaptive else []
         units = units_left(lanes, cursors, position.loose)
-        team = self._team(plan, units)
-        epoch, stats = position.epoch, self._dataset.counters
-        team.board.post(epoch, plan, cursors)
-        streams = range(self._options.count) if adaptive else own
-        inbox = _Inbox(team.source, self._dataset.pipeline, list(streams), pin, stats)
+        epoch, stats, workers = position.epoch, self._dataset.counters, self._options.count
+        team = self._team(epoch, plan, cursors, units)
+        streams = list(range(workers)) if adaptive else own
+        inbox = _Inbox(team.source, self._dataset.pipeline.batch_size, streams, pin, stats)
+        made: EpochPass
         if team.claims is not None:
-            team.claims.post(units)
-            made: EpochPass = AsTheyCome(
+            made = AsTheyCome(
                 epoch,
                 lanes,
                 team.claims,
-                self._options.count,
+                workers,
                 receive=inbox.next_of_any,
                 stats=stats,
                 close=inbox.close,
             )
         else:
-            feeds = [LaneFeed(at, partial(inbox.next_run, lane)) for lane, at in cursors.items()]
+            feeds = [LaneFeed(cursors[lane], partial(inbox.next_run, lane)) for lane in own]
             turn = position.turns[0]
             made = EpochPass(epoch, feeds, turn=turn, stats=stats, close=inbox.close)
-        if self._kept is team:
-            self._user_of_kept = weakref.ref(made)
+        team.user = weakref.ref(made)
         return made
 
-    def _team(self, plan: LanePlan, units: list[list[Unit]]) -> _Team:
-        """That of the last epoch if it is kept, idle and fit for it, or a new one."""
-        user = self._user_of_kept() if self._user_of_kept is not None else None
-        idle = user is None or user.ended
+    def _team(
+        self,
+        epoch: int,
+        plan: LanePlan,
+        cursors: Mapping[int, Cursor],
+        units: list[list[Unit]],
+    ) -> _Team:
+        """Return workers that know what to read: those of the last epoch, or new ones."""
+        dataset, options, kept = self._dataset, self._options, self._kept
         count = sum(map(len, units))
-        dataset, options = self._dataset, self._options
-        same = self._kept is not None and self._kept.pipeline is dataset.pipeline
-        if self._kept is not None and same and idle and self._kept.can_read(plan, count):
-            return self._kept
-        board, claims = Board(plan), None
+        idle = kept is None or kept.is_idle
+        if (
+            kept is not None
+            and idle
+            and self._can_read(kept, count)
+            and kept.board.post(epoch, plan, cursors)
+        ):
+            if kept.claims is not None:
+                kept.claims.post(units)
+            return kept
+        board, claims = Board(epoch, plan, cursors), None
         if dataset.planner.adaptive:
             context = options.chosen_context(dataset.fork_safe)
             claims = Claims(options.count, count + count // 8 + 64, context)
+            claims.post(units)
         feed = dataset.feed(board, self._parcel_batches(), options.count, claims)
         feed.init = options.init
         source = options.start(
@@ -397,11 +426,17 @@ class WorkerPool:
             self._kept = made
         return made
 
-    def _parcel_batches(self) -> int:
-        """Batches to a parcel: enough to share its cost, few enough to wait for.
+    def _can_read(self, team: _Team, units: int) -> bool:
+        """Return True if workers live, run the pipeline of now, and have room for the windows."""
+        if team.source.have_failed or team.pipeline is not self._dataset.pipeline:
+            return False
+        return team.claims is None or team.claims.holds(units)
 
-        All parcels that workers may be ahead fit what may be read ahead, if they hold one batch
-        at least.
+    def _parcel_batches(self) -> int:
+        """Return the number of batches in a parcel: enough to share its cost, few to wait for.
+
+        All parcels that workers may be ahead fit the memory for reading ahead, unless a single
+        batch is too large.
         """
         rows, stored_bytes = self._dataset.stored
         pipeline, options = self._dataset.pipeline, self._options

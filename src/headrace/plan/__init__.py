@@ -2,8 +2,7 @@
 
 from headrace.plan.chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks, decode_factor
 from headrace.plan.lanes import Grouping, Lane, LanePlan, Span
-from headrace.plan.order import Order
-from headrace.plan.permutations import ROW_ORDER, permutation, taking_turns
+from headrace.plan.permutations import ROW_ORDER, permutation, row_keys, stable_order
 from headrace.plan.pieces import Piece, Reading, RowCost, lane_pieces, no_groups, window_pieces
 from headrace.plan.rest import plan_the_rest, windows_begun
 from headrace.plan.resume import Planner, Readers, known_batches
@@ -11,6 +10,7 @@ from headrace.plan.sharing import even_out, first_in_turn, share_last_round
 from headrace.plan.state import DONE, END, Data, Fingerprint, Loose, Stage, State, merge_states
 from headrace.plan.strategies import (
     EvenBatchesSplitStrategy,
+    Order,
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
     plan_lanes,
@@ -53,8 +53,9 @@ __all__ = [
     "permutation",
     "plan_lanes",
     "plan_the_rest",
+    "row_keys",
     "share_last_round",
-    "taking_turns",
+    "stable_order",
     "window_pieces",
     "windows_begun",
 ]

@@ -36,7 +36,13 @@ class Chunks:
         return len(self.file)
 
     def __getitem__(self, index: slice | Int64Array) -> Chunks:
-        return Chunks(*(getattr(self, name)[index] for name in Chunks.__slots__))
+        return Chunks(
+            self.file[index],
+            self.offset[index],
+            self.length[index],
+            self.kind[index],
+            self.size_bytes[index],
+        )
 
     @property
     def counted(self) -> bool:
@@ -45,13 +51,13 @@ class Chunks:
 
     @property
     def weights(self) -> Int64Array:
-        """What to balance by: rows where all are known, else bytes."""
+        """The numbers by which lanes are balanced: rows where all are known, else bytes."""
         if self.counted:
             return self.length
         return np.maximum(np.where(self.kind == ROWS, self.size_bytes, self.length), 1)
 
     def split(self, index: int, files: FileList) -> FileSplit:
-        """One chunk as an object."""
+        """Return one chunk as an object."""
         file = files[int(self.file[index])]
         offset, length = int(self.offset[index]), int(self.length[index])
         kind = self.kind[index]
@@ -63,18 +69,24 @@ class Chunks:
 
     @classmethod
     def concat(cls, parts: list[Chunks]) -> Chunks:
-        """The chunks of several lists, one list after the other."""
-        return cls(*(np.concatenate([getattr(p, n) for p in parts]) for n in cls.__slots__))
+        """Return the chunks of several lists, one list after the other."""
+        return cls(
+            np.concatenate([part.file for part in parts]),
+            np.concatenate([part.offset for part in parts]),
+            np.concatenate([part.length for part in parts]),
+            np.concatenate([part.kind for part in parts]),
+            np.concatenate([part.size_bytes for part in parts]),
+        )
 
     @classmethod
     def empty(cls) -> Chunks:
-        """No chunks."""
+        """Return a list of no chunks."""
         none = np.empty(0, np.int64)
         return cls(none, none, none, np.empty(0, np.int8), none)
 
 
 def cut_chunks(files: FileList, *, split_bytes: int, split_rows: int | None = None) -> Chunks:
-    """All chunks in file order.
+    """Return all chunks in file order.
 
     Files with row groups are cut into runs of consecutive groups of up to ``split_bytes``, or
     into runs of exactly ``split_rows`` rows (the last of a run of groups may be shorter); files
@@ -93,11 +105,13 @@ def cut_chunks(files: FileList, *, split_bytes: int, split_rows: int | None = No
         )
     split_bytes = min(split_bytes, _UNBOUNDED)
     split_rows = None if split_rows is None else min(split_rows, _UNBOUNDED)
-    parts = [
-        _row_chunks(files, np.flatnonzero(by_rows), split_bytes, split_rows),
-        _byte_chunks(files, np.flatnonzero(by_bytes), split_bytes),
-        _whole_chunks(files, np.flatnonzero(whole)),
-    ]
+    parts = [Chunks.empty()]
+    if by_rows.any():
+        parts.append(_row_chunks(files, np.flatnonzero(by_rows), split_bytes, split_rows))
+    if by_bytes.any():
+        parts.append(_byte_chunks(files, np.flatnonzero(by_bytes), split_bytes))
+    if whole.any():
+        parts.append(_whole_chunks(files, np.flatnonzero(whole)))
     chunks = Chunks.concat(parts)
     return chunks[np.argsort(chunks.file, kind="stable")]
 
@@ -119,7 +133,7 @@ def _row_chunks(
 
 
 def _all_groups(files: FileList, indices: Int64Array) -> tuple[Int64Array, RowGroups]:
-    """Every group that holds rows, with the index of its file; a file without groups is one."""
+    """Return every group that holds rows, and its file; a file without groups is one group."""
     counts = files.group_bounds[indices, 1]
     listed = np.repeat(indices[counts > 0], counts[counts > 0])
     lone = indices[counts < 0]
@@ -134,7 +148,7 @@ def _all_groups(files: FileList, indices: Int64Array) -> tuple[Int64Array, RowGr
 
 
 def _pack(first: Int64Array, size_bytes: Int64Array, split_bytes: int) -> Int64Array:
-    """Starts of chunks: runs of groups are broken where one more group would be too much."""
+    """Return the starts of chunks: runs of groups are cut where one more would be too much."""
     total = np.add.reduceat(size_bytes, first)
     large = np.flatnonzero(total > split_bytes)
     if len(large) == 0:
@@ -156,7 +170,7 @@ def _pack(first: Int64Array, size_bytes: Int64Array, split_bytes: int) -> Int64A
 
 
 def _cut_runs(runs: Chunks, split_rows: int) -> Chunks:
-    """Each run of rows cut at multiples of ``split_rows`` from its start."""
+    """Cut each run of rows at multiples of ``split_rows`` from its start."""
     pieces = -(-runs.length // split_rows)
     parent = np.repeat(np.arange(len(runs)), pieces)
     place = np.arange(len(parent)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
@@ -167,7 +181,7 @@ def _cut_runs(runs: Chunks, split_rows: int) -> Chunks:
 
 
 def share_of(size_bytes: Int64Array, part: Int64Array, whole: Int64Array) -> Int64Array:
-    """The bytes of a part of what holds ``size_bytes``; in floats, for the product may be huge."""
+    """Return the bytes of a part of a whole; in floats, for the product may be huge."""
     share: Int64Array = (size_bytes * (part / np.maximum(whole, 1))).astype(np.int64)
     return share
 

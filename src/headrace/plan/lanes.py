@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import overload
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.errors import OptionError
 from headrace.model import START, Cursor, FileList, Int64Array, Split
@@ -23,7 +22,6 @@ __all__ = [
     "Span",
     "cut_at",
     "cut_evenly",
-    "deal_batches",
     "deal_largest_first",
     "deal_round_robin",
 ]
@@ -52,7 +50,7 @@ class Grouping:
         return self.permuted or self.mix > 1 or self.interleave > 1
 
     def of(self, file: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """For a run of chunks of these files: their order, and the window of each."""
+        """Return the order of a run of chunks of these files, and the window of each."""
         if self.interleave > 1:
             return _in_turn(file, self.interleave)
         places = np.arange(len(file))
@@ -60,7 +58,7 @@ class Grouping:
 
 
 def _in_turn(file: Int64Array, width: int) -> tuple[Int64Array, Int64Array]:
-    """Windows of the next chunks of up to ``width`` files; a file that ends makes room."""
+    """Return windows of the next chunks of up to ``width`` files; one that ends makes room."""
     chunks_of: dict[int, deque[int]] = {}
     for place, index in enumerate(file.tolist()):
         chunks_of.setdefault(index, deque()).append(place)
@@ -81,7 +79,7 @@ def _in_turn(file: Int64Array, width: int) -> tuple[Int64Array, Int64Array]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which rows of a window are a lane's, and what puts them in order."""
+    """The rows of a window that belong to a lane, and what puts them in order."""
 
     key: tuple[int, int]
     """coordinates of the window's permutation"""
@@ -100,13 +98,13 @@ class Lane:
     window: Int64Array
     """of each chunk; ascending, without gaps"""
     spans: Mapping[int, Span]
-    """by window, where it is not all of a window that nobody had before"""
+    """by window, where it is not a whole window of this plan"""
     generation: int = 0
     """how often the epoch was planned anew"""
 
     @property
     def windows(self) -> int:
-        """How many there are."""
+        """Number of windows."""
         return int(self.window[-1]) + 1 if len(self.window) else 0
 
     @property
@@ -115,12 +113,12 @@ class Lane:
         return Cursor(self.windows)
 
     def members(self, window: int) -> slice:
-        """The chunks of a window."""
+        """Return the chunks of a window."""
         first, last = np.searchsorted(self.window, [window, window + 1])
         return slice(int(first), int(last))
 
     def span(self, window: int) -> Span:
-        """The lane's part of a window: all of it, unless it says otherwise."""
+        """Return the lane's part of a window: all of it, unless ``spans`` has another."""
         known = self.spans.get(window)
         return known or Span((self.generation * _GENERATION + self.index, window))
 
@@ -160,7 +158,7 @@ class LanePlan(Sequence[Split]):
     window: Int64Array
     """of each chunk, counted in its lane"""
     spans: Mapping[tuple[int, int], Span] = field(default_factory=dict)
-    """by lane and window, where it is not all of a window that nobody had before"""
+    """by lane and window, where it is not a whole window of this plan"""
     generation: int = 0
     """how often what was left of the epoch has been planned anew"""
     dropped_rows: int = 0
@@ -172,14 +170,15 @@ class LanePlan(Sequence[Split]):
 
     @classmethod
     def of(cls, files: FileList, chunks: Chunks, bounds: Int64Array) -> LanePlan:
-        """Lanes in which every chunk is a window."""
-        return cls(files, chunks, bounds, _places(bounds))
+        """Return lanes in which every chunk is a window."""
+        places = np.arange(len(chunks)) - np.repeat(bounds[:-1], np.diff(bounds))
+        return cls(files, chunks, bounds, places)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     def lane(self, index: int) -> Lane:
-        """One lane with its windows."""
+        """Return one lane with its windows."""
         mine = slice(self.bounds[index], self.bounds[index + 1])
         spans = {window: span for (lane, window), span in self.spans.items() if lane == index}
         return Lane(index, self.chunks[mine], self.window[mine], spans, self.generation)
@@ -190,9 +189,9 @@ class LanePlan(Sequence[Split]):
         return sum(int(lane.chunks.length[lane.members(window)].sum()) for lane, window in mine)
 
     def grouped(self, grouping: Grouping) -> LanePlan:
-        """The same lanes with their chunks in windows."""
+        """Return the same lanes with their chunks, each a window so far, in larger windows."""
         if grouping.interleave == 1:
-            return replace(self, window=_places(self.bounds) // grouping.mix)
+            return replace(self, window=self.window // grouping.mix)
         order, window = self.window.copy(), self.window.copy()
         for first, last in zip(self.bounds[:-1], self.bounds[1:], strict=True):
             places, window[first:last] = grouping.of(self.chunks.file[first:last])
@@ -200,7 +199,7 @@ class LanePlan(Sequence[Split]):
         return replace(self, chunks=self.chunks[order], window=window)
 
     def shard(self, index: int, count: int) -> Split:
-        """What the reader ``index`` of ``count`` has to read, if you share out the work yourself.
+        """Return what reader ``index`` of ``count`` reads, if you share out the work yourself.
 
         Its chunks are those of the lanes ``l`` with ``l % count == index``.
         """
@@ -251,25 +250,13 @@ class LanePlan(Sequence[Split]):
         return int(self.chunks.length.sum()) if self.chunks.counted else None
 
 
-def _places(bounds: Int64Array) -> Int64Array:
-    """Of every chunk, its number in its lane."""
-    counts = np.diff(bounds)
-    places: Int64Array = np.arange(int(bounds[-1])) - np.repeat(bounds[:-1], counts)
-    return places
-
-
-def deal_batches(files: FileList, chunks: Chunks, *, lanes: int, batch_size: int) -> LanePlan:
-    """Lay the chunks end to end and cut them into consecutive runs, one a lane.
+def cut_evenly(chunks: Chunks, *, lanes: int, batch_size: int) -> tuple[Chunks, Int64Array]:
+    """Lay chunks end to end and cut them into consecutive runs; return the pieces and bounds.
 
     Lane l gets as many rows as the batches l, l + lanes, l + 2 * lanes, … of the epoch have, so
     that taking one batch from each lane in turn gives full batches to the end. A cut may fall
     inside a chunk. Where rows are not counted the runs are of equal weight.
     """
-    return LanePlan.of(files, *cut_evenly(chunks, lanes=lanes, batch_size=batch_size))
-
-
-def cut_evenly(chunks: Chunks, *, lanes: int, batch_size: int) -> tuple[Chunks, Int64Array]:
-    """Chunks and bounds of the lanes that ``deal_batches`` makes."""
     weights = chunks.weights
     total = int(weights.sum())
     if chunks.counted:
@@ -297,15 +284,8 @@ def _snap(chunks: Chunks, cuts: Int64Array) -> Int64Array:
     return np.maximum.accumulate(snapped) if len(snapped) else snapped
 
 
-def _missing_from(ascending: Int64Array, values: Int64Array) -> npt.NDArray[np.bool_]:
-    place = np.searchsorted(ascending, values)
-    beyond = place == len(ascending)
-    missing: npt.NDArray[np.bool_] = beyond | (ascending[np.where(beyond, 0, place)] != values)
-    return missing
-
-
 def cut_at(chunks: Chunks, cuts: Int64Array) -> tuple[Chunks, Int64Array]:
-    """Lanes between the cuts, which are positions in the chunks laid end to end, ascending."""
+    """Return the lanes between cuts: ascending positions in the chunks laid end to end."""
     weights = chunks.weights
     ends = np.cumsum(weights)
     starts = ends - weights
@@ -313,8 +293,9 @@ def cut_at(chunks: Chunks, cuts: Int64Array) -> tuple[Chunks, Int64Array]:
     # Without np.unique and np.isin: the first time, they import numpy.ma, which takes 10 ms.
     inner = cuts[(cuts > 0) & (cuts < total)]
     inner = inner[np.diff(inner, prepend=0) > 0]
-    inner = inner[_missing_from(starts, inner)]
     place = np.searchsorted(starts, inner)
+    is_new = np.append(starts, total)[place] != inner
+    inner, place = inner[is_new], place[is_new]
     at = np.insert(starts, place, inner)
     parent = np.insert(np.arange(len(starts)), place, place - 1)
     length = np.diff(np.append(at, total))
@@ -351,7 +332,7 @@ def deal_round_robin(files: FileList, chunks: Chunks, *, lanes: int) -> LanePlan
 
 
 def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) -> LanePlan:
-    """Lanes in which the chunks keep the order they came in, large ones not first."""
+    """Return lanes in which the chunks keep the order they came in, large ones not first."""
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(lanes + 1))
     return LanePlan.of(files, chunks[order], bounds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,8 @@ __all__ = [
     "ROW_ORDER",
     "IndexPermutation",
     "permutation",
-    "taking_turns",
+    "row_keys",
+    "stable_order",
 ]
 
 CHUNK_ORDER = 1
@@ -29,6 +29,8 @@ INDEX_ORDER = 4
 """Purpose of a permutation: rows by index. (3 is that of shuffled copies.)"""
 
 _WORD = (1 << 64) - 1
+_WORDS_A_STEP = 4
+"""Number of words that the generator makes for each value of its counter."""
 _KEYS_AT_ONCE = 1 << 20
 _PART_BITS = 5
 
@@ -45,13 +47,25 @@ def permutation(
     >>> permutation(5, seed=42, epoch=0, purpose=CHUNK_ORDER).tolist()
     [3, 1, 4, 2, 0]
     """
+    keys = row_keys(0, count, seed=seed, epoch=epoch, purpose=purpose, lane=lane, window=window)
+    return stable_order(keys)
+
+
+def row_keys(
+    start: int, count: int, *, seed: int, epoch: int, purpose: int, lane: int = 0, window: int = 0
+) -> npt.NDArray[np.uint32]:
+    """Return the keys of rows from ``start`` on: a permutation is the rows in order of their keys.
+
+    Any part of the keys is drawn without those before it.
+    """
     key = np.array([int(seed) & _WORD, purpose], np.uint64)
-    counter = np.array([0, int(epoch) & _WORD, lane, window], np.uint64)
-    words = np.random.Philox(key=key, counter=counter).random_raw(count)
-    return _stable_order(words.astype(np.uint32))
+    counter = np.array([start // _WORDS_A_STEP, int(epoch) & _WORD, lane, window], np.uint64)
+    skipped = start % _WORDS_A_STEP
+    words = np.random.Philox(key=key, counter=counter).random_raw(skipped + count)
+    return words[skipped:].astype(np.uint32)
 
 
-def _stable_order(keys: npt.NDArray[np.uint32]) -> Int64Array:
+def stable_order(keys: npt.NDArray[np.uint32]) -> Int64Array:
     """Return the positions of keys in ascending order; equal keys stay as they stand.
 
     numpy sorts 16-bit numbers by radix, in linear time: two such passes take a quarter of the time
@@ -67,19 +81,8 @@ def _stable_order(keys: npt.NDArray[np.uint32]) -> Int64Array:
     start = 0
     for stop in np.cumsum(np.bincount(part, minlength=1 << _PART_BITS)).tolist():
         members = order[start:stop]
-        order[start:stop] = members[_stable_order(keys[members])]
+        order[start:stop] = members[stable_order(keys[members])]
         start = stop
-    return order
-
-
-def taking_turns(counts: Sequence[int]) -> Int64Array:
-    """The order of rows in several lists laid end to end, if one is taken from each in turn.
-
-    >>> taking_turns([3, 1, 2]).tolist()
-    [0, 3, 4, 1, 5, 2]
-    """
-    turn = np.concatenate([np.empty(0, np.int64), *map(np.arange, counts)])
-    order: Int64Array = np.argsort(turn, kind="stable").astype(np.int64, copy=False)
     return order
 
 

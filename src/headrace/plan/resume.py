@@ -23,10 +23,10 @@ from typing import Any, Protocol
 from headrace.errors import OptionError
 from headrace.model import Cursor, FileList
 from headrace.plan.lanes import LanePlan
-from headrace.plan.order import Order
 from headrace.plan.rest import plan_the_rest, windows_begun
 from headrace.plan.sharing import batches_in, even_out, first_in_turn, share_last_round
 from headrace.plan.state import DONE, END, Loose, Share, Stage, State
+from headrace.plan.strategies import Order
 
 __all__ = ["Planner", "Readers", "Recount", "known_batches"]
 

@@ -1,11 +1,16 @@
-"""From files to lanes: the built-in strategies, and a check of what a user's own one returns."""
+"""The order of an epoch, from files to lanes.
+
+``Order`` says what is permuted and how it is dealt: by a built-in strategy, or by one of the user's
+own, whose splits are checked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import index
+from typing import Any
 
 import numpy as np
 
@@ -15,37 +20,42 @@ from headrace.model import (
     DataFileInfo,
     FileList,
     FileSplit,
-    Int64Array,
     RowRange,
     Split,
     SplitStrategy,
 )
 from headrace.options import checked_keywords, parse_bytes
-from headrace.plan.chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks, share_of
-from headrace.plan.lanes import LanePlan, deal_batches, deal_largest_first, deal_round_robin
+from headrace.plan.chunks import BYTES, ROWS, Chunks, cut_chunks
+from headrace.plan.lanes import (
+    Grouping,
+    LanePlan,
+    cut_evenly,
+    deal_largest_first,
+    deal_round_robin,
+)
 from headrace.plan.permutations import CHUNK_ORDER, permutation
 
 __all__ = [
     "EvenBatchesSplitStrategy",
+    "Order",
     "RoundRobinSplitStrategy",
     "TargetSizeSplitStrategy",
-    "describe_strategy",
     "plan_lanes",
-    "same_in_every_epoch",
 ]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
+_AUTOMATIC = "automatic"
 
 
 def plan_lanes(
     strategy: SplitStrategy, files: Sequence[DataFileInfo], *, lanes: int, epoch: int
 ) -> LanePlan:
-    """The lanes of an epoch; those of a strategy that is not built in are checked row by row."""
+    """Return the lanes of an epoch. Those of a strategy that is not built in are checked."""
     listed = files if isinstance(files, FileList) else FileList(files)
     made = strategy.generate(listed, lanes, epoch)
     if isinstance(made, LanePlan) and type(strategy) in _BUILT_IN:
         return made
-    return checked_plan(made, listed, lanes, strategy)
+    return _checked_plan(made, listed, lanes, type(strategy).__name__)
 
 
 @checked_keywords
@@ -62,7 +72,8 @@ class EvenBatchesSplitStrategy:
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> LanePlan:
         """Cut files into chunks, permute them, deal them in runs of batches."""
         listed, chunks = _ordered_chunks(self, files, epoch)
-        return deal_batches(listed, chunks, lanes=num_workers, batch_size=self.batch_size)
+        dealt = cut_evenly(chunks, lanes=num_workers, batch_size=self.batch_size)
+        return LanePlan.of(listed, *dealt)
 
 
 @checked_keywords
@@ -92,14 +103,17 @@ class RoundRobinSplitStrategy:
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> LanePlan:
         """Permute the files and give them to the lanes in turn."""
         listed = files if isinstance(files, FileList) else FileList(files)
-        chunks = _permuted(_file_chunks(listed), self.shuffle, self.seed, epoch, listed)
+        chunks = _file_chunks(listed)
+        if self.shuffle:
+            order = permutation(len(listed), seed=self.seed, epoch=epoch, purpose=CHUNK_ORDER)
+            chunks = chunks[np.argsort(np.argsort(order)[chunks.file], kind="stable")]
         return deal_round_robin(listed, chunks, lanes=num_workers)
 
 
 _BUILT_IN = (EvenBatchesSplitStrategy, TargetSizeSplitStrategy, RoundRobinSplitStrategy)
 
 
-def describe_strategy(strategy: SplitStrategy) -> str | None:
+def _describe(strategy: SplitStrategy) -> str | None:
     """Return a built-in strategy with all that decides its lanes; None for a user's own one."""
     if type(strategy) not in _BUILT_IN:
         return None
@@ -108,9 +122,91 @@ def describe_strategy(strategy: SplitStrategy) -> str | None:
     return repr(strategy)
 
 
-def same_in_every_epoch(strategy: SplitStrategy) -> bool:
-    """Whether lanes are known not to depend on the epoch."""
-    return isinstance(strategy, _BUILT_IN) and type(strategy) in _BUILT_IN and not strategy.shuffle
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The order of an epoch, as a function of files, seed and epoch.
+
+    Attributes:
+        batch_size: Number of rows in a batch.
+        drop_last: Whether the short batch at the end is left out.
+        shuffle: Whether chunks are permuted.
+        seed: The seed of all permutations.
+        split_bytes: Size of a chunk in bytes, where ``split_rows`` is not given.
+        split_rows: Number of rows in a chunk.
+        split_strategy: The user's own way to deal chunks to lanes.
+        grouping: How the chunks of a lane form windows.
+        lanes: Number of lanes, if the user has chosen it.
+        automatic: Whether chunks and windows were chosen from files and memory.
+    """
+
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    seed: int
+    split_bytes: int
+    split_rows: int | None
+    split_strategy: SplitStrategy | None
+    grouping: Grouping
+    lanes: int | None
+    automatic: bool = False
+
+    def plan(self, files: FileList, *, lanes: int, epoch: int, batch_size: int) -> LanePlan:
+        """Return the lanes of an epoch from its start, for batches of any size."""
+        strategy = self.split_strategy
+        if strategy is None:
+            strategy = EvenBatchesSplitStrategy(
+                batch_size, self.split_bytes, self.split_rows, self.shuffle, self.seed
+            )
+        return plan_lanes(strategy, files, lanes=lanes, epoch=epoch).grouped(self.grouping)
+
+    @property
+    def same_in_every_epoch(self) -> bool:
+        """Whether chunks and lanes are the same in every epoch."""
+        strategy = self.split_strategy
+        if strategy is None:
+            return not self.shuffle
+        # Only of the strategies of the library it is known.
+        return type(strategy) in _BUILT_IN and not strategy.shuffle  # type: ignore[attr-defined]
+
+    @property
+    def deals_evenly(self) -> bool:
+        """Whether lanes get equal numbers of batches, to one."""
+        return isinstance(self.split_strategy, EvenBatchesSplitStrategy | None)
+
+    @property
+    def has_own_strategy(self) -> bool:
+        """Whether only the plan of ``split_strategy`` tells what order it makes."""
+        strategy = self.split_strategy
+        return strategy is not None and _describe(strategy) is None
+
+    def describe(self) -> str:
+        """Return all that changes the order beside files, filters and seed, for fingerprints.
+
+        A strategy of the user's own is only named: see ``has_own_strategy``.
+        """
+        grouping, strategy = self.grouping, self.split_strategy
+        if self.automatic:
+            rows, permuted = self.split_rows or 0, int(grouping.permuted)
+            return f"{_AUTOMATIC} {rows} {self.split_bytes} {grouping.mix} {permuted}"
+        way = f" mix {grouping.mix}" if grouping.mix > 1 else ""
+        if grouping.interleave > 1:
+            way = f" interleave {grouping.interleave}"
+        if strategy is not None:
+            return f"{_describe(strategy) or type(strategy).__name__}{way}"
+        cut = f"{self.split_rows}r" if self.split_rows else f"{self.split_bytes}b"
+        return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
+
+    def as_in(self, described: str) -> Order:
+        """Return the order that a state describes, if both chose their sizes automatically.
+
+        Another machine, or another number of workers, may have chosen other sizes.
+        """
+        word, *numbers = described.split(" ")
+        if not self.automatic or word != _AUTOMATIC:
+            return self
+        rows, size, mix, permuted = map(int, numbers)
+        grouping = Grouping(mix, permuted=bool(permuted))
+        return replace(self, split_rows=rows or None, split_bytes=size, grouping=grouping)
 
 
 def _ordered_chunks(
@@ -121,90 +217,69 @@ def _ordered_chunks(
     listed = files if isinstance(files, FileList) else FileList(files)
     split_bytes = parse_bytes("split_bytes", strategy.split_bytes)
     chunks = cut_chunks(listed, split_bytes=split_bytes, split_rows=strategy.split_rows)
-    return listed, _permuted(chunks, strategy.shuffle, strategy.seed, epoch, None)
+    if strategy.shuffle:
+        seed = strategy.seed
+        chunks = chunks[permutation(len(chunks), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)]
+    return listed, chunks
 
 
 def _file_chunks(files: FileList) -> Chunks:
-    """One chunk a file, or one for each run of row groups that a filter left of it."""
+    """Return one chunk a file, or one for each run of row groups that a filter left of it."""
     return cut_chunks(files, split_bytes=np.iinfo(np.int64).max // 4)
-
-
-def _permuted(
-    chunks: Chunks, shuffle: bool, seed: int, epoch: int, whole_files: FileList | None
-) -> Chunks:
-    if not shuffle:
-        return chunks
-    if whole_files is None:
-        return chunks[permutation(len(chunks), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)]
-    place = permutation(len(whole_files), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)
-    return chunks[np.argsort(np.argsort(place)[chunks.file], kind="stable")]
 
 
 # --- strategies of users
 
 
-_Piece = tuple[int, int, int, int]  # file index, offset, length, kind
-_Extent = list[tuple[int, int, int]]  # runs (offset, length, kind): all there is to read of a file
+def _checked_plan(splits: Sequence[Split], files: FileList, lanes: int, name: str) -> LanePlan:
+    """Return the plan that splits describe, if together they have every row exactly once.
 
-
-def checked_plan(
-    splits: Sequence[Split], files: FileList, lanes: int, strategy: object
-) -> LanePlan:
-    """The plan that ``splits`` describe, or a PlanError that names the file and rows at fault."""
-    name = type(strategy).__name__
+    Raises:
+        PlanError: They do not; it names the strategy, the file and the rows.
+    """
     if not isinstance(splits, Sequence) or not all(isinstance(s, Split) for s in splits):
         raise PlanError(f"{name}.generate must return a list of Split, got {splits!r:.200}")
     if len(splits) > lanes:
         raise PlanError(f"{name}.generate returned {len(splits)} splits for {lanes} lanes")
-    places = {path: i for i, path in enumerate(files.paths)}
-    extents = [list(_extent(file)) for file in files]
-    pieces = [_pieces(split, extents, places, name) for split in splits]
-    _check_coverage(files, extents, [piece for lane in pieces for piece in lane], name)
-    bounds = np.zeros(lanes + 1, np.int64)
-    bounds[1 : len(pieces) + 1] = np.cumsum([len(lane) for lane in pieces])
-    bounds[len(pieces) + 1 :] = bounds[len(pieces)]
-    return LanePlan.of(files, _columns([p for lane in pieces for p in lane], files), bounds)
+    whole = _file_chunks(files)
+    runs = np.searchsorted(whole.file, np.arange(len(files) + 1))
+    numbers = {path: number for number, path in enumerate(files.paths)}
+    found: list[Chunks] = [Chunks.empty()]
+    counts = [0] * lanes
+    for lane, split in enumerate(splits):
+        held: Any = split.file_splits
+        if not isinstance(held, Iterable):
+            raise PlanError(f"{name}: split {split.id} holds {held!r:.200}, not a list")
+        for chunk in held:
+            if not isinstance(chunk, FileSplit) or not isinstance(chunk.file, DataFileInfo):
+                raise PlanError(
+                    f"{name}: split {split.id} holds {chunk!r:.200}, not a FileSplit of a "
+                    "DataFileInfo"
+                )
+            number = numbers.get(chunk.file.path)
+            if number is None:
+                raise PlanError(f"{name}: {chunk.file.path} is not a file of the data set")
+            part = _bounded(chunk, files, number, whole[runs[number] : runs[number + 1]], name)
+            found.append(part)
+            counts[lane] += len(part)
+    chunks = Chunks.concat(found)
+    _check_coverage(files, whole, chunks, name)
+    return LanePlan.of(files, chunks, np.cumsum([0, *counts]))
 
 
-def _pieces(
-    split: Split, extents: list[_Extent], places: dict[str, int], name: str
-) -> list[_Piece]:
-    if not isinstance(split.file_splits, Iterable):
-        raise PlanError(f"{name}: split {split.id} holds {split.file_splits!r:.200}, not a list")
-    found: list[_Piece] = []
-    for chunk in split.file_splits:
-        if not isinstance(chunk, FileSplit) or not isinstance(chunk.file, DataFileInfo):
-            raise PlanError(
-                f"{name}: split {split.id} holds {chunk!r:.200}, not a FileSplit of a DataFileInfo"
-            )
-        place = places.get(chunk.file.path)
-        if place is None:
-            raise PlanError(f"{name}: {chunk.file.path} is not a file of the data set")
-        found.extend(_bounded(chunk, place, extents[place], name))
-    return [piece for piece in found if piece[2]]
-
-
-def _bounded(chunk: FileSplit, place: int, extent: _Extent, name: str) -> Iterator[_Piece]:
-    """A chunk with its bounds; one without a range stands for all there is to read of the file."""
-    path, kind = chunk.file.path, extent[0][2] if extent else ROWS
+def _bounded(chunk: FileSplit, files: FileList, number: int, whole: Chunks, name: str) -> Chunks:
+    """Return a chunk as columns; one without a range is all there is to read of the file."""
+    path, kind = chunk.file.path, int(whole.kind[0]) if len(whole) else ROWS
+    bounds: RowRange | ByteRange | None = chunk.row_range or chunk.byte_range
+    if bounds is None:
+        return whole
     if chunk.row_range is not None and chunk.byte_range is not None:
         raise PlanError(f"{name}: {chunk} has a byte_range too; one range says what to read")
-    if chunk.row_range is not None:
-        if kind != ROWS:
-            raise PlanError(f"{name}: the rows of {path} are not counted; use a byte_range")
-        yield place, *_valid(chunk.row_range, RowRange, path, name), ROWS
-    elif chunk.byte_range is not None:
-        if kind != BYTES:
-            raise PlanError(f"{name}: {path} cannot be cut by bytes")
-        yield place, *_valid(chunk.byte_range, ByteRange, path, name), BYTES
-    else:
-        yield from ((place, *bounds) for bounds in extent)
-
-
-def _valid(
-    bounds: RowRange | ByteRange, wanted: type[RowRange | ByteRange], path: str, name: str
-) -> tuple[int, int]:
-    """Offset and length as ints; numpy's integers will do, fractions will not."""
+    if chunk.row_range is not None and kind != ROWS:
+        raise PlanError(f"{name}: the rows of {path} are not counted; use a byte_range")
+    if chunk.byte_range is not None and kind != BYTES:
+        raise PlanError(f"{name}: {path} cannot be cut by bytes")
+    wanted = ByteRange if kind == BYTES else RowRange
     if not isinstance(bounds, wanted):
         raise PlanError(f"{name}: {bounds!r:.200} of {path} is not a {wanted.__name__}")
     try:
@@ -213,71 +288,36 @@ def _valid(
         raise PlanError(f"{name}: {bounds} of {path} is not made of integers") from None
     if offset < 0 or length < 0:
         raise PlanError(f"{name}: a negative range: {bounds} of {path}")
-    return offset, length
+    size = length
+    if kind == ROWS:
+        size = int(max(files.sizes[number], 0) * (length / max(files.counts[number], length, 1)))
+    file, start, rows, stored = np.array([[number], [offset], [length], [size]], np.int64)
+    made = Chunks(file, start, rows, np.array([kind], np.int8), stored)
+    return made[: 1 if length else 0]
 
 
-def _extent(file: DataFileInfo) -> Iterator[tuple[int, int, int]]:
-    """The runs (offset, length, kind) that make up what is to be read of a file."""
-    if file.row_groups is not None:
-        start, stop = None, 0
-        for first, rows in zip(
-            file.row_groups.start.tolist(), file.row_groups.rows.tolist(), strict=True
-        ):
-            if start is not None and first != stop:
-                yield start, stop - start, ROWS
-                start = None
-            start = first if start is None else start
-            stop = first + rows
-        if start is not None and stop > start:
-            yield start, stop - start, ROWS
-    elif file.record_count is not None:
-        yield 0, file.record_count, ROWS
-    elif file.splittable and file.file_size is not None:
-        yield file.body_offset, max(file.file_size - file.body_offset, 0), BYTES
-    else:
-        yield 0, 1 if file.file_size is None else file.file_size, WHOLE
-
-
-def _check_coverage(
-    files: FileList, extents: list[_Extent], pieces: list[_Piece], name: str
-) -> None:
-    by_file: dict[int, list[_Piece]] = {}
-    for piece in pieces:
-        by_file.setdefault(piece[0], []).append(piece)
-    for place in range(len(files)):
-        mine = sorted(by_file.get(place, []), key=lambda piece: piece[1])
-        ranges = [(offset, offset + length) for _, offset, length, _ in mine]
-        _check_file(files[place], extents[place], ranges, name)
-
-
-def _check_file(
-    file: DataFileInfo, runs: _Extent, ranges: list[tuple[int, int]], name: str
-) -> None:
-    extent = [(offset, offset + length, kind) for offset, length, kind in runs if length]
-    unit = "bytes" if extent and extent[0][2] != ROWS else "rows"
-    for (_, stop), (start, end) in pairwise(ranges):
-        if start < stop:
-            raise PlanError(f"{name} repeats {unit} {start}-{min(stop, end)} of {file.path}")
-    for begin, end, _ in extent:
-        at = begin
-        for start, stop in ranges:
-            if stop <= at or start >= end:
-                continue
-            if start > at:
-                break
-            at = stop
+def _check_coverage(files: FileList, whole: Chunks, chunks: Chunks, name: str) -> None:
+    """Raise a PlanError unless chunks have all that is to be read of all files, once."""
+    ordered = chunks[np.lexsort((chunks.offset, chunks.file))]
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    stops = (ordered.offset + ordered.length).tolist()
+    for number, start, stop in zip(
+        ordered.file.tolist(), ordered.offset.tolist(), stops, strict=True
+    ):
+        ranges.setdefault(number, []).append((start, stop))
+    for run in range(len(whole)):
+        number, unit = int(whole.file[run]), "rows" if whole.kind[run] == ROWS else "bytes"
+        path, given = files.paths[number], ranges.get(number, [])
+        for (_, stop), (start, end) in pairwise(given):
+            if start < stop:
+                raise PlanError(f"{name} repeats {unit} {start}-{min(stop, end)} of {path}")
+        at, end = int(whole.offset[run]), int(whole.offset[run] + whole.length[run])
+        for start, stop in given:
+            if start <= at < stop:
+                at = stop
         if at < end:
-            gap = min([start for start, _ in ranges if start > at] + [end])
-            raise PlanError(f"{name} loses {unit} {at}-{gap} of {file.path}")
-    limit = file.record_count if unit == "rows" else file.file_size
-    if ranges and limit is not None and ranges[-1][1] > limit:
-        raise PlanError(f"{name} reads {unit} up to {ranges[-1][1]} of {limit} of {file.path}")
-
-
-def _columns(pieces: list[_Piece], files: FileList) -> Chunks:
-    table: Int64Array = np.asarray(pieces, np.int64).reshape(-1, 4)
-    file, offset, length, kind = table.T
-    rows = np.maximum(files.counts[file], length)
-    estimate = share_of(np.maximum(files.sizes[file], 0), length, rows)
-    share = np.where(kind == ROWS, estimate, length)
-    return Chunks(file, offset, length, kind.astype(np.int8), share)
+            gap = min([start for start, _ in given if start > at] + [end])
+            raise PlanError(f"{name} loses {unit} {at}-{gap} of {path}")
+        limit = int(files.counts[number] if unit == "rows" else files.sizes[number])
+        if given and 0 <= limit < given[-1][1]:
+            raise PlanError(f"{name} reads {unit} up to {given[-1][1]} of {limit} of {path}")

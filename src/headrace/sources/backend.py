@@ -1,21 +1,31 @@
-"""Rows by their index: the protocol, and what all backends have in common."""
+"""Sources with random access: their protocol, and the base class of backends."""
 
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.dataset as ds
 
-from headrace.convert.decoded import Kinds
 from headrace.errors import SchemaError
-from headrace.model import Int64Array, computed_once
+from headrace.model import (
+    DataFileInfo,
+    FileList,
+    FileSplit,
+    Int64Array,
+    RowGroups,
+    computed_once,
+)
 from headrace.plan import ROW_ORDER, permutation
-from headrace.storage import Store
+from headrace.sources.reader import Discovered
+from headrace.sources.source import StoredSource
+from headrace.storage import LocalStore, Store
 
 __all__ = ["Backend", "Indices", "StorageBackend", "checked_indices"]
 
@@ -26,6 +36,9 @@ _BATCH_ROWS = 1024
 """rows of a batch of ``iter_batches``, where the data has no batches of its own"""
 _FIRST_ROWS = 64
 """rows by which the size of the rows of a stream is estimated"""
+_UNIT_BYTES = 1 << 18
+_UNIT_ROWS = 1024
+"""rows of a unit of which chunks are made, where the size of rows is not known"""
 
 
 @runtime_checkable
@@ -65,31 +78,25 @@ class StorageBackend(Protocol):
     ) -> Iterator[pa.RecordBatch]: ...
 
 
-class Backend(ABC):
-    """Base class of backends.
+class Backend(StoredSource):
+    """Base class of sources whose rows can be taken by index.
 
-    A backend gives ``schema``, ``shard_rows``, ``shard_names``, ``_take`` and ``_slice``. All else
-    is checked and derived here.
+    A backend has ``schema``, ``shard_rows``, ``shard_names``, ``_take`` and ``_slice``. All else
+    is checked and derived here. Its shards are the files of a `Source`.
     """
 
     fork_safe = True
     """True if a forked child may read what its parent has read from"""
 
-    store: Store | None = None
-    """the store that streams wait for; None for local data"""
+    @property
+    def name(self) -> str:
+        return type(self).__name__
 
     @property
-    def given(self) -> Mapping[str, Any]:
-        """The functions of the user that reading calls, by the names of their options."""
-        return {}
+    def store(self) -> Store:
+        return LocalStore(fork_safe=self.fork_safe)
 
-    @property
-    def kinds(self) -> Kinds:
-        """What columns hold that this backend has decoded, where their types do not tell."""
-        return {}
-
-    def through(self, store: Store) -> Backend:
-        """Return the same backend over a store that counts requests and may give up waiting."""
+    def by_index(self, schema: pa.Schema) -> Backend:
         return self
 
     # --- what a backend knows
@@ -120,8 +127,8 @@ class Backend(ABC):
         return [None] * self.num_shards
 
     @property
-    def locations(self) -> Sequence[str]:
-        """The locations that the user named: nothing may be written into these."""
+    def broken(self) -> Sequence[str]:
+        """Why shards were left out under ``on_error="skip"``, a line each."""
         return ()
 
     def unit_rows(self, shard: int) -> int | None:
@@ -167,6 +174,62 @@ class Backend(ABC):
             rows = max(1, block_bytes * table.num_rows // max(table.nbytes, 1))
 
     # --- what follows from it
+
+    @property
+    def files(self) -> Sequence[DataFileInfo]:
+        """The shards, with the units of which chunks are made as their row groups."""
+        shards = zip(
+            self.shard_names,
+            self.shard_bytes,
+            np.asarray(self.shard_rows).tolist(),
+            self.shard_etags,
+            strict=True,
+        )
+        return FileList(
+            DataFileInfo(
+                path,
+                file_size=size,
+                record_count=rows,
+                row_groups=_units(rows, size, self.unit_rows(shard)),
+                etag=etag,
+            )
+            for shard, (path, size, rows, etag) in enumerate(shards)
+        )
+
+    @computed_once
+    def _first_rows(self) -> Mapping[str, int]:
+        """The index of the first row of each shard, by its name."""
+        return dict(zip(self.shard_names, self.shard_starts.tolist(), strict=False))
+
+    def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        start, rows = self._first_rows[chunk.file.path], chunk.file.record_count or 0
+        if chunk.row_range is not None:
+            start, rows = start + chunk.row_range.offset, chunk.row_range.length
+        return self.stream(start, rows, schema, block_bytes)
+
+    def found(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filters: ds.Expression | Sequence[Any] | None = None,
+        split_rows: int | None = None,
+        version: tuple[int, int] | None = None,
+    ) -> Discovered:
+        """Return all that a loader needs to stream the rows.
+
+        Args:
+            columns: The columns that come out; None for all.
+            filters: The rows that are kept.
+            split_rows: Rows of a chunk; given, chunks need not be made of units.
+            version: Of a table: its snapshot and schema, by their ids.
+        """
+        files = self.files
+        if split_rows is not None:
+            files = [replace(file, row_groups=None) for file in files]
+        found = Discovered.of(
+            self, self.projected(columns), files=files, filters=filters, version=version
+        )
+        return replace(found, broken=self.broken)
 
     @property
     def num_rows(self) -> int:
@@ -246,6 +309,11 @@ class Backend(ABC):
         """All rows, in memory."""
         return pa.Table.from_batches(self.iter_batches(), self.schema)
 
+    @property
+    def selectable(self) -> pa.Schema:
+        """The columns that may be named: those of ``schema``, and others that must be asked for."""
+        return self.schema
+
     def projected(self, columns: Sequence[str] | None) -> pa.Schema:
         """Return the schema of some columns, in the order in which they are named."""
         if columns is None:
@@ -253,7 +321,7 @@ class Backend(ABC):
         if isinstance(columns, str):
             raise TypeError(f"columns must be a list of names, not {columns!r}")
         columns = list(columns)
-        known = {field.name: field for field in self.schema}
+        known = {field.name: field for field in self.selectable}
         unknown = [name for name in columns if name not in known]
         if unknown:
             raise SchemaError(
@@ -292,6 +360,15 @@ class Backend(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.num_rows:,} rows in {self.num_shards} shards>"
+
+
+def _units(rows: int, size_bytes: int | None, unit_rows: int | None) -> RowGroups:
+    """Return runs of rows of which chunks are made."""
+    length = unit_rows or _UNIT_ROWS
+    if size_bytes and not unit_rows:
+        length = max(1, rows * _UNIT_BYTES // size_bytes)
+    counts = [min(length, rows - start) for start in range(0, rows, length)]
+    return RowGroups.of(counts, [(size_bytes or rows) * count // rows for count in counts])
 
 
 def checked_indices(indices: Indices | range, count: int, what: str = "row") -> Int64Array:

@@ -1,42 +1,56 @@
-"""Where bytes are: on this machine, in object stores, on web servers, and wherever fsspec goes."""
+"""Storage: files on this machine, in object stores, on web servers, and wherever fsspec goes."""
 
-from headrace.storage.access import Access, store_for
-from headrace.storage.credentials import Options
+from headrace.storage.access import Access, protocol_of, shown_location, store_for
+from headrace.storage.connection import RetryPolicy
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.fetching import Patience, side_by_side, side_threads
+from headrace.storage.engine import Engine, Failure, RequestError, WritingEngine
 from headrace.storage.files import atomic_write, file_lock, flush_directory, remove_partial
-from headrace.storage.listing import Listing, find_files
-from headrace.storage.local import LocalStore
-from headrace.storage.manifest import load_manifest, save_manifest
-from headrace.storage.meter import Meter
-from headrace.storage.ranges import Requests
+from headrace.storage.listing import Listing, find_files, named_locations
+from headrace.storage.manifest import load_manifest, locations_in_manifest, save_manifest
+from headrace.storage.native import PYARROW_CLIENTS, NativeLibrary
+from headrace.storage.options import Options, Resolved, resolve
+from headrace.storage.ranges import Requests, will_read
 from headrace.storage.redaction import Redaction
-from headrace.storage.remote import RemoteStore
-from headrace.storage.remote_file import will_read
-from headrace.storage.retrying import RetryPolicy
-from headrace.storage.store import FileStatus, Store
+from headrace.storage.remote import Parts, RemoteStore
+from headrace.storage.store import UNKNOWN_SIZE, FileStatus, LocalStore, Meter, Store
+from headrace.storage.threads import Patience, interruptibly, side_by_side, side_threads
 
 __all__ = [
+    "PYARROW_CLIENTS",
+    "UNKNOWN_SIZE",
     "Access",
     "DiskCache",
+    "Engine",
+    "Failure",
     "FileStatus",
     "Listing",
     "LocalStore",
     "Meter",
+    "NativeLibrary",
     "Options",
+    "Parts",
     "Patience",
     "Redaction",
     "RemoteStore",
+    "RequestError",
     "Requests",
+    "Resolved",
     "RetryPolicy",
     "Store",
+    "WritingEngine",
     "atomic_write",
     "file_lock",
     "find_files",
     "flush_directory",
+    "interruptibly",
     "load_manifest",
+    "locations_in_manifest",
+    "named_locations",
+    "protocol_of",
     "remove_partial",
+    "resolve",
     "save_manifest",
+    "shown_location",
     "side_by_side",
     "side_threads",
     "store_for",

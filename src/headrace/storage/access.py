@@ -8,17 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import OptionError
-from headrace.storage.connection import Connection
-from headrace.storage.credentials import Options
+from headrace.storage.connection import Connection, RetryPolicy
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.local import LocalStore
-from headrace.storage.meter import Meter
-from headrace.storage.options.names import is_url
+from headrace.storage.options import Options, is_url
 from headrace.storage.ranges import Requests
 from headrace.storage.redaction import has_secret, public_url, unsigned_url, without_secrets
 from headrace.storage.remote import RemoteStore
-from headrace.storage.retrying import RetryPolicy
-from headrace.storage.store import Store
+from headrace.storage.store import LocalStore, Meter, Store
 
 __all__ = ["Access", "protocol_of", "shown_location", "store_for"]
 

@@ -1,33 +1,95 @@
-"""Requests to a service: made by its engine, tried again, and with credentials that are good."""
+"""Requests to a store: made by its engine, tried again, and with credentials that are good."""
 
 from __future__ import annotations
 
+import os
+import random
+import re
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from headrace.errors import AccessDeniedError, MissingExtraError, OptionError, ReadError
 from headrace.process import PerProcess
-from headrace.storage.credentials import Options, Resolved, resolve
-from headrace.storage.engines import SIGNED, Engine, Failure, RequestError, connect
-from headrace.storage.fetching import Patience
-from headrace.storage.identity import hidden_identity, store_identity
-from headrace.storage.meter import Meter
-from headrace.storage.redaction import Redaction, of_environment
-from headrace.storage.retrying import Attempts, RetryPolicy
+from headrace.storage.engine import OBJECT_STORES, Engine, Failure, RequestError, connect
+from headrace.storage.options import Options, Resolved, resolve
+from headrace.storage.redaction import Redaction, of_environment, unsigned_url
+from headrace.storage.store import Meter
+from headrace.storage.threads import Patience
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "RetryPolicy"]
 
 T = TypeVar("T")
 
 _LONGEST_DETAIL = 600
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 20.0
+_POLL_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The effort that a request is worth.
+
+    Attributes:
+        retries: Times that a request is tried again.
+        timeout_s: Seconds that a server may be silent, at the beginning of an answer and within
+            it; also the time over which the least rate of an answer is averaged.
+        max_elapsed_s: Seconds from its first attempt after which a request is not tried again.
+    """
+
+    retries: int = 10
+    timeout_s: float = 30.0
+    max_elapsed_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
+            raise OptionError(f"retries must be an int of at least 0, not {self.retries!r}")
+        for name in ("timeout_s", "max_elapsed_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+                raise OptionError(f"{name} must be a number of seconds above 0, not {value!r}")
+
+
+class _Attempts:
+    """The attempts of one request."""
+
+    def __init__(self, policy: RetryPolicy, patience: Patience) -> None:
+        self.failed = 0
+        self._policy = policy
+        self._patience = patience
+        self._began = time.monotonic()
+
+    def may_go_on(self) -> bool:
+        """Count a failure; sleep and return True if there is to be another attempt.
+
+        The pause grows exponentially and is drawn at random, so that many clients that failed
+        together do not come back together. It ends early if the reader gave up or the interpreter
+        is shutting down.
+        """
+        self.failed += 1
+        most = min(_FIRST_PAUSE_S * 2 ** min(self.failed - 1, 30), _LONGEST_PAUSE_S)
+        until = time.monotonic() + random.uniform(most / 2, most)
+        if self.failed > self._policy.retries or until > self._began + self._policy.max_elapsed_s:
+            return False
+        while (left := until - time.monotonic()) > 0:
+            if self._patience.over:
+                return False
+            time.sleep(min(left, _POLL_S))
+        return True
+
+    def __str__(self) -> str:
+        seconds = time.monotonic() - self._began
+        return f"{self.failed} attempt{'s' if self.failed != 1 else ''} in {seconds:.1f} s"
 
 
 @dataclass(slots=True)
 class _Own:
-    """What one process has of a connection."""
+    """The part of a connection that belongs to one process."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     engine: Engine | None = None
@@ -36,10 +98,17 @@ class _Own:
 
 
 class Connection:
-    """The way to a store. Pickles what the user gave; its engine is made where it is used.
+    """The way to a store. It pickles what the user gave; its engine is made where it is used.
 
     Options may be, or hold, functions: they are called in the process that needs them, before
     what they gave expires, and when the store denies access.
+
+    Args:
+        protocol: The part of the store's URLs before ``://``.
+        options: Options of the store.
+        policy: How often and how long requests are tried.
+        signed_urls: For URLs as they are shown, those with their secrets.
+        filesystem: A filesystem that the user gives, which is used as it is.
     """
 
     def __init__(
@@ -53,19 +122,10 @@ class Connection:
     ) -> None:
         self.protocol = protocol
         self._signed = dict(signed_urls or {})
-        self._hidden = hidden_identity(self._signed)
         self._options = options
         self._policy = policy
         self._filesystem = filesystem
         self._name = uuid4().hex
-        self._own = PerProcess(_Own)
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = ("protocol", "_options", "_policy", "_signed", "_hidden", "_filesystem", "_name")
-        return {name: self.__dict__[name] for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
         self._own = PerProcess(_Own)
 
     def __repr__(self) -> str:
@@ -73,20 +133,19 @@ class Connection:
 
     @property
     def identity(self) -> str:
-        """The same for all who reach the same store; of a filesystem that was given, its own."""
+        """A text that is the same for all readers of a store; a given filesystem has its own."""
         if self._filesystem is not None:
             return self._name
-        resolved = self._current()[1]
-        return store_identity(self.protocol, resolved.options, self._hidden)
+        return store_identity(self.protocol, self._current()[1].options, self._signed)
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """What the user gave, by the name of its option."""
+        """The user's options, by name."""
         return {"storage_options": self._options, "filesystem": self._filesystem}
 
     @property
     def conditional(self) -> bool:
-        """Whether reads themselves refuse another version."""
+        """True if reads themselves refuse another version."""
         return self._current()[0].conditional
 
     def check(self) -> None:
@@ -94,12 +153,22 @@ class Connection:
         self._current()
 
     def request(self, what: str, ask: Callable[[Engine], T], meter: Meter, patience: Patience) -> T:
-        """What ``ask`` returns. MISSING and CHANGED come as RequestErrors, the rest as ReadErrors.
+        """Return what ``ask`` returns, and try it again if need be.
 
         Errors of clients are not chained, not even as a context that is not shown: their texts
         may hold credentials.
+
+        Args:
+            what: What is asked for, to begin an error message with.
+            ask: Makes one request.
+            meter: Counts requests and retries.
+            patience: When it is over, nothing is tried again.
+
+        Raises:
+            RequestError: The object is missing, or another version of it is there.
+            ReadError: All else.
         """
-        attempts = Attempts(self._policy, patience)
+        attempts = _Attempts(self._policy, patience)
         renewed = False
         while True:
             engine, resolved = self._current()
@@ -109,7 +178,7 @@ class Connection:
             except RequestError as error:
                 failed = error
             if failed.failure in (Failure.MISSING, Failure.CHANGED):
-                raise RequestError(failed.failure, self._said(failed))
+                raise RequestError(failed.failure, self._shown(failed))
             if failed.failure is Failure.DENIED and resolved.renewable and not renewed:
                 renewed = True
                 self._renew(engine)
@@ -117,24 +186,24 @@ class Connection:
             elif failed.failure is not Failure.TRANSIENT:
                 attempts.failed += 1
                 raise self._error(what, failed, attempts)
-            elif not attempts.may_go_on(failed.retry_after_s):
+            elif not attempts.may_go_on():
                 raise self._error(what, failed, attempts)
             meter.add(retries=1)
 
-    def _error(self, what: str, failed: RequestError, attempts: Attempts) -> ReadError:
-        said = f"{what}: {self._said(failed)} ({attempts.told}"
+    def _error(self, what: str, failed: RequestError, attempts: _Attempts) -> ReadError:
+        text = f"{what}: {self._shown(failed)} ({attempts}"
         if failed.failure is Failure.DENIED:
             return AccessDeniedError(
-                f"{said}; check the credentials, and whether they have expired)"
+                f"{text}; check the credentials, and whether they have expired)"
             )
-        return AccessDeniedError(f"{said})") if failed.keyless else ReadError(f"{said})")
+        return AccessDeniedError(f"{text})") if failed.keyless else ReadError(f"{text})")
 
-    def _said(self, failed: RequestError) -> str:
-        """What a client said; cut only here, or half of a secret would not be known as one."""
+    def _shown(self, failed: RequestError) -> str:
+        """Return a client's words without secrets; cut last, for half a secret is not found."""
         own = self._own.get()
         found = own.engine.secrets if own.engine is not None else ()
-        said = Redaction({"found": list(found)})(failed.detail)
-        return own.redact(said)[:_LONGEST_DETAIL]
+        text = Redaction({"found": list(found)})(failed.detail)
+        return own.redact(text)[:_LONGEST_DETAIL]
 
     def _current(self) -> tuple[Engine, Resolved]:
         own = self._own.get()
@@ -146,7 +215,7 @@ class Connection:
             return own.engine, own.resolved
 
     def _renew(self, denied: Engine) -> None:
-        """New credentials for the next attempt, unless another thread has just got some."""
+        """Get new credentials for the next attempt, unless another thread has just got some."""
         own = self._own.get()
         with own.lock:
             if own.engine is denied:
@@ -157,13 +226,55 @@ class Connection:
         options = own.resolved.options
         known = {"before": own.redact.secrets, "around": of_environment(), **self._signed}
         own.redact = Redaction({**known, **options})
-        if self._signed:
-            options = {**options, SIGNED: self._signed}
-        own.engine = self._connected(options, own.redact)
-
-    def _connected(self, options: Mapping[str, Any], redact: Redaction) -> Engine:
         try:
-            return connect(self.protocol, options, self._policy.timeout_s, self._filesystem)
+            own.engine = connect(
+                self.protocol,
+                options,
+                self._policy.timeout_s,
+                signed_urls=self._signed,
+                filesystem=self._filesystem,
+            )
+            return
         except (OptionError, MissingExtraError) as error:
-            kind, said = type(error), redact(str(error))
-        raise kind(said)
+            kind, text = type(error), own.redact(str(error))
+        raise kind(text)
+
+
+# --- which store a path is in: the same path may be another file at another endpoint
+
+_PLACES = re.compile(r"(?:aws_)?endpoint\w*|account_(?:name|url|host)|base_url")
+_IN_STRING = re.compile(r"(?i)(?:AccountName|BlobEndpoint|EndpointSuffix)=[^;]*")
+_VARIABLES = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "STORAGE_EMULATOR_HOST",
+    "HF_ENDPOINT",
+)
+
+
+def store_identity(
+    protocol: str, options: Mapping[str, Any], signed_urls: Mapping[str, str]
+) -> str:
+    """Return a short text that names a store, without its secrets; credentials do not change it.
+
+    Of a filesystem of fsspec any option may say where files are: there all of them count. So may
+    parameters of URLs that are not shown, unless they are known to be signatures.
+    """
+    known = protocol in OBJECT_STORES or protocol in ("http", "https", "hf")
+    places = sorted(_places(options)) if known else [repr(sorted(options.items(), key=str))]
+    around = [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES if known]
+    hidden = sorted(
+        one for one in map(unsigned_url, signed_urls.values()) if one not in signed_urls
+    )
+    return sha256("\0".join([protocol, *places, *around, *hidden]).encode()).hexdigest()[:16]
+
+
+def _places(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _places(value)
+        elif isinstance(value, str) and _PLACES.fullmatch(name):
+            yield f"{name}={value}"
+        elif isinstance(value, str) and name == "connection_string":
+            yield from _IN_STRING.findall(value)

@@ -23,8 +23,8 @@ from typing import IO, Any
 
 from headrace.errors import HeadraceError, OptionError
 from headrace.storage.file_locks import locked
-from headrace.storage.meter import Meter
 from headrace.storage.segments import Segment, segments_in
+from headrace.storage.store import Meter
 
 __all__ = ["DiskCache"]
 

@@ -11,9 +11,8 @@ from urllib.parse import unquote
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError
 from headrace.storage.access import Access, protocol_of
-from headrace.storage.fetching import side_by_side
-from headrace.storage.local import LocalStore
-from headrace.storage.store import FileStatus, Store
+from headrace.storage.store import FileStatus, LocalStore, Store
+from headrace.storage.threads import side_by_side
 
 __all__ = ["Listing", "find_files", "named_locations"]
 

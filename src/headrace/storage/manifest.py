@@ -23,9 +23,8 @@ from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.model import DataFileInfo
 from headrace.storage.access import Access, protocol_of
 from headrace.storage.listing import Listing, named_locations
-from headrace.storage.parts import Parts
 from headrace.storage.redaction import public_url
-from headrace.storage.remote import RemoteStore
+from headrace.storage.remote import Parts, RemoteStore
 from headrace.storage.store import FileStatus
 
 __all__ = ["load_manifest", "locations_in_manifest", "save_manifest"]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headrace.errors import OptionError
+import pyarrow as pa
 
-__all__ = ["Requests", "Span", "shares", "without"]
+from headrace.errors import OptionError
+from headrace.storage.threads import Patience, forget, in_background
+
+__all__ = ["Fetch", "RangeReader", "RemoteFile", "Requests", "Span", "will_read"]
 
 Span = tuple[int, int]
 """first byte, and the byte after the last"""
@@ -105,3 +110,240 @@ def _joined_overlaps(wanted: Iterable[Span]) -> list[Span]:
         else:
             spans.append((start, stop))
     return spans
+
+
+Fetch = Callable[[int, int], memoryview]
+
+_HELD_BYTES = 32 << 20
+"""of a file, at a time; where more is announced, what has been read is let go"""
+_TAIL_BYTES = 64 << 10
+_HEAD_BYTES = 16 << 10
+_LONGEST_TAIL = 16 << 20
+_SMALL_BYTES = 1 << 18
+_MOST_IN_A_ROW = 4 << 20
+
+
+def will_read(file: pa.NativeFile, ranges: Iterable[Span]) -> None:
+    """Say which bytes are read next: of a file elsewhere they are fetched at once, together."""
+    if isinstance(file, RemoteFile):
+        file.reader.announce(ranges)
+
+
+class RemoteFile(pa.PythonFile):  # type: ignore[misc]
+    """What pyarrow is given; it takes both arguments before ``__init__`` does."""
+
+    def __init__(self, reader: RangeReader, mode: str) -> None:
+        self.reader = reader
+
+
+class RangeReader:
+    """Reads at any place, from what was announced and fetched, or else by a request of its own.
+
+    ``known`` are parts that need not be fetched. ``learned`` is told, in the end, what was needed
+    of the beginning and the end of the file: every reader begins by looking at one of them.
+    """
+
+    closed = False
+
+    def __init__(
+        self,
+        size: int,
+        fetch: Fetch,
+        requests: Requests,
+        known: Iterable[tuple[int, memoryview]] = (),
+        learned: Callable[[int, memoryview], None] = lambda start, data: None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._size = size
+        self._fetch = fetch
+        self._requests = requests
+        self._patience = patience or Patience()
+        self._learned = learned
+        self._lock = threading.Lock()
+        self._position = 0
+        self._known = list(known)
+        self._head: memoryview | None = None
+        self._tail: memoryview | None = None
+        self._last: tuple[int, memoryview] = 0, memoryview(b"")
+        self._row_end, self._row_bytes = -1, 0
+        self._looked_at = 0, size
+        self._spans: list[Span] = []
+        self._waiting: dict[int, Future[memoryview]] = {}
+        self._lets_go = False
+        self._unread: list[list[Span]] = []
+
+    # --- what pyarrow calls
+
+    def size(self) -> int:
+        return self._size
+
+    def tell(self) -> int:
+        return self._position
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        base = (0, self._position, self._size)[whence]
+        self._position = base + position
+        return self._position
+
+    def read(self, nbytes: int = -1) -> bytes:
+        return bytes(self.read_buffer(nbytes))
+
+    def read_buffer(self, nbytes: int = -1) -> memoryview:
+        start = self._position
+        stop = self._size if nbytes is None or nbytes < 0 else min(start + nbytes, self._size)
+        if stop <= start:
+            return memoryview(b"")
+        data = self._between(start, stop)
+        self._position = stop
+        return data
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for future in self._waiting.values():
+            forget(future)
+        self._waiting.clear()
+        stop, start = self._looked_at
+        if self._head is not None:
+            self._learned(0, memoryview(bytes(self._head[: min(stop, _HEAD_BYTES)])))
+        if self._tail is not None and self._size - start <= _LONGEST_TAIL:
+            self._learned(start, memoryview(bytes(self._tail[start - self._size :])))
+        self._known.clear()
+
+    # --- what was announced
+
+    def announce(self, ranges: Iterable[Span]) -> None:
+        """Begin to fetch what will be read; of very much, the first part."""
+        within = [(max(a, 0), min(b, self._size)) for a, b in ranges]
+        missing = [span for span in within if span[0] < span[1]]
+        with self._lock:
+            self._known.extend(self._small_ones())
+            for future in self._waiting.values():
+                forget(future)
+            self._waiting.clear()
+            missing = [span for span in missing if not self._is_known(*span)]
+            self._spans = self._requests.plan(missing)
+            total = sum(stop - start for start, stop in self._spans)
+            self._lets_go = total > _HELD_BYTES
+            self._unread = shares(missing, self._spans) if self._lets_go else []
+            held = 0
+            for index, (start, stop) in enumerate(self._spans):
+                held += stop - start
+                if held > _HELD_BYTES:
+                    break
+                self._begin(index)
+
+    def _small_ones(self) -> Iterator[tuple[int, memoryview]]:
+        """What was announced before and may be read again: footers of parts of the file."""
+        for index, future in self._waiting.items():
+            start, stop = self._spans[index]
+            if stop - start <= _SMALL_BYTES and future.done() and future.exception() is None:
+                yield start, future.result()
+
+    def _begin(self, index: int) -> Future[memoryview]:
+        if index not in self._waiting:
+            start, stop = self._spans[index]
+            self._waiting[index] = in_background(lambda: self._fetch(start, stop))
+        return self._waiting[index]
+
+    def _between(self, start: int, stop: int) -> memoryview:
+        known = self._is_known(start, stop)
+        if known is not None:
+            return known
+        pieces: list[memoryview] = []
+        while start < stop:
+            index = bisect_right(self._spans, (start, self._size + 1)) - 1
+            if index < 0 or self._spans[index][1] <= start:
+                after = self._spans[index + 1][0] if index + 1 < len(self._spans) else stop
+                pieces.append(self._unannounced(start, min(stop, after)))
+            else:
+                pieces.append(self._announced(index, start, stop))
+            start += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def _announced(self, index: int, start: int, stop: int) -> memoryview:
+        first, last = self._spans[index]
+        with self._lock:
+            future = self._begin(index)
+            if self._lets_go and self._follows(index + 1, last):
+                self._begin(index + 1)  # what follows is read next, also by one of many columns
+        stop = min(stop, last)
+        data = self._patience.wait_for(future)[start - first : stop - first]
+        if self._lets_go:
+            with self._lock:
+                self._note_read(index, start, stop)
+        return data
+
+    def _follows(self, index: int, last: int) -> bool:
+        """Whether a request goes on where another ends, and has not been read already."""
+        known = index < len(self._spans) and self._spans[index][0] == last
+        return known and bool(self._unread[index])
+
+    def _note_read(self, index: int, start: int, stop: int) -> None:
+        """Let a request's bytes go once all that is wanted of them was read, in any order."""
+        if index < len(self._unread):
+            self._unread[index] = without(self._unread[index], start, stop)
+            if not self._unread[index]:
+                self._waiting.pop(index, None)
+
+    # --- what was not
+
+    def _unannounced(self, start: int, stop: int) -> memoryview:
+        """One request, larger than asked for at both ends of a file, and when in a row."""
+        known = self._is_known(start, stop)
+        if known is not None:
+            return known
+        first, last = start, stop
+        if stop > self._size - _TAIL_BYTES:
+            first, last = max(min(start, self._size - _TAIL_BYTES), 0), self._size
+        elif start < _HEAD_BYTES:
+            first, last = 0, min(max(stop, _HEAD_BYTES), self._size)
+        elif start == self._row_end:
+            last = min(max(stop, start + self._row_bytes), self._size)
+        self._row_end, self._row_bytes = last, min(2 * (last - first), _MOST_IN_A_ROW)
+        data = self._patience.wait_for(in_background(lambda: self._fetch(first, last)))
+        if last == self._size:
+            self._tail = data
+        elif first == 0:
+            self._head = data
+        else:
+            self._last = first, data
+        self._look(start, stop)
+        return data[start - first : stop - first]
+
+    def _look(self, start: int, stop: int) -> None:
+        """Note what was needed of the beginning and of the end."""
+        head, tail = self._looked_at
+        if self._head is not None and stop <= len(self._head):
+            head = max(head, stop)
+        if self._tail is not None and start >= self._size - len(self._tail):
+            tail = min(tail, start)
+        self._looked_at = head, tail
+
+    def _is_known(self, start: int, stop: int) -> memoryview | None:
+        for first, data in self._parts():
+            if first <= start and stop <= first + len(data):
+                self._look(start, stop)
+                return data[start - first : stop - first]
+        return None
+
+    def _parts(self) -> Iterator[tuple[int, memoryview]]:
+        if self._tail is not None:
+            yield self._size - len(self._tail), self._tail
+        if self._head is not None:
+            yield 0, self._head
+        yield self._last
+        yield from self._known

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 import pyarrow as pa
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
+from headrace.process import PerProcess
 from headrace.storage.connection import Connection
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.engines import Engine, Failure, RequestError
-from headrace.storage.fetching import Patience, in_background, interruptibly
-from headrace.storage.meter import Meter
-from headrace.storage.paging import Pages
-from headrace.storage.parts import Parts
-from headrace.storage.ranges import Requests
-from headrace.storage.remote_file import RangeReader, RemoteFile
-from headrace.storage.store import UNKNOWN_SIZE, FileStatus, changed, matching, vanished
+from headrace.storage.engine import Engine, Failure, PinningEngine, RequestError
+from headrace.storage.ranges import RangeReader, RemoteFile, Requests
+from headrace.storage.store import UNKNOWN_SIZE, FileStatus, Meter, changed, matching, vanished
+from headrace.storage.threads import Patience, in_background, interruptibly
 
-__all__ = ["RemoteStore"]
+__all__ = ["Parts", "RemoteStore"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,106 @@ _A_REQUEST_EACH = {"http", "https"}
 
 Listed = tuple[list[FileStatus], list[str]]
 """files, and directories that are still to be listed"""
+
+
+_KEPT_BYTES = 256 << 20
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The parts that one process has. A garbage collection may ask for the lock again."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    parts: OrderedDict[tuple[Any, ...], dict[int, bytes]] = field(default_factory=OrderedDict)
+    size: int = 0
+
+
+class Parts:
+    """What readers look at first, and would fetch each time. Goes with its store to workers."""
+
+    def __init__(self) -> None:
+        self._kept = PerProcess(_Kept)
+
+    def of(self, file: DataFileInfo) -> list[tuple[int, memoryview]]:
+        """What is known of a file, as (first byte, bytes)."""
+        kept = self._kept.get()
+        with kept.lock:
+            found = kept.parts.get(_key(file), {})
+            return [(start, memoryview(data)) for start, data in found.items()]
+
+    def add(self, file: DataFileInfo, start: int, data: bytes) -> None:
+        """Keep a part of a file; the oldest ones go when there are too many."""
+        kept = self._kept.get()
+        with kept.lock:
+            known = kept.parts.setdefault(_key(file), {})
+            before = known.get(start, b"")
+            if len(before) >= len(data):
+                return
+            known[start] = data
+            kept.size += len(data) - len(before)
+            while kept.size > _KEPT_BYTES:
+                _, dropped = kept.parts.popitem(last=False)
+                kept.size -= sum(map(len, dropped.values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = self._kept.get()
+        with kept.lock:
+            copies = OrderedDict((key, dict(parts)) for key, parts in kept.parts.items())
+            return {"parts": copies, "size": kept.size}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._kept = PerProcess(_Kept)
+        kept = self._kept.get()
+        kept.parts, kept.size = state["parts"], state["size"]
+
+
+def _key(file: DataFileInfo) -> tuple[Any, ...]:
+    return file.path, file.file_size, file.etag
+
+
+Entry = FileStatus | str
+"""a file, or the path of a directory"""
+
+_PAGE = 1000
+
+
+class Pages:
+    """The entries of a directory so far, in the order in which they came."""
+
+    def __init__(self, directory: str, *, recursive: bool) -> None:
+        self._directory = directory
+        self._recursive = recursive
+        self._found: dict[Entry, None] = {}
+        self._rest: Iterator[Entry] | None = None
+        self.complete = False
+
+    @property
+    def entries(self) -> list[Entry]:
+        return list(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def nested(self) -> bool:
+        """Whether there are directories in it, as far as can be seen."""
+        start = len(self._directory.rstrip("/")) + 1
+        return any("/" in _path(entry)[start:] for entry in self._found)
+
+    def more(self, engine: Engine) -> None:
+        """Ask for the next page; after an error, for what comes behind the last entry."""
+        rest, self._rest = self._rest, None
+        if rest is None:
+            last = _path(next(reversed(self._found), "")) if self._recursive else ""
+            rest = engine.entries(self._directory, self._recursive, last)
+        page = list(islice(rest, _PAGE))
+        self._found.update(dict.fromkeys(page))
+        self._rest = rest
+        self.complete = len(page) < _PAGE
+
+
+def _path(entry: Entry) -> str:
+    return entry if isinstance(entry, str) else entry.path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +187,7 @@ class RemoteStore:
         try:
             return self.connection.request(
                 location,
-                lambda engine: engine.resolved(location),
+                lambda engine: cast(PinningEngine, engine).resolved(location),
                 self.meter,
                 self.patience,
             )

@@ -1,86 +1,229 @@
-"""What a store is: something that lists, looks at and opens files."""
+"""Stores: things that list, look at and open files. The local one is here."""
 
 from __future__ import annotations
 
+import errno
 import fnmatch
+import glob
+import heapq
+import os
+import stat
+import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from headrace.errors import FileChangedError
 from headrace.model import DataFileInfo
-from headrace.storage.fetching import Patience
-from headrace.storage.meter import Meter
+from headrace.process import PerProcess
+from headrace.storage.threads import Patience
 
-__all__ = ["UNKNOWN_SIZE", "FileStatus", "Store", "changed", "matches", "matching", "vanished"]
+__all__ = [
+    "UNKNOWN_SIZE",
+    "FileStatus",
+    "LocalStore",
+    "Meter",
+    "Store",
+    "changed",
+    "matches",
+    "matching",
+    "vanished",
+]
 
 UNKNOWN_SIZE = -1
+_NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """A file as a listing shows it."""
+    """A file as a listing shows it.
+
+    Attributes:
+        path: Its path or URL.
+        size: Its size in bytes; UNKNOWN_SIZE where a listing shows names only.
+        etag: A text that changes whenever the content does; None where the store has none.
+    """
 
     path: str
     size: int
-    """in bytes; UNKNOWN_SIZE where a listing shows names only, and each file has to be looked at"""
     etag: str | None
-    """changes whenever the content does; None where the store has no such thing"""
+
+
+@dataclass(slots=True)
+class _Counts:
+    # A garbage collection may ask for the lock again.
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Meter:
+    """Counters of requests and bytes that threads add to. A copy in another process is empty."""
+
+    def __init__(self) -> None:
+        self._own = PerProcess(_Counts)
+
+    def add(self, **counts: int) -> None:
+        """Add to some counters."""
+        own = self._own.get()
+        with own.lock:
+            own.counts.update(counts)
+
+    def drain(self) -> dict[str, int]:
+        """Return what was counted since the last call."""
+        own = self._own.get()
+        with own.lock:
+            counts, own.counts = own.counts, Counter()
+        return dict(counts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Meter, ()
 
 
 class Store(Protocol):
-    """Where files are. Stores pickle, and open native handles only in the process that reads."""
+    """A place with files. Stores pickle, and open native handles only in the process that reads."""
 
     @property
     def fork_safe(self) -> bool:
-        """Whether a forked child may go on using a store that its parent has used."""
+        """True if a forked child may go on using a store that its parent has used."""
         ...
 
     @property
     def local(self) -> bool:
-        """Whether reading costs no waiting."""
+        """True if reading costs no waiting."""
         ...
 
     @property
     def identity(self) -> str:
-        """What tells stores apart in which the same path may mean different files."""
+        """A text that tells stores apart in which the same path may mean different files."""
         ...
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """What the user gave and a worker process has to be sent, by the name of its option."""
+        """The user's options that a worker process has to be sent, by name."""
         ...
 
     def resolved(self, location: str) -> str:
-        """What is meant by a location now, as the paths of what is found there begin."""
+        """Return a location in the form in which the paths of its files begin.
+
+        A branch of a repository, which may move, becomes a commit.
+        """
         ...
 
     def list(self, directory: str) -> Iterator[FileStatus]:
-        """All files below a directory, in no particular order; nothing if it does not exist."""
+        """Yield all files below a directory, in any order; none if it does not exist."""
         ...
 
     def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
-        """Files that match, and those below directories that do, each after what matched."""
+        """Yield files that match, and those below directories that do, each after what matched."""
         ...
 
     def status(self, path: str) -> FileStatus | None:
-        """The file at exactly this path, or None when there is none (a directory, say)."""
+        """Return the file at exactly this path; None if there is none, or a directory."""
         ...
 
     def during(self, meter: Meter, patience: Patience) -> Store:
-        """The same store for somebody else, who counts requests and may give up waiting."""
+        """Return the store for another reader, which counts requests and may give up waiting."""
         ...
 
     def open(self, file: DataFileInfo) -> pa.NativeFile:
-        """The file for reading at random offsets; FileChangedError if it is another by now."""
+        """Open a file for reading at random offsets.
+
+        Raises:
+            FileChangedError: It is another by now, or gone.
+        """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """The file system of this machine.
+
+    Attributes:
+        fork_safe: False if what is read beside the files must not be used after a fork.
+    """
+
+    fork_safe: bool = True
+    local: bool = field(default=True, init=False)
+    identity: str = field(default="", init=False)
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return {}
+
+    def resolved(self, location: str) -> str:
+        return location
+
+    def list(self, directory: str) -> Iterator[FileStatus]:
+        """Follow links; a directory that several paths lead to is listed by one of them."""
+        seen: set[tuple[int, int]] = set()
+        pending = [(False, directory)]  # links last: of two paths the real one is taken
+        while pending:
+            _, path = heapq.heappop(pending)
+            try:
+                identity = os.stat(path)
+                entries = os.scandir(path)
+            except OSError as error:
+                if error.errno not in _NOTHING_THERE:
+                    raise
+                continue
+            with entries:
+                if (identity.st_dev, identity.st_ino) in seen:
+                    continue
+                seen.add((identity.st_dev, identity.st_ino))
+                for entry in entries:
+                    link = entry.is_symlink()
+                    if os.path.isdir(entry.path) if link else entry.is_dir():
+                        heapq.heappush(pending, (link, entry.path))
+                    elif (status := self.status(entry.path)) is not None:
+                        yield status
+
+    def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
+        """Match as a shell does; a leading directory that exists is itself, whatever its name."""
+        root = pattern
+        while not os.path.isdir(root):
+            root = os.path.dirname(root)
+        parts = (glob.escape(root) + pattern[len(root) :]).split("/")
+        deep = parts.index("**") if "**" in parts else len(parts)
+        for found in glob.iglob("/".join(parts[:deep]) or "/", include_hidden=True):
+            if deep < len(parts):  # by our own walk: that of ``glob`` runs in circles of links
+                yield from matching(self.list(found), found, parts[deep:])
+            elif (status := self.status(found)) is not None:
+                yield found, status
+            else:
+                yield from ((found, status) for status in self.list(found))
+
+    def status(self, path: str) -> FileStatus | None:
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            if error.errno not in _NOTHING_THERE:
+                raise
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return FileStatus(path, found.st_size, f"{found.st_mtime_ns:x}")
+
+    def during(self, meter: Meter, patience: Patience) -> LocalStore:
+        return self
+
+    def open(self, file: DataFileInfo) -> pa.NativeFile:
+        now = self.status(file.path)
+        if now is None:
+            raise FileChangedError(vanished(file.path))
+        if file.file_size is not None and now.size != file.file_size:
+            raise FileChangedError(changed(file.path, file.file_size, now.size))
+        if file.etag is not None and now.etag != file.etag:
+            raise FileChangedError(changed(file.path))
+        return pa.OSFile(os.fsencode(file.path), "rb")  # names need not be UTF-8
 
 
 def matching(
     files: Iterable[FileStatus], root: str, patterns: Sequence[str]
 ) -> Iterator[tuple[str, FileStatus]]:
-    """Of the files below a root those that match, or are in directories that do; see ``glob``."""
+    """Yield the files below a root that match, or are in directories that do; see ``glob``."""
     for status in files:
         below = status.path[len(root) :].strip("/").split("/")
         stops = (len(below), *range(1, len(below)))
@@ -91,7 +234,7 @@ def matching(
 
 
 def matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether the parts of a path match those of a glob, in which ``**`` is any number of parts."""
+    """Return True if a path matches a glob, both in parts; ``**`` is any number of parts."""
     if not patterns:
         return not parts
     if patterns[0] == "**" and matches(parts, patterns[1:]):
@@ -104,12 +247,12 @@ def matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def vanished(path: str) -> str:
-    """What to say of a file that is no longer there."""
+    """Return the message for a file that is no longer there."""
     return f"{path} vanished after it was discovered"
 
 
 def changed(path: str, size: int | None = None, now: int | None = None) -> str:
-    """What to say of a file that is another by now."""
+    """Return the message for a file that is another by now."""
     how = "was written again" if size == now else "changed"
     sizes = "" if size == now else f": {size} bytes then, {now} now"
     return f"{path} {how} after it was discovered{sizes}; make a new dataset to read it as it is"

@@ -13,17 +13,13 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import ipc
 
 from headrace.convert.decoded import Kind
 from headrace.errors import OptionError
 from headrace.model import FileList
 from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
-from headrace.sources.files import TabularReader, discover
-from headrace.sources.files.failures import naming
-from headrace.sources.files.reader import FormatRows
-from headrace.sources.streaming import BackendRows
+from headrace.sources.files.discovery import discover
+from headrace.sources.reader import TabularReader
 from headrace.storage import side_threads
 
 __all__ = ["FileRows", "SourceRows", "as_rows", "read_in_order"]
@@ -79,7 +75,12 @@ class FileRows:
     @classmethod
     def of(cls, reader: TabularReader, files: FileList) -> FileRows:
         """Those that a reader gives of these files."""
-        kept = _metadata(reader, files)
+        # Tables have metadata of their own, which is not true of a copy.
+        kept = {
+            key: value
+            for key, value in reader.source.metadata.items()
+            if not key.startswith(_NOT_TRUE_OF_A_COPY)
+        }
         chunks = cut_chunks(files, split_bytes=_CHUNK_BYTES)
         return cls(reader, files, chunks, reader.schema.with_metadata(kept))
 
@@ -137,16 +138,13 @@ def as_rows(source: Any, **options: Any) -> tuple[SourceRows, Sequence[str]]:
             "source must be a path, a list of paths, or a dataset of this library, not a "
             f"{type(source).__name__}"
         )
-    if not isinstance(reader.rows, BackendRows):
-        return FileRows.of(reader, files), ()
-    backend = reader.rows.backend
     for name in reader.schema.names:
-        if backend.kinds.get(name) is Kind.PICKLE:
+        if reader.source.kinds.get(name) is Kind.PICKLE:
             raise OptionError(
                 f"column {name!r} holds what a function in decode= returns: Python objects, which "
                 "a copy has no type for; leave the function out, or the column out of columns="
             )
-    return FileRows.of(reader, files), backend.locations
+    return FileRows.of(reader, files), reader.source.locations
 
 
 def read_in_order(
@@ -182,23 +180,3 @@ def read_in_order(
 
 def _read_whole(rows: SourceRows, chunk: int, block_bytes: int) -> list[pa.Table]:
     return list(rows.read(chunk, block_bytes))
-
-
-def _metadata(reader: TabularReader, files: FileList) -> dict[bytes, bytes]:
-    """What the first file says of its columns as a whole, such as which were a pandas index.
-
-    Tables say that elsewhere, and what is one of their files to us may be several.
-    """
-    if not len(files) or not isinstance(reader.rows, FormatRows):
-        return {}
-    file = files[0]
-    with naming(file.path), reader.store.open(file) as opened:
-        magic = opened.read_at(6, 0)
-        opened.seek(0)
-        if magic[:4] == b"PAR1":
-            found = pq.read_schema(opened).metadata
-        elif magic == b"ARROW1":
-            found = ipc.open_file(opened).schema.metadata
-        else:
-            found = None
-    return {k: v for k, v in (found or {}).items() if not k.startswith(_NOT_TRUE_OF_A_COPY)}

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from headrace.access import Backend
 from headrace.errors import OptionError
-from headrace.sources.files.registry import format_of
-from headrace.sources.streaming import discovered
+from headrace.sources.files.discovery import format_of
 from headrace.storage import Access, Listing, Options, find_files
 from headrace.write.incoming import Incoming
 from headrace.write.source import FileRows, SourceRows, as_rows
@@ -126,7 +125,7 @@ def _given(source: Any, choice: Choice) -> tuple[SourceRows, Sequence[str]]:
     """The rows of an object: a backend, a dataset, or tables that are at hand."""
     _refuse(choice, "an object", "format", "storage_options", "metadata")
     if isinstance(source, Backend):
-        found = discovered(source, type(source).__name__, columns=choice.columns)
+        found = source.found(columns=choice.columns)
         return FileRows.of(found.reader, found.files), source.locations
     if isinstance(source, SourceRows) or hasattr(source, "pipeline"):
         return as_rows(source, columns=choice.columns)

@@ -6,9 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import ReadError, WriteError
-from headrace.storage import RemoteStore
-from headrace.storage.engines import Engine, Failure, RequestError, WritingEngine
-from headrace.storage.fetching import interruptibly
+from headrace.storage import (
+    Engine,
+    Failure,
+    RemoteStore,
+    RequestError,
+    WritingEngine,
+    interruptibly,
+)
 
 __all__ = ["delete", "put"]
 

@@ -19,7 +19,7 @@ from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.options import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options
-from headrace.storage.credentials import resolve
+from headrace.storage.options import resolve
 from headrace.write.journal import Journal
 from headrace.write.lance_table import LanceTable
 from headrace.write.overlap import refuse_overlap

@@ -25,7 +25,7 @@ from headrace import (
     StructuredDataset,
     TarDataset,
 )
-from headrace.loader.rank_comparison import ComparedFiles, RankComparison
+from headrace.loader.agreement import ComparedFiles, RankComparison
 from headrace.loader.ranks import find_ranks
 from headrace.model import FileList
 from headrace.sources.tar.indexing import index_tars

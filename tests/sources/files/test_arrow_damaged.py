@@ -21,7 +21,7 @@ from pyarrow import ipc
 from headrace.access import ArrowBackend
 from headrace.errors import HeadraceError
 from headrace.model import DataFileInfo, FileSplit
-from headrace.sources.files.arrow_ipc import ArrowFormat
+from headrace.sources.arrow.format import ArrowFormat
 from headrace.storage import LocalStore
 
 ROWS, FILES, CHILDREN = 60, 200, 2

@@ -20,7 +20,7 @@ from headrace import (
     SkippedDataWarning,
     StructuredDataset,
 )
-from headrace.sources.files import discover
+from headrace.sources.files.discovery import discover
 
 
 def write(path: Path, rows: int = 10, start: int = 0, group: int = 5, **more: pa.Array) -> Path:

@@ -38,7 +38,7 @@ class TestJsonLines(FormatContract):
         super().test_a_truncated_file_is_an_error_that_names_it(path, kept)
 
     def format(self) -> Format:
-        return JsonLinesFormat(ignore_unknown=True)
+        return JsonLinesFormat()
 
     def write(self, path: Path, table: pa.Table) -> None:
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
@@ -79,7 +79,7 @@ class TestJsonArray(TestJsonLines):
     truncation_shows = True
 
     def format(self) -> Format:
-        return JsonFormat(ignore_unknown=True)
+        return JsonFormat()
 
     def write(self, path: Path, table: pa.Table) -> None:
         path.write_text(json.dumps(table.to_pylist(), indent=self.indent), encoding="utf-8")
@@ -100,7 +100,8 @@ def found(
     format_ = JsonFormat(options, schema=schema)
     file = DataFileInfo(str(path), file_size=len(text))
     facts = format_.inspect(store_for(str(path)), file)
-    return format_, with_facts(file, facts), facts
+    strict = JsonFormat(options, schema=schema, known=facts.schema)
+    return strict, with_facts(file, facts), facts
 
 
 def rows_of(
@@ -273,10 +274,10 @@ def test_a_misfit_after_the_first_block_names_line_and_field(
 def test_unknown_fields_can_be_ignored(tmp_path: Path) -> None:
     _, file, _ = found(tmp_path / "a.json", b'{"a": 1}\n{"a": 2, "new": 1}\n')
     wanted = pa.schema([("a", pa.int64())])
-    ignoring = pickle.loads(pickle.dumps(JsonFormat(ignore_unknown=True)))
+    ignoring = pickle.loads(pickle.dumps(JsonFormat()))
     assert rows_of(ignoring, FileSplit(file), wanted) == [{"a": 1}, {"a": 2}]
     with pytest.raises(ReadError, match=r"'new'"):
-        rows_of(JsonFormat(), FileSplit(file), wanted)
+        rows_of(JsonFormat(known=wanted), FileSplit(file), wanted)
 
 
 def test_given_types_that_need_a_cast(tmp_path: Path) -> None:

@@ -15,12 +15,11 @@ import pytest
 from pyarrow import ipc
 
 from headrace import StructuredDataset, shuffle_into
-from headrace.convert.blocks import ArrowBlock
-from headrace.convert.columns import ObjectColumn
+from headrace.convert.columns import ArrowBlock, ObjectColumn
 from headrace.matrices import rows_at, rows_kept, values_at
 from headrace.sources.files.blocks import cut_rows
 from headrace.sources.files.filters import rows_where
-from headrace.sources.files.parquet_pages import pick
+from headrace.sources.parquet.pages import pick
 
 ROWS = 1_003
 INT = pa.int32()

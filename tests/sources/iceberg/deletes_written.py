@@ -16,7 +16,7 @@ from headrace.sources.iceberg.deletes import (
     PositionDeleteFile,
 )
 from headrace.sources.tables.vectors import DeletionVector
-from headrace.storage.local import LocalStore
+from headrace.storage import LocalStore
 
 STORE = LocalStore()
 DATA = "s3://b/data.parquet"

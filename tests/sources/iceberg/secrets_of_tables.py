@@ -100,12 +100,12 @@ def look_at(shown: Shown, loader: Any, dataset: Any) -> None:
     shown.add("state", json.dumps(state).encode())
     found = dataset._found
     reader = found.reader
-    for one in (loader, dataset, found, reader, reader.store, reader.rows, dataset.files):
+    for one in (loader, dataset, found, reader, reader.store, reader.source, dataset.files):
         shown.add(type(one).__name__, one)
     for one in (dataset.pipeline, dataset._table, dataset._options, vars(dataset.planner)):
         shown.add(type(one).__name__, one)
     for one in (dataset._table._table, dataset._table._scan, loader.stats(), dataset.splits):
         shown.add(type(one).__name__, one)
-    for one in (dataset.files, dataset.plan(), dataset.fingerprint, state, reader.rows):
+    for one in (dataset.files, dataset.plan(), dataset.fingerprint, state):
         shown.add(f"pickle of {type(one).__name__}", pickle.dumps(one))
     shown.add("the copy in another process", pickle.loads(pickle.dumps(dataset)))

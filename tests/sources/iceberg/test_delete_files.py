@@ -21,7 +21,7 @@ from headrace.sources.iceberg.deletes import (
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from headrace.storage.local import LocalStore
+from headrace.storage import LocalStore
 
 STORE = LocalStore()
 PATH_ID, POSITION_ID = 2147483546, 2147483545

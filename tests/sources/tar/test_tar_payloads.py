@@ -19,11 +19,10 @@ from tars_made import members, tar_bytes, write_shards, write_tar
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
-from headrace.sources.tar import index_tars, mapped_tars
+from headrace.sources.tar import index_tars
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.mapped_tars import MappedTar, MappedTars
 from headrace.sources.tar.opening import access_of
-from headrace.sources.tar.payloads import Payloads
+from headrace.sources.tar.payloads import MappedTar, MappedTars, Payloads
 
 SHARDS = [[*members(30 + seed, seed), ("empty.txt", b"")] for seed in range(3)]
 Pairs = list[tuple[int, int]]
@@ -90,9 +89,9 @@ def test_batches_ahead(folder: Path) -> None:
 
 def test_by_reading_once_copying_is_slow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where pages come from a disk: what is copied takes long, and a fault was counted."""
-    monkeypatch.setattr(mapped_tars, "_SLOW_S", -1.0)
-    monkeypatch.setattr(mapped_tars, "_SLOW_BYTES_PER_S", 1e18)
-    monkeypatch.setattr(mapped_tars.MappedTar, "_waited_for_disk", lambda tar: True)
+    monkeypatch.setattr("headrace.sources.tar.payloads._SLOW_S", -1.0)
+    monkeypatch.setattr("headrace.sources.tar.payloads._SLOW_BYTES_PER_S", 1e18)
+    monkeypatch.setattr(MappedTar, "_waited_for_disk", lambda tar: True)
     reader = reader_of(folder)
     assert reader.collection.sample_counts.tolist() == [31, 32, 33]
     reads: list[int] = []
@@ -102,12 +101,12 @@ def test_by_reading_once_copying_is_slow(folder: Path, monkeypatch: pytest.Monke
         reads.append(what[1])
         return real(*what[:1], min(what[1], 1000), what[2])  # and a system call gives less
 
-    monkeypatch.setattr(mapped_tars.os, "pread", counted)
+    monkeypatch.setattr(os, "pread", counted)
     pairs = some_pairs(200)
     assert read(reader, pairs) == expected(pairs)
     assert len(reads) > 150
     before = len(reads)
-    monkeypatch.setattr(mapped_tars.MappedTar, "_waited_for_disk", lambda tar: False)
+    monkeypatch.setattr(MappedTar, "_waited_for_disk", lambda tar: False)
     for seed in range(20):
         pairs = some_pairs(50, seed)
         assert read(reader, pairs) == expected(pairs)
@@ -206,7 +205,7 @@ def test_a_tar_that_may_not_be_opened(tmp_path: Path) -> None:
 
 
 def test_only_so_many_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped_tars, "_OPEN_AT_ONCE", 3)
+    monkeypatch.setattr("headrace.sources.tar.payloads._OPEN_AT_ONCE", 3)
     shards = [members(2, seed) for seed in range(12)]
     write_shards(tmp_path, shards)
     reader = reader_of(tmp_path)
@@ -246,7 +245,7 @@ def test_descriptors_run_out(tmp_path: Path, left: int) -> None:
 
 
 def test_threads_share_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped_tars, "_OPEN_AT_ONCE", 2)
+    monkeypatch.setattr("headrace.sources.tar.payloads._OPEN_AT_ONCE", 2)
     reader = reader_of(folder)
     wrong: list[Any] = []
 

@@ -98,7 +98,7 @@ def test_samples_that_lie_side_by_side_are_one_request(
 def test_all_samples_are_read_ahead_and_once(
     http_server: HttpServer, indices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.tar.sequence._BLOCK_BYTES_ELSEWHERE", 100_000)
+    monkeypatch.setattr("headrace.sources.tar.shards._REMOTE_BLOCK_BYTES", 100_000)
     shards = TarShards(served(http_server), metadata=indices / "meta")
     assert len(shards) == 120
     seen_since(http_server)

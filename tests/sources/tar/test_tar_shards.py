@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import tarfile
 import threading
 from dataclasses import replace
 from io import BytesIO
@@ -17,12 +19,11 @@ from shards_opened import SHARDS, folder, one_tar, shards  # noqa: F401  # fixtu
 from tars_made import members, write_tar
 
 from headrace import TarShards
-from headrace.errors import StaleIndexError
+from headrace.errors import OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
 from headrace.sources.tar.index import write_index
 from headrace.sources.tar.scan import scan_tar
-from headrace.sources.tar.sequence import samples_of
 from headrace.storage import LocalStore
 
 # --- files and samples
@@ -82,7 +83,7 @@ def test_all_samples_one_after_the_other(shards: TarShards) -> None:
     assert [sample.bytes for sample in shards.samples()] == everything
     assert [sample.bytes for sample in shards] == everything
     assert [(s.shard, s.number) for s in shards.samples(1)] == [(1, n) for n in range(7)]
-    assert [s.json["id"] for s in samples_of(shards.payloads, [1, 0], None)] == [
+    assert [s.json["id"] for s in shards.samples([1, 0])] == [
         *range(7),
         *range(20),
     ]
@@ -93,7 +94,7 @@ def test_blocks_of_any_size_hold_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     shards = one_tar(tmp_path, shard)
     expected = [sample.fields for sample in shards.samples()]
     for size in (1, 700, 5000, 1 << 30):
-        monkeypatch.setattr("headrace.sources.tar.sequence._BLOCK_BYTES_HERE", size)
+        monkeypatch.setattr("headrace.sources.tar.shards._LOCAL_BLOCK_BYTES", size)
         assert [sample.fields for sample in shards.samples()] == expected
     assert len(expected) == 32
 
@@ -115,7 +116,7 @@ def test_numbers_that_are_not_there(shards: TarShards) -> None:
         with pytest.raises(IndexError, match=what):
             ask()
     with pytest.raises(TypeError):
-        shards.load_sample("0", 0)  # type: ignore[arg-type]
+        shards.load_sample(0.5, 0)  # type: ignore[arg-type]
 
 
 def test_fields_with_dots_and_samples_without_sidecars(tmp_path: Path) -> None:
@@ -216,3 +217,130 @@ def test_a_sample_outlives_its_shards(folder: Path) -> None:
     sample = TarShards(folder).load_sample(0, 4)
     assert BytesIO(sample.bytes).read() == SHARDS[0][8][1]
     assert sample.json["id"] == 4
+
+
+# --- by name, file by file, and by size
+
+
+def test_shards_files_and_samples_by_name(shards: TarShards) -> None:
+    name, payload = SHARDS[1][6]
+    for shard in ("shard_0001.tar", "shard_0001", 1):
+        assert shards.open_shard(shard).read_file(name) == payload
+        for sample in ("deep/er/01_0003", name, name.replace(".jpg", ".json"), 3):
+            found = shards.load_sample(shard, sample)
+            assert (found.shard, found.number, found.bytes) == (1, 3, payload)
+    wanted = [("shard_0001", name), (0, 5), (1, -1), (0, "00_0000.json")]
+    assert shards.read_files_batch(wanted) == [
+        payload,
+        SHARDS[0][5][1],
+        SHARDS[1][-1][1],
+        SHARDS[0][1][1],
+    ]
+    assert shards.read_files_batch([]) == []
+    for ask, what in (
+        (lambda: shards.open_shard("shard_2"), "no shard 'shard_2'"),
+        (lambda: shards.open_shard(0).read_file("x.jpg"), r"shard_0000\.tar has no file 'x\.jpg'"),
+        (lambda: shards.load_sample(0, "x"), r"shard_0000\.tar has no sample 'x'"),
+    ):
+        with pytest.raises(KeyError, match=what):
+            ask()
+
+
+def test_files_one_after_the_other_and_ranges_of_them(shards: TarShards) -> None:
+    everything = [(number, *file) for number, shard in enumerate(SHARDS) for file in shard]
+    found = [(file.shard, file.path, file.bytes) for file in shards.files()]
+    assert found == everything
+    for start, stop in ((0, 7), (35, 45), (39, 41), (50, None), (54, 60), (5, 5), (7, 3)):
+        part = [(file.shard, file.path, file.bytes) for file in shards.files(None, start, stop)]
+        assert part == (everything[start:stop] if stop is None or stop > start else [])
+    one = shards.open_shard("shard_0001")
+    assert [file.bytes for file in one.files(2, 5)] == [data for _, data in SHARDS[1][2:5]]
+    (file,) = one.files(3, 4)
+    assert (file.number, file.size) == (3, len(SHARDS[1][3][1]))
+    assert one.read_file(file.number) == file.bytes
+
+
+def test_files_and_samples_that_are_too_large(tmp_path: Path) -> None:
+    shard = [("a.jpg", b"x" * 10), ("a.txt", b"y" * 200), ("b.jpg", b"z" * 100), ("c.jpg", b"")]
+    shards = one_tar(tmp_path, shard)
+    assert [one.key for one in shards.samples(max_file_size=100, oversized="skip")] == ["b", "c"]
+    left = [one.path for one in shards.files(max_file_size="100B", oversized="skip")]
+    assert left == ["a.jpg", "b.jpg", "c.jpg"]
+    for ask in (
+        lambda: list(shards.samples(max_file_size=100)),
+        lambda: list(shards.files(max_file_size=100)),
+        lambda: shards.load_sample(0, "a", max_file_size=100),
+    ):
+        with pytest.raises(ReadError, match=r"'a\.txt' has 200 bytes, more than max_file_size=100"):
+            ask()
+    assert shards.load_sample(0, "b", max_file_size=100).size == 100
+
+
+# --- keys
+
+
+DOTTED = [
+    (f"IMG_2023.001.{n:05}.{end}", b"%d" % n if end == "jpg" else b'{"caption": "c%d"}' % n)
+    for n in range(5)
+    for end in ("jpg", "json")
+]
+
+
+def test_keys_up_to_the_last_dot(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", DOTTED)
+    assert len(TarShards(path)) == 1
+    shards = TarShards(path, sample_key="last-dot")
+    assert shards.open_shard(0).keys == [f"IMG_2023.001.{n:05}" for n in range(5)]
+    assert [sample.captions for sample in shards] == [f"c{n}" for n in range(5)]
+    assert shards.load_sample(0, "IMG_2023.001.00003").data == b"3"
+    again = pickle.loads(pickle.dumps(shards))
+    assert len(again) == 5
+
+
+def test_an_index_that_pairs_by_the_last_dot(tmp_path: Path) -> None:
+    """webshart attaches the sidecar to each image, which first dots do not tell apart."""
+    path = write_tar(tmp_path / "a.tar", DOTTED)
+    files = {}
+    with tarfile.open(path) as tar:
+        for info in tar:
+            files[info.name] = {"offset": info.offset_data, "length": info.size}
+            if info.name.endswith("json"):
+                image = files[info.name.replace(".json", ".jpg")]
+                number = int(info.name.split(".")[2])
+                image |= {"json_path": info.name, "json_offset": info.offset_data}
+                image |= {"json_length": info.size, "captions": f"c{number}"}
+                image["json_metadata"] = {"caption": f"c{number}"}
+    about = {"filesize": path.stat().st_size, "files": files}
+    (tmp_path / "a.json").write_text(json.dumps(about))
+    shards = TarShards(path)
+    assert [sample.captions for sample in shards] == [f"c{n}" for n in range(5)]
+    assert [dict(sample.fields).keys() for sample in shards] == [{"jpg", "json"}] * 5
+    assert len(TarShards(path, sample_key="first-dot")) == 1
+
+
+def test_a_function_of_names(tmp_path: Path) -> None:
+    names = [("images/1.jpg", b"i1"), ("labels/1.txt", b"one"), ("images/2.jpg", b"i2")]
+    path = write_tar(tmp_path / "a.tar", names)
+    shards = TarShards(path, sample_key=lambda name: name.partition("/")[2].partition(".")[0])
+    assert [(sample.key, sample.captions) for sample in shards] == [("1", "one"), ("2", None)]
+    with pytest.raises(OptionError, match="sample_key='middle'"):
+        TarShards(path, sample_key="middle")  # type: ignore[arg-type]
+
+
+def test_where_captions_are(tmp_path: Path) -> None:
+    text = one_tar(tmp_path / "text", [("a.jpg", b""), ("a.txt", b"x"), ("b.jpg", b"")])
+    assert text.probe_caption_layout() == {
+        "layout": "txt_sidecar",
+        "samples": 2,
+        "embedded": 0,
+        "json_sidecar": 0,
+        "txt_sidecar": 1,
+        "none": 1,
+    }
+    beside = one_tar(tmp_path / "json", members(3))
+    assert beside.probe_caption_layout()["layout"] == "json_sidecar"
+    embedded = one_tar(tmp_path / "embedded", members(3), format="arrow")
+    assert embedded.probe_caption_layout()["layout"] == "embedded"
+    some = [("a.jpg", b""), ("a.txt", b"x"), ("b.jpg", b""), ("b.json", b"{}")]
+    assert one_tar(tmp_path / "mixed", some).probe_caption_layout()["layout"] == "mixed"
+    assert one_tar(tmp_path / "none", [("a.jpg", b"")]).probe_caption_layout()["layout"] == "none"

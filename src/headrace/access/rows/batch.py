@@ -1,4 +1,10 @@
-"""A batch of rows that a DataLoader collates for nothing, and a sequence of dicts otherwise."""
+"""Batches of rows: columns for torch's default collate, and a sequence of dicts for anything else.
+
+A loader of torch asks a dataset for the rows of a batch and collates them. The rows of a `RowBatch`
+are made only when somebody looks at them. torch's default collate knows the class of a row and asks
+the batch for its columns. A column that no row has changed is the one that was converted; any other
+is collated from the values of rows.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +13,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-import numpy as np
 import pyarrow as pa
-import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from headrace.convert.blocks import ArrowBlock, Block, ColumnBlock
 from headrace.convert.columns import (
-    ArrayColumn,
+    ArrowBlock,
+    Block,
     Column,
-    ObjectColumn,
+    DenseColumn,
     RaggedColumn,
     StructColumn,
-    TensorColumn,
 )
-from headrace.convert.decoded import together
-from headrace.convert.packing import Batch, pack, unpack
-from headrace.convert.shared import Bytes
+from headrace.convert.decoded import DecodedColumn, Kind, together
+from headrace.convert.packing import Batch
 
 __all__ = ["Row", "RowBatch", "register_collate"]
+
+_Parts = list[Any] | dict[str, Any]
+"""the values of a column, row by row; of a struct, by field"""
 
 
 class Row(dict[str, Any]):
@@ -36,46 +41,40 @@ class Row(dict[str, Any]):
 
 
 class RowBatch(Sequence[Any]):
-    """Rows that were read and converted together: columns at once, rows only when looked at.
+    """Rows that were read and converted together.
 
-    A row is the same object whenever it is looked at, and what is done to it stays.
+    A row is the same object whenever it is looked at, and changes to it stay.
+
+    Args:
+        block: The converted columns.
+        decoded: Values of decoded columns, by name.
+        output_format: "torch", "numpy", "arrow" or "dict".
+        num_rows: Number of rows, which a block without columns does not know.
     """
 
-    __slots__ = ("_block", "_decoded", "_first", "_looks", "_num_rows", "_rows", "output_format")
+    __slots__ = ("_block", "_decoded", "_format", "_head", "_looks", "_num_rows", "_parts", "_rows")
 
     def __init__(
         self, block: Block, decoded: Mapping[str, list[Any]], output_format: str, num_rows: int
     ) -> None:
         self._block = block
         self._decoded = decoded
-        self._num_rows = num_rows  # which a block without columns does not know
+        self._format = output_format
+        self._num_rows = num_rows
         self._rows: list[Any] | None = None
-        self._first: Any = None
-        self._looks = 0  # at the first row, alone
-        self.output_format = output_format
+        self._parts: dict[str, _Parts] = {}
+        self._head: RowBatch | None = None  # the first row, looked at alone
+        self._looks = 0
 
     @property
     def columns(self) -> Any:
         """The batch in its format: a dict of columns, or a record batch."""
-        if self.output_format == "arrow":
+        if self._format == "arrow":
             return _record_batch(self._block)
         batch = _columns(self._block)
         for name, values in self._decoded.items():
-            batch[name] = together(values, self.output_format)
+            batch[name] = together(values, self._format)
         return batch
-
-    def row(self, place: int) -> Any:
-        """Return one row, without making the others."""
-        block = self._block if len(self) == 1 else self._block.slice(place, 1)
-        if self.output_format == "arrow":
-            return _record_batch(block)
-        if isinstance(block, ColumnBlock):
-            row = Row(zip(block.fields.names, map(_first, block.columns), strict=True))
-        else:
-            row = Row((name, values[0]) for name, values in _columns(block).items())
-        for name, values in self._decoded.items():
-            row[name] = values[place]
-        return row
 
     def __len__(self) -> int:
         return self._num_rows
@@ -85,11 +84,12 @@ class RowBatch(Sequence[Any]):
     @overload
     def __getitem__(self, place: slice) -> list[Any]: ...
     def __getitem__(self, place: int | slice) -> Any:
-        if self._rows is None and place == 0 and len(self):
+        if self._rows is None and place == 0 and len(self) > 1:
             self._looks += 1
-            if self._first is None:
-                self._first = self.row(0)
-            return self._first
+            if self._head is None:
+                decoded = {name: values[:1] for name, values in self._decoded.items()}
+                self._head = RowBatch(self._block.slice(0, 1), decoded, self._format, 1)
+            return self._head[0]
         return self._all_rows()[place]
 
     def __iter__(self) -> Iterator[Any]:
@@ -98,132 +98,71 @@ class RowBatch(Sequence[Any]):
     def __repr__(self) -> str:
         return f"<RowBatch: {len(self)} rows>"
 
-    def collated(self, collate_fn_map: Any) -> Any:
-        """Return what torch's default collate makes of the rows, after a user has changed them.
-
-        Columns are there already, and good for all rows that nobody has changed; in a worker such
-        that they leave it in one buffer. Collating has itself looked at the first row, once.
-        """
-        keys = None if self._rows is None and self._looks <= 1 else self._unchanged()
-        if keys is None:
-            return self.columns if get_worker_info() is None else self.sent
-        columns, rows = self.columns, self._all_rows()
-        made = {
-            key: columns[key]
-            if key in keys
-            else collate([row[key] for row in rows], collate_fn_map=collate_fn_map)
-            for key in rows[0]
-        }
-        return made if get_worker_info() is None else Batch(made)
-
-    def _unchanged(self) -> set[str] | None:
-        """Return the columns that no row has changed; None if all rows are as they were made."""
-        pairs = list(zip(self._all_rows(), self._split(), strict=True))
-        keys = {
-            key
-            for key in pairs[0][1]
-            if all(key in row and _is_alike(row[key], made[key]) for row, made in pairs)
-        }
-        return None if all(row.keys() == made.keys() == keys for row, made in pairs) else keys
-
-    @property
-    def sent(self) -> Any:
-        """The columns as a worker hands them out: they leave it in one buffer."""
-        columns, block = self.columns, self._block
-        if type(columns) is not dict:
-            return columns
-        if (
-            not self._decoded
-            and isinstance(block, ColumnBlock)
-            and all(map(_is_own, block.columns))
-        ):
-            return SentBatch(columns, block)
-        return Batch(columns)
-
-    def transformed(self, function: Callable[[Any], Any]) -> Sequence[Any]:
-        """Return what a function makes of each row.
-
-        Where that are dicts, columns that it has left alone are collated as if there were no
-        function: those of rows of different lengths too.
-        """
-        made = [function(row) for row in self._split()]
-        if not made or any(type(row) is not dict for row in made):
-            return made
-        batch = RowBatch(self._block, self._decoded, self.output_format, self._num_rows)
-        batch._rows = [Row(row) for row in made]
-        return batch
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Arrive as a list in another process."""
         return list, (self._all_rows(),)
 
+    def transformed(self, function: Callable[[Any], Any]) -> Sequence[Any]:
+        """Return the results of a function for all rows.
+
+        If they are dicts, columns that it has left alone are collated as if there were no function:
+        those of rows of different lengths too.
+        """
+        made = [function(row) for row in self._all_rows()]
+        if not made or any(type(row) is not dict for row in made):
+            return made
+        self._rows = [Row(row) for row in made]
+        return self
+
+    def collated(self, collate_fn_map: Any) -> Any:
+        """Return the collated rows, which a user may have changed.
+
+        In a worker the result leaves the process in one buffer.
+        """
+        if self._rows is None and self._looks <= 1:  # collating has itself looked at a row
+            made = self.columns
+        else:
+            rows = self._all_rows()
+            made = {
+                key: self._collated_column(key, [row[key] for row in rows], collate_fn_map)
+                for key in rows[0]
+            }
+        return made if get_worker_info() is None else Batch(made)
+
+    def _collated_column(self, key: str, values: list[Any], collate_fn_map: Any) -> Any:
+        if key not in self._parts:
+            return collate(values, collate_fn_map=collate_fn_map)
+        column, block = None, self._block
+        if isinstance(block, StructColumn) and key not in self._decoded:
+            column = block.columns[block.names.index(key)]
+        return _collated(column, self._parts[key], values, self._format, collate_fn_map)
+
     def _all_rows(self) -> list[Any]:
         if self._rows is None:
             self._rows = self._split()
-            if self._first is not None:
-                self._rows[0] = self._first
+            if self._head is not None:
+                self._rows[0] = self._head[0]
+                _replace_first(self._parts, self._head._parts)
         return self._rows
 
     def _split(self) -> list[Any]:
-        if self.output_format == "arrow":
-            return [self.row(place) for place in range(len(self))]
+        if self._format == "arrow":
+            return [_record_batch(self._block.slice(n, 1)) for n in range(len(self))]
         if not len(self):
             return []
         block = self._block
-        if isinstance(block, ColumnBlock):
-            parts = dict(zip(block.fields.names, map(_split, block.columns), strict=True))
+        if isinstance(block, StructColumn):
+            self._parts = dict(zip(block.names, map(_parts, block.columns), strict=True))
         else:
-            parts = _columns(block)
-        parts.update(self._decoded)
-        if not parts:
-            return [Row() for _ in range(len(self))]
-        return [
-            Row(zip(parts, leaves, strict=True)) for leaves in zip(*parts.values(), strict=True)
-        ]
-
-
-class SentBatch(Batch):
-    """What a worker hands out. Strings and bytes in it cross in Arrow, and are made on arrival.
-
-    Once somebody has put something else into it, it crosses as any batch does.
-    """
-
-    __slots__ = ("_block", "_made")
-
-    def __init__(self, columns: dict[str, Any], block: ColumnBlock) -> None:
-        super().__init__(columns)
-        self._block = block
-        self._made = {
-            key: list(value) if isinstance(value, list) else value for key, value in columns.items()
-        }
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        block = self._block.to_send() if self._is_untouched else None
-        return super().__reduce__() if block is None else (_arrived, pack(block))
-
-    @property
-    def _is_untouched(self) -> bool:
-        """Tensors may be written to: they are those of the block."""
-        made = self._made
-        return self.keys() == made.keys() and all(_is_same(self[key], made[key]) for key in made)
-
-
-def _is_same(value: Any, made: Any) -> bool:
-    if not isinstance(value, list) or not isinstance(made, list):
-        return value is made
-    return len(value) == len(made) and all(map(operator.is_, value, made))
-
-
-def _arrived(buffer: Bytes, layout: bytes) -> dict[str, Any]:
-    return _columns(unpack(buffer, layout))
+            self._parts = dict(_columns(block))
+        self._parts.update({name: list(values) for name, values in self._decoded.items()})
+        return [Row(row) for row in _in_rows(self._parts, len(self))]
 
 
 def _columns(block: Block) -> dict[str, Any]:
     """Return the batch of all rows, where it is a dict."""
-    if isinstance(block, ColumnBlock):
-        columns = map(_whole, block.columns)
-        return dict(zip(block.fields.names, columns, strict=True))
-    assert isinstance(block, ArrowBlock)
+    if isinstance(block, StructColumn):
+        return dict(zip(block.names, map(_whole, block.columns), strict=True))
     for batch in block.batches(max(block.num_rows, 1)):
         return dict(batch)
     return {name: [] for name in block.table.schema.names}
@@ -238,71 +177,75 @@ def _record_batch(block: Block) -> pa.RecordBatch:
 
 
 def _whole(column: Column) -> Any:
-    """Return what a batch of all rows holds of a column."""
-    if isinstance(column, TensorColumn | ArrayColumn):
+    """Return a column as a batch of all rows has it."""
+    if isinstance(column, DenseColumn):
         return column.values
     if isinstance(column, StructColumn):
         return dict(zip(column.names, map(_whole, column.columns), strict=True))
-    rows = len(column.starts) if isinstance(column, RaggedColumn) else len(column.values)  # type: ignore[attr-defined]
-    return next(iter(column.split(max(rows, 1))), [])
+    return next(iter(column.split(max(len(column), 1))), [])
 
 
-def _is_own(column: Column) -> bool:
-    """Return True if a batch holds the memory of the column, or a list to be compared."""
-    if isinstance(column, ObjectColumn):
-        return not column.as_array
-    return isinstance(column, TensorColumn | ArrayColumn)
-
-
-def _split(column: Column) -> list[Any]:
+def _parts(column: Column) -> _Parts:
     """Return the values of each row; there is one at least."""
-    if isinstance(column, TensorColumn):
-        return list(column.values.unbind(0))
-    if isinstance(column, ArrayColumn):
+    if isinstance(column, DenseColumn):
         return list(column.values)
     if isinstance(column, StructColumn):
-        leaves = zip(*map(_split, column.columns), strict=True)
-        if not column.columns:
-            return [{} for _ in range(column.num_rows)]
-        return [dict(zip(column.names, values, strict=True)) for values in leaves]
+        return dict(zip(column.names, map(_parts, column.columns), strict=True))
     if isinstance(column, RaggedColumn):
         column = replace(column, form="list")
     return list(_whole(column))
 
 
-def _first(column: Column) -> Any:
-    """Return the value of the first row."""
-    if isinstance(column, TensorColumn | ArrayColumn):
-        return column.values[0]
-    return _split(column)[0]
+def _in_rows(parts: _Parts, count: int) -> list[Any]:
+    """Return values row by row; those of a struct are dicts."""
+    if not isinstance(parts, dict):
+        return parts
+    if not parts:
+        return [{} for _ in range(count)]
+    leaves = zip(*(_in_rows(part, count) for part in parts.values()), strict=True)
+    return [dict(zip(parts, values, strict=True)) for values in leaves]
 
 
-def _is_alike(value: Any, made: Any) -> bool:
-    """Return True if a row holds what it was made with; tensors may have been written to."""
-    if value is made:
-        return True
-    if type(value) is not type(made):
-        return False
-    if isinstance(made, torch.Tensor):
-        if value.dtype != made.dtype or value.shape != made.shape:
-            return False
-        is_there = value.data_ptr() == made.data_ptr() and value.stride() == made.stride()
-        return is_there or torch.equal(value, made)
-    if isinstance(made, np.ndarray):
-        if value.dtype != made.dtype or value.shape != made.shape:
-            return False
-        if made.dtype == object:
-            return all(map(_is_alike, value.flat, made.flat))
-        return np.array_equal(value, made, equal_nan=made.dtype.kind in "fc")
-    if isinstance(made, dict):
-        return value.keys() == made.keys() and all(_is_alike(value[k], made[k]) for k in made)
-    if isinstance(made, list | tuple):
-        return len(value) == len(made) and all(map(_is_alike, value, made))
-    return bool(value == made) or _is_nan(value, made)
+def _replace_first(parts: _Parts, others: _Parts) -> None:
+    """Put the first values of other parts, which have the same form, in place of the own ones."""
+    if isinstance(parts, dict):
+        for name in parts:
+            _replace_first(parts[name], others[name])  # type: ignore[call-overload]
+    else:
+        parts[0] = others[0]  # type: ignore[index]
 
 
-def _is_nan(*values: Any) -> bool:
-    return all(isinstance(value, float | np.floating) and np.isnan(value) for value in values)
+def _collated(
+    column: Column | None, parts: _Parts, values: list[Any], output_format: str, fn_map: Any
+) -> Any:
+    """Return a column of a batch whose rows have been handed out.
+
+    Args:
+        column: The column as it was converted; None if it is a list of values.
+        parts: The values that rows were made with.
+        values: The values that rows have now. Tensors and arrays may have been written to: they
+            are views of the column, but for decoded ones.
+        output_format: The format of the batch.
+        fn_map: The functions of torch's default collate, for values that have changed.
+    """
+    if isinstance(parts, dict):
+        if isinstance(column, StructColumn) and all(_has_keys(value, parts) for value in values):
+            pairs = zip(column.names, column.columns, strict=True)
+            return {
+                name: _collated(
+                    inner, parts[name], [value[name] for value in values], output_format, fn_map
+                )
+                for name, inner in pairs
+            }
+    elif all(map(operator.is_, values, parts)):
+        if column is None or (isinstance(column, DecodedColumn) and column.kind is not Kind.JSON):
+            return together(values, output_format)
+        return _whole(column)
+    return collate(values, collate_fn_map=fn_map)
+
+
+def _has_keys(value: object, parts: Mapping[str, Any]) -> bool:
+    return type(value) is dict and value.keys() == parts.keys()
 
 
 def _collate_rows(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -319,6 +262,6 @@ def _collate_record_batches(batch: Any, *, collate_fn_map: Any = None) -> pa.Rec
 
 
 def register_collate() -> None:
-    """Tell torch's default collate of rows and record batches, in this process."""
+    """Register rows and record batches with torch's default collate, in this process."""
     default_collate_fn_map[Row] = _collate_rows
     default_collate_fn_map[pa.RecordBatch] = _collate_record_batches

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from headrace.access.orphans import end_with_parent
 from headrace.access.rows.batch import Row, RowBatch, register_collate
-from headrace.access.rows.format import RowForm, RowReader, named_decoders
+from headrace.access.rows.reader import RowForm, RowReader, named_decoders
 from headrace.access.rows.tables import (
     RowFunction,
     gathered,
@@ -180,7 +180,7 @@ class RowDataset(Dataset[Any]):
         row = self._view.row(place)
         made = self._reader.row(row)
         if made is None:
-            made = self._reader.read(np.array([row]), skip=False)[0].row(0)
+            made = self._reader.read(np.array([row]), skip=False)[0][0]
         return self._finished(made)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

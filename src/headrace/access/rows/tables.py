@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.types as pt
 import torch
 
-from headrace.access.rows.format import RowReader
+from headrace.access.rows.reader import RowReader
 from headrace.access.rows.views import View
 from headrace.errors import OptionError, SchemaError
 from headrace.model import Int64Array
@@ -45,31 +44,29 @@ _CANNOT = (pa.ArrowInvalid, pa.ArrowTypeError, NotImplementedError, OverflowErro
 
 def gathered(reader: RowReader, view: View) -> pa.Table:
     """Return all rows of a view, in memory of their own."""
-    if view.count and view.is_run:
-        return _copied(reader.slice(view.start, view.count))
-    table = reader.table(view.at(np.arange(view.count, dtype=np.int64)))
-    return _copied(table) if any(map(_shares_memory, table.schema.types)) else table
+    return _copied(_rows(reader, view, 0, view.count))
 
 
 def in_parts(reader: RowReader, view: View, part_rows: int) -> Iterator[pa.Table]:
     """Yield all rows of a view, as they are stored, some at a time."""
     for start in range(0, view.count, part_rows):
-        stop = min(start + part_rows, view.count)
-        if view.is_run:
-            yield reader.slice(view.start + start, stop - start)
-        else:
-            yield reader.table(view.at(np.arange(start, stop)))
+        yield _rows(reader, view, start, min(start + part_rows, view.count))
+
+
+def _rows(reader: RowReader, view: View, start: int, stop: int) -> pa.Table:
+    if view.is_run and stop > start:
+        return reader.slice(view.start + start, stop - start)
+    return reader.table(view.at(np.arange(start, stop, dtype=np.int64)))
 
 
 def _copied(table: pa.Table) -> pa.Table:
     """Return a copy that does not hold on to files, or to rows beside a slice."""
     if not table.num_columns:
         return table
-    plain = _in_types(table, pa.schema([f.with_type(_without_views(f.type)) for f in table.schema]))
     memory = pa.BufferOutputStream()
-    with pa.ipc.new_stream(memory, plain.schema) as stream:
-        stream.write_table(plain)
-    return _in_types(pa.ipc.open_stream(memory.getvalue()).read_all(), table.schema)
+    with pa.ipc.new_stream(memory, table.schema) as stream:
+        stream.write_table(table)
+    return pa.ipc.open_stream(memory.getvalue()).read_all()
 
 
 def _in_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -80,22 +77,6 @@ def _in_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
     except pa.ArrowException as error:
         raise SchemaError(f"values cannot be brought to one type: {error}") from error
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _without_views(type_: pa.DataType) -> pa.DataType:
-    """Return a type without views, behind which all values are written, also of other rows."""
-    if pt.is_string_view(type_):
-        return pa.string()
-    return pa.binary() if pt.is_binary_view(type_) else type_
-
-
-def _shares_memory(type_: pa.DataType) -> bool:
-    """Return True if values of rows that were taken stay where they were, as in dictionaries."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return _shares_memory(type_.storage_type)
-    if pt.is_dictionary(type_) or pt.is_string_view(type_) or pt.is_binary_view(type_):
-        return True
-    return any(_shares_memory(type_.field(number).type) for number in range(type_.num_fields))
 
 
 def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:

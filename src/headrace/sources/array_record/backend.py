@@ -99,12 +99,20 @@ class ArrayRecordBackend(Backend):
         self._high_memory = high_memory
         self._warned: set[str] = set()
         self._skips_broken = on_error == "skip"
-        self._files, self._shards, self.broken = find_shards(
+        self._files, self._shards, self._broken = find_shards(
             parts, access, reader_options, self._may_skip
         )
         first = partial(self._files.first_record, self._shards, self._may_skip)
         self._codec = codec_for(decode, first)
         self._schema = self._codec.schema
+
+    @property
+    def name(self) -> str:
+        return "array_record"
+
+    @property
+    def broken(self) -> Sequence[str]:
+        return self._broken
 
     @property
     def schema(self) -> pa.Schema:

@@ -18,23 +18,25 @@ from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.options import checked_keywords
-from headrace.sources.arrow.region import Region
-from headrace.sources.arrow.rows import OpenShards, Taken
-from headrace.sources.arrow.shards import (
+from headrace.sources.arrow.format import ArrowFormat
+from headrace.sources.arrow.gather import Region
+from headrace.sources.arrow.rows import (
     MappedShard,
     NotMappedError,
+    OpenShards,
     Shard,
     ShardIndex,
     StoredShard,
     TableShard,
+    Taken,
     check_schema,
     index_of,
     may_be_mapped,
 )
 from headrace.sources.backend import Backend, checked_indices
-from headrace.sources.files.arrow_ipc import ArrowFormat
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.files.plain_types import plain_schema, plain_table
+from headrace.sources.files.source import FileSource
 from headrace.storage import (
     Access,
     FileStatus,
@@ -66,6 +68,10 @@ class ArrowBackend(Backend):
     `FileChangedError`.
     """
 
+    _table: pa.Table | None
+    _store: Store
+    _files: list[DataFileInfo]
+
     def __init__(
         self,
         shard_paths: PathLike | Sequence[PathLike] | None = None,
@@ -87,13 +93,8 @@ class ArrowBackend(Backend):
         """
         if (shard_paths is None) == (table is None):
             raise OptionError("give either shard_paths or table")
+        self._begin()
         self._table = table
-        self._kinds: Kinds = {}
-        self._store: Store = LocalStore()
-        self._files: list[DataFileInfo] = []
-        self._indices: dict[int, ShardIndex] = {}
-        self._process: OpenShards | None = None
-        self.broken: list[str] = []
         if table is not None:
             if not all(one is None for one in (shard_row_counts, storage_options, access)):
                 raise OptionError("beside table only schema can be given")
@@ -108,8 +109,41 @@ class ArrowBackend(Backend):
             self._store, found = _found(shard_paths, access)
             self._files = _with_counts(found, shard_row_counts)
             self._describe(schema, skips=on_error == "skip")
+        self._finish()
+
+    def _begin(self) -> None:
+        self._table, self._store, self._files = None, LocalStore(), []
+        self._kinds: Kinds = {}
+        self._indices: dict[int, ShardIndex] = {}
+        self._process: OpenShards | None = None
+        self._broken: list[str] = []
+
+    def _finish(self) -> None:
         self.fork_safe = self._store.fork_safe
         _check_names(self._schema)
+
+    @classmethod
+    def of(cls, source: FileSource, wanted: pa.Schema) -> ArrowBackend:
+        """Return the rows of files that were already found, in the types that are stored.
+
+        All files are looked into, for their types must agree.
+        """
+        backend = cls.__new__(cls)
+        backend._begin()
+        backend._store = source.store
+        backend._files = [replace(file, record_count=None) for file in source.files]
+        backend._describe(None, skips=False)
+        backend._finish()
+        stored = {field.name: field.type for field in backend.schema}
+        for field in wanted:
+            if stored.get(field.name) != field.type:
+                raise OptionError(
+                    f"column {field.name!r} is {field.type} in the data set and "
+                    f"{stored.get(field.name, 'not there')} in its files: rows by index of Arrow "
+                    "files have the columns and types that are stored; leave out schema=, or "
+                    "write the files alike"
+                )
+        return backend
 
     def decoded_as(self, kinds: Kinds) -> ArrowBackend:
         """Return the same rows, of which another backend has decoded some columns.
@@ -122,6 +156,14 @@ class ArrowBackend(Backend):
         return made
 
     # --- what there is
+
+    @property
+    def name(self) -> str:
+        return "arrow"
+
+    @property
+    def broken(self) -> Sequence[str]:
+        return self._broken
 
     @property
     def kinds(self) -> Kinds:
@@ -160,9 +202,9 @@ class ArrowBackend(Backend):
             look = partial(_index_or_error if skips else index_of, self._store)
             threads = 1 if self._store.local else _COUNTING_THREADS
             read = list(side_by_side(look, self._files, threads=threads))
-            self.broken = [str(one) for one in read if isinstance(one, ReadError)]
-            if len(self.broken) == len(read):
-                raise ReadError(f"no shard can be read; the first: {self.broken[0]}")
+            self._broken = [str(one) for one in read if isinstance(one, ReadError)]
+            if len(self._broken) == len(read):
+                raise ReadError(f"no shard can be read; the first: {self._broken[0]}")
             whole = [
                 (file, index)
                 for file, index in zip(self._files, read, strict=True)

@@ -1,16 +1,1 @@
-"""Tabular files: what is in them, and their rows as Arrow tables."""
-
-from headrace.sources.files.discovery import Discovered, discover
-from headrace.sources.files.protocol import FileFacts, Format
-from headrace.sources.files.reader import Source, TabularReader
-from headrace.sources.files.registry import FORMAT_NAMES
-
-__all__ = [
-    "FORMAT_NAMES",
-    "Discovered",
-    "FileFacts",
-    "Format",
-    "Source",
-    "TabularReader",
-    "discover",
-]
+"""Tabular files: Parquet, ORC, CSV, JSON and Arrow, and their rows as Arrow tables."""

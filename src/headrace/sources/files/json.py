@@ -354,7 +354,7 @@ class JsonFormat:
     """An array or lines of objects; a field that a row lacks is null.
 
     ``schema`` gives types to fields by name; what it leaves out is inferred from the first block
-    of a file. A field that ``read`` was not asked for is an error unless ``ignore_unknown``.
+    of a file. A field that is not in ``known`` is an error, if all of those are read.
     """
 
     name = "json"
@@ -365,20 +365,14 @@ class JsonFormat:
         options: Mapping[str, Any] | None = None,
         *,
         schema: pa.Schema | None = None,
-        ignore_unknown: bool = False,
+        known: pa.Schema | None = None,
     ) -> None:
         given = checked_options(self.name, options, _OPTION_TYPES)
         self._read = given.get("read_options", pajson.ReadOptions())
         self._parse = given.get("parse_options", pajson.ParseOptions())
         self._given_types = _merged(self._parse.explicit_schema, schema)
-        ignored = ignore_unknown or self._parse.unexpected_field_behavior == "ignore"
-        self._unknown = "ignore" if ignored else "error"
-
-    def ignoring_unknown(self) -> JsonFormat:
-        """Return a copy for which fields that ``read`` was not asked for are no error."""
-        other = copy(self)
-        other._unknown = "ignore"
-        return other
+        ignored = known is None or self._parse.unexpected_field_behavior == "ignore"
+        self._known = None if ignored else known
 
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
@@ -405,7 +399,10 @@ class JsonFormat:
         layout = self._layout(store, chunk.file)
         if layout is None:
             return
-        lines = JsonLines(store, chunk.file, schema, self._read, self._unknown)
+        # Of fewer columns than there are it is not known which other fields belong to the data.
+        strict = self._known is not None and set(self._known.names) <= set(schema.names)
+        unknown = "error" if strict else "ignore"
+        lines = JsonLines(store, chunk.file, schema, self._read, unknown)
         for block in self._blocks(store, chunk, layout, block_bytes):
             table = lines.table(block)
             if table.num_rows:

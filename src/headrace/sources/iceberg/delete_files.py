@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 from headrace.errors import ReadError
 from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
-from headrace.sources.files import Format
 from headrace.sources.files.cache import BoundedCache
 from headrace.sources.files.orc import OrcFormat
-from headrace.sources.files.parquet import ParquetFormat
+from headrace.sources.files.protocol import Format
 from headrace.sources.iceberg.deletes import (
     WAY_OUT,
     DeletesOf,
@@ -31,6 +30,7 @@ from headrace.sources.iceberg.deletes import (
     plain_path,
 )
 from headrace.sources.iceberg.equality_keys import EqualityKeys, stored_type
+from headrace.sources.parquet.format import ParquetFormat
 from headrace.sources.tables.columns import Column, field_id, match_columns
 from headrace.sources.tables.table import store_path
 from headrace.sources.tables.vectors import deleted_rows

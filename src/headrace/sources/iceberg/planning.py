@@ -19,9 +19,8 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from headrace.errors import ReadError
 from headrace.model import IcebergDataFileInfo
-from headrace.sources.files import FileFacts, Format
 from headrace.sources.files.orc import OrcFormat
-from headrace.sources.files.parquet import ParquetFormat
+from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.iceberg.catalog import Pinned
 from headrace.sources.iceberg.deletes import (
     NO_DELETES,
@@ -30,6 +29,7 @@ from headrace.sources.iceberg.deletes import (
     read_delete_entries,
 )
 from headrace.sources.iceberg.schema import arrow_value
+from headrace.sources.parquet.format import ParquetFormat
 from headrace.sources.tables.columns import Column, field_id, nested_fields
 from headrace.sources.tables.table import log_plan, store_path
 from headrace.storage import Store, side_by_side

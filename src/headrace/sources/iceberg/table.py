@@ -23,8 +23,8 @@ from headrace.model import (
     IcebergDataFileInfo,
     Int64Array,
 )
-from headrace.sources.files import Discovered, Format, TabularReader
 from headrace.sources.files.filters import columns_of, settle_filter
+from headrace.sources.files.protocol import Format
 from headrace.sources.files.schemas import project
 from headrace.sources.iceberg.catalog import (
     LISTED,
@@ -46,8 +46,9 @@ from headrace.sources.iceberg.schema import (
     prunable_columns,
     table_columns,
 )
+from headrace.sources.reader import Discovered, TabularReader
 from headrace.sources.tables.columns import Column
-from headrace.sources.tables.rows import CountedRows, FileKind, StoredRows, kinds_of
+from headrace.sources.tables.rows import FileKind, TableSource, kinds_of
 from headrace.sources.tables.table import (
     Wanted,
     in_partitions,
@@ -155,7 +156,6 @@ def _discover(pinned: Pinned, scan: Scan) -> Discovered:
     if keep is not None and needed and by_partition:
         planned = in_partitions(keep, needed, planned)
         keep, needed = None, []
-    rows = _rows(pinned, planned, columns)
     files = [file.info for file in planned]
     inside = [
         at
@@ -165,20 +165,21 @@ def _discover(pinned: Pinned, scan: Scan) -> Discovered:
     looked_at = with_row_groups(store, [planned[at] for at in inside], keep, needed)
     for at, info in zip(inside, looked_at, strict=True):
         files[at] = info
-    has_deletes = any(kind.deletes for kind in rows.kinds)
-    source: IcebergRows | CountedRows = rows
-    if keep is not None and not rows.delete_columns and _all_settled(files):
+    has_deletes, counted = any(file.deletes for file in planned), False
+    by_values = any(file.deletes.field_ids for file in planned)
+    if keep is not None and not by_values and _all_settled(files):
         keep, needed = None, []
         files = [_counting_groups(file) for file in files]
-    elif keep is None and has_deletes and all(kind.deletes.counted for kind in rows.kinds):
+    elif keep is None and has_deletes and all(file.deletes.counted for file in planned):
         files = [_live(store, file, one.deletes) for file, one in zip(files, planned, strict=True)]
-        source, has_deletes = CountedRows(rows), False
+        has_deletes, counted = False, True
     names = {*output.names, *(column.name for column in needed)}
-    hidden = [pa.field(name, rows.columns[name].type) for name in rows.delete_columns]
-    read_schema = pa.schema([*(one for one in whole if one.name in names), *hidden])
+    read_schema = pa.schema([one for one in whole if one.name in names])
+    listed = FileList(files)
+    source = _source(pinned, planned, columns, store, listed, counted=counted)
     return Discovered(
-        TabularReader(store, source, output, read_schema, keep),
-        FileList(files),
+        TabularReader(source, output, read_schema, keep),
+        listed,
         roots=[store_path(location)],
         filter=scan.filter,
         counts=access.meter.drain(),
@@ -241,9 +242,15 @@ def _counting_groups(file: IcebergDataFileInfo) -> IcebergDataFileInfo:
 # --- rows
 
 
-def _rows(
-    pinned: Pinned, planned: Sequence[PlannedFile], columns: Mapping[str, Column]
-) -> IcebergRows:
+def _source(
+    pinned: Pinned,
+    planned: Sequence[PlannedFile],
+    columns: Mapping[str, Column],
+    store: Store,
+    files: FileList,
+    *,
+    counted: bool,
+) -> IcebergSource:
     kinds, kind_of = kinds_of(
         (
             file.info.path,
@@ -256,7 +263,10 @@ def _rows(
     ids = {column for kind in kinds for column in kind.deletes.field_ids}
     hidden = {_EQUALITY_COLUMN.format(column): _by_id(pinned, column) for column in ids}
     known = () if names is None else tuple(sorted(names.items()))
-    return IcebergRows(
+    return IcebergSource(
+        store,
+        table_schema(columns),
+        files,
         f"{pinned.table.metadata.table_uuid} {pinned.schema.schema_id} {hash(known)}",
         {**columns, **hidden},
         kinds,
@@ -264,6 +274,7 @@ def _rows(
         {file.info.path: file.info.record_count or 0 for file in planned},
         {} if names is None else {-1: names},
         {file.info.path: file.path for file in planned if file.info.path != file.path},
+        counted=counted,
     )
 
 
@@ -279,9 +290,11 @@ def _by_id(pinned: Pinned, column: int) -> Column:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class IcebergRows(StoredRows):
-    """Rows of one snapshot by their places in files.
+@dataclass(frozen=True)
+class IcebergSource(TableSource):
+    """Rows of one snapshot.
+
+    Columns by whose values rows are deleted are read under hidden names, and dropped again.
 
     Attributes:
         written_paths: Paths as the table's metadata has them, where the store has others.
@@ -291,37 +304,31 @@ class IcebergRows(StoredRows):
 
     formats: ClassVar[Mapping[str, Format]] = FORMATS
 
-    @property
-    def delete_columns(self) -> Sequence[str]:
-        ids = {column for kind in self.kinds for column in kind.deletes.field_ids}
-        return [_EQUALITY_COLUMN.format(column) for column in sorted(ids)]
-
-    def read(
-        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
-    ) -> Iterator[pa.Table]:
+    def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         with _listed():
-            yield from StoredRows.read(self, store, chunk, schema, block_bytes)
+            if self.counted:
+                yield from super().read(chunk, schema, block_bytes)
+            else:
+                yield from self._live(chunk, schema, block_bytes)
 
-    def live(self, store: Store, chunk: FileSplit, first_row: int, table: pa.Table) -> pa.Table:
+    def _live(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        """Yield the rows of a chunk, whose range counts stored rows, that are not deleted."""
         deletes = self.kind(chunk.file).deletes
-        if not deletes:
-            return table
-        with _listed():
-            return live(
-                store,
-                deletes,
-                self.as_stored(chunk.file),
-                first_row,
-                table,
-                {column: _EQUALITY_COLUMN.format(column) for column in deletes.field_ids},
-                data_path=self.written_paths.get(chunk.file.path),
-            )
+        hidden = {column: _EQUALITY_COLUMN.format(column) for column in deletes.field_ids}
+        fields = [pa.field(name, self.columns[name].type) for name in hidden.values()]
+        file = self.as_stored(chunk.file)
+        path = self.written_paths.get(chunk.file.path)
+        first_row = 0 if chunk.row_range is None else chunk.row_range.offset
+        for table in self._kept(chunk, pa.schema([*schema, *fields]), block_bytes):
+            rows = table
+            if deletes:
+                rows = live(self.store, deletes, file, first_row, table, hidden, data_path=path)
+            first_row += table.num_rows
+            yield rows.select(schema.names) if hidden else rows
 
-    def deleted(self, store: Store, file: DataFileInfo) -> Int64Array:
+    def deleted(self, file: DataFileInfo) -> Int64Array:
         path = self.written_paths.get(file.path, file.path)
-        with _listed():
-            deletes = self.kind(file).deletes
-            return deleted(store, deletes, self.rows[file.path], path)
+        return deleted(self.store, self.kind(file).deletes, self.rows[file.path], path)
 
 
 @contextmanager

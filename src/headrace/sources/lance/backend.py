@@ -60,6 +60,10 @@ class LanceBackend(Backend):
         self._row_bytes: dict[tuple[str, ...], float] = {}
 
     @property
+    def name(self) -> str:
+        return "lance"
+
+    @property
     def uri(self) -> str:
         """Where the dataset is."""
         return self._rows.location.uri

@@ -19,7 +19,7 @@ from headrace.sources.lance.options import keys_expire_at, lance_options
 from headrace.sources.tables.table import shown
 from headrace.storage import Options, Redaction
 from headrace.storage.access import protocol_of
-from headrace.storage.credentials import Resolved, resolve
+from headrace.storage.options import Resolved, resolve
 from headrace.storage.redaction import of_environment
 
 __all__ = ["LanceLocation", "LanceVersion"]

@@ -9,9 +9,7 @@ from typing import Any
 
 from headrace.errors import OptionError
 from headrace.storage.access import protocol_of
-from headrace.storage.options.azure import azure_options
-from headrace.storage.options.gcs import gcs_options
-from headrace.storage.options.s3 import s3_options
+from headrace.storage.options import azure_options, gcs_options, s3_options
 from headrace.storage.redaction import has_secret, without_secrets
 
 __all__ = ["keys_expire_at", "lance_options", "located"]

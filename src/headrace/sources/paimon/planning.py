@@ -18,7 +18,7 @@ from headrace.errors import ReadError
 from headrace.sources.paimon.catalog import Pinned
 from headrace.sources.paimon.native import scan_files
 from headrace.sources.paimon.schema import is_blob, is_readable_as, is_variant
-from headrace.sources.tables.rows import StoredRows
+from headrace.sources.tables.rows import TableSource
 from headrace.sources.tables.table import log_plan, store_path
 from headrace.sources.tables.vectors import DeletionVector
 
@@ -216,7 +216,7 @@ class _Planner:
 
     def _readable(self, file: DataFileMeta) -> bool:
         """Return True if the wanted columns of a file are read without pypaimon."""
-        if _format(file) not in StoredRows.formats:
+        if _format(file) not in TableSource.formats:
             return False
         if file.schema_id not in self._plain:
             self._plain[file.schema_id] = self._is_plain(self._schemas[file.schema_id])

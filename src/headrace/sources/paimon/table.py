@@ -14,7 +14,6 @@ from pypaimon.table.file_store_table import FileStoreTable
 
 from headrace.errors import OptionError, ReadError
 from headrace.model import DataFileInfo, FileList, FileSplit, Int64Array, RowGroups
-from headrace.sources.files import Discovered, TabularReader
 from headrace.sources.files.filters import columns_of, settle_filter
 from headrace.sources.files.schemas import project
 from headrace.sources.paimon.catalog import (
@@ -34,8 +33,9 @@ from headrace.sources.paimon.schema import (
     table_columns,
     wanted_partitions,
 )
+from headrace.sources.reader import Discovered, TabularReader
 from headrace.sources.tables.columns import Column
-from headrace.sources.tables.rows import CountedRows, FileKind, StoredRows, kinds_of
+from headrace.sources.tables.rows import FileKind, TableSource, kinds_of
 from headrace.sources.tables.table import (
     Wanted,
     explained,
@@ -126,10 +126,11 @@ def _discover(pinned: Pinned, scan: Scan) -> Discovered:
         scan.access,
         lambda protocol: storage_options(scan.catalog_options, pinned.table.file_io, protocol),
     )
-    rows = CountedRows(_rows(pinned, scan, units, schemas, columns))
+    files = FileList([_file(unit, store) for unit in units])
+    source = _source(pinned, scan, units, schemas, columns, store, files)
     return Discovered(
-        TabularReader(store, rows, output, read_schema, keep),
-        FileList([_file(unit, store) for unit in units]),
+        TabularReader(source, output, read_schema, keep),
+        files,
         roots=[store_path(pinned.table.table_path)],
         filter=scan.filter,
         counts=access.meter.drain(),
@@ -179,13 +180,15 @@ def _file(unit: Unit, store: Store) -> DataFileInfo:
 # --- rows
 
 
-def _rows(
+def _source(
     pinned: Pinned,
     scan: Scan,
     units: Sequence[Unit],
     schemas: Schemas,
     columns: Mapping[str, Column],
-) -> PaimonRows:
+    store: Store,
+    files: FileList,
+) -> PaimonSource:
     kinds, kind_of = kinds_of(
         (
             unit.path,
@@ -198,7 +201,10 @@ def _rows(
     if scan.blobs == "descriptors":
         table = table.copy_without_time_travel({"blob-as-descriptor": "true"})
     splits = {unit.path: unit.split for unit in units if unit.split is not None}
-    return PaimonRows(
+    return PaimonSource(
+        store,
+        table_schema(columns),
+        files,
         f"{pinned.table.table_path} {pinned.version}",
         {**columns, VALUE_KIND.name: VALUE_KIND},
         kinds,
@@ -211,12 +217,13 @@ def _rows(
         {unit.path: unit.vector for unit in units if unit.vector is not None},
         pinned.table.is_primary_key_table,
         ForeignRows(table, splits, hiding(scan.catalog_options)) if splits else None,
+        counted=True,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PaimonRows(StoredRows):
-    """Rows of one snapshot by their places in files.
+@dataclass(frozen=True)
+class PaimonSource(TableSource):
+    """Rows of one snapshot.
 
     Attributes:
         vectors: Deletion vectors by the path of their data file.
@@ -230,9 +237,7 @@ class PaimonRows(StoredRows):
 
     by_name: ClassVar[bool] = True  # ids in files of some writers are of other kinds
 
-    def read(
-        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
-    ) -> Iterator[pa.Table]:
+    def _decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         if self.foreign is not None and chunk.file.path in self.foreign.splits:
             rows, wanted = 0, chunk.row_range
             for table in self.foreign.read(chunk.file.path, wanted, schema, block_bytes):
@@ -243,23 +248,23 @@ class PaimonRows(StoredRows):
             return
         hidden = [pa.field(VALUE_KIND.name, VALUE_KIND.type)] if self.keyed else []
         wanted_schema = pa.schema([*schema, *hidden])
-        for table in StoredRows.read(self, store, chunk, wanted_schema, block_bytes):
+        for table in super()._decoded(chunk, wanted_schema, block_bytes):
             if self.keyed:
                 _check_kinds(table[VALUE_KIND.name], chunk)
             yield table.select(schema.names) if self.keyed else table
 
-    def groups(self, store: Store, file: DataFileInfo) -> RowGroups | None:
+    def _stored_groups(self, file: DataFileInfo) -> RowGroups | None:
         if self.foreign is None or file.path not in self.foreign.splits:
-            return StoredRows.groups(self, store, file)
+            return super()._stored_groups(file)
         if self.kind(file).format in _BY_ROWS or file.path not in self.rows:
             return None
         return RowGroups.of([self.rows[file.path]], [file.file_size or 0])
 
-    def deleted(self, store: Store, file: DataFileInfo) -> Int64Array:
+    def deleted(self, file: DataFileInfo) -> Int64Array:
         vector = self.vectors.get(file.path)
         if vector is None:
             return np.empty(0, np.int64)
-        return deleted_rows(store, vector, file.path, self.rows[file.path])
+        return deleted_rows(self.store, vector, file.path, self.rows[file.path])
 
 
 def _check_kinds(kinds: pa.ChunkedArray, chunk: FileSplit) -> None:

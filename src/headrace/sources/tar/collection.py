@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace.errors import ReadError
 from headrace.model import FileList, Int64Array
+from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.locate import Source, find_tars
 from headrace.sources.tar.places import HeldIndexes, IndexPlaces, file_of, places_of
 from headrace.storage import Access, Store, side_by_side
 
-__all__ = ["TarCollection"]
+__all__ = ["SampleRules", "TarCollection"]
 
 MaySkip = Callable[[ReadError], bool]
 """whether a tar that cannot be read is left out"""
@@ -22,12 +24,71 @@ MaySkip = Callable[[ReadError], bool]
 _LOADING_THREADS = 16
 
 
+@dataclass(frozen=True, slots=True)
+class SampleRules:
+    """Which members make a sample, and which samples are read.
+
+    Attributes:
+        sample_key: The rule for keys; None for that of the index.
+        required: The extensions of each field that a sample must have one of.
+        max_file_size: Size beyond which a member keeps its sample from being read.
+    """
+
+    sample_key: SampleKey | None = None
+    required: tuple[tuple[str, ...], ...] = ()
+    max_file_size: int | None = None
+
+    def applied(self, index: TarIndex) -> TarIndex:
+        """Return an index whose samples are those that are read."""
+        sample_key = self.sample_key
+        if sample_key is None:
+            by_last_dot = index.facts.sample_key == "last-dot" or _pairs_by_last_dot(index)
+            sample_key = "last-dot" if by_last_dot else "first-dot"
+        if sample_key != index.grouping.sample_key:
+            grouping = grouped(index.names, sample_key)
+            index = replace(index, stored_grouping=grouping)
+        if not self.required and self.max_file_size is None:
+            return index
+        keep = np.ones(index.num_samples, np.bool_)
+        for extensions in self.required:
+            keep &= np.any([index.members_as(name) >= 0 for name in extensions], axis=0)
+        incomplete = int((~keep).sum())
+        if self.max_file_size is not None:
+            large = (index.sizes > self.max_file_size) & (index.grouping.samples >= 0)
+            keep[index.grouping.samples[large]] = False
+        left_out = LeftOut(
+            files=index.grouping.left_out.files,
+            incomplete=incomplete,
+            oversized=int((~keep).sum()) - incomplete,
+        )
+        if keep.all():
+            return index
+        grouping = index.grouping.only(keep, left_out)
+        return replace(index, stored_grouping=grouping)
+
+
+_ALL_SAMPLES = SampleRules()
+
+
+def _pairs_by_last_dot(index: TarIndex) -> bool:
+    """Return True if an index embeds sidecars of several members of what would be one sample."""
+    for texts in (index.json, index.captions):
+        if texts is not None and index.grouping.sample_key == "first-dot":
+            samples = index.grouping.samples[texts.is_valid().to_numpy(zero_copy_only=False)]
+            samples = samples[samples >= 0]
+            if len(np.unique(samples)) < len(samples):
+                return True
+    return False
+
+
 class _Known(NamedTuple):
     """What is known of all tars once their indices were loaded."""
 
     members: Int64Array
     samples: Int64Array
-    fields: tuple[str, ...]
+    fields: dict[str, int]
+    """How many samples have each field."""
+    left_out: LeftOut
 
 
 class TarCollection:
@@ -43,6 +104,7 @@ class TarCollection:
         files: FileList,
         names: Sequence[str],
         places: IndexPlaces,
+        rules: SampleRules = _ALL_SAMPLES,
     ) -> None:
         self.store = store
         self.files = files
@@ -51,6 +113,7 @@ class TarCollection:
         self.broken: tuple[str, ...] = ()
         """what is wrong with tars that were left out"""
         self._places = places
+        self.rules = rules
         self._known: _Known | None = None
         self._held = HeldIndexes()
 
@@ -62,6 +125,7 @@ class TarCollection:
         metadata: Source | None = None,
         access: Access,
         may_skip: MaySkip | None = None,
+        sample_key: SampleKey | None = None,
     ) -> TarCollection:
         """The tars of files, directories, globs and URLs; their indices may lie in ``metadata``.
 
@@ -71,7 +135,9 @@ class TarCollection:
         found = find_tars(source, access)
         places = places_of(found, metadata, access)
         files = FileList(map(file_of, found.tars))
-        collection = cls(found.store, files, found.names, places)
+        check_sample_key(sample_key)
+        rules = SampleRules(sample_key)
+        collection = cls(found.store, files, found.names, places, rules)
         return collection if may_skip is None else collection._whole(may_skip)
 
     @property
@@ -90,7 +156,25 @@ class TarCollection:
         """
         return self._held.get(shard, self._loaded)
 
+    def selecting(self, rules: SampleRules) -> TarCollection:
+        """Return the same tars with other rules about which samples are read."""
+        selected = TarCollection(self.store, self.files, self.names, self._places, rules)
+        selected.broken = self.broken
+        return selected
+
     # --- all of them
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Numbers of files and samples of all tars that are not read."""
+        return self._all.left_out
+
+    @property
+    def incomplete_fields(self) -> frozenset[str]:
+        """The fields that some samples do not have."""
+        known = self._all
+        total = int(known.samples.sum())
+        return frozenset(name for name, count in known.fields.items() if count < total)
 
     @property
     def member_counts(self) -> Int64Array:
@@ -105,7 +189,7 @@ class TarCollection:
     @property
     def field_names(self) -> tuple[str, ...]:
         """The fields that samples of any tar have, in the order in which they first come."""
-        return self._all.fields
+        return tuple(self._all.fields)
 
     @property
     def _all(self) -> _Known:
@@ -124,7 +208,11 @@ class TarCollection:
             index = self.index(shard)
         except ReadError as error:
             return error
-        return _Count(len(index), index.num_samples, index.grouping.field_names)
+        grouping = index.grouping
+        there = grouping.fields[grouping.fields >= 0]
+        times = np.bincount(there, minlength=len(grouping.field_names)).tolist()
+        fields = dict(zip(grouping.field_names, times, strict=True))
+        return _Count(len(index), index.num_samples, fields, grouping.left_out)
 
     def _whole(self, may_skip: MaySkip) -> TarCollection:
         counted = self._counted(range(len(self)))
@@ -140,6 +228,7 @@ class TarCollection:
             FileList(self.files[i] for i in good),
             [self.names[i] for i in good],
             self._places.only(np.array(good, np.int32)),
+            self.rules,
         )
         whole._known = _known_of(one for one in counted if not isinstance(one, ReadError))
         whole.broken = tuple(map(str, errors))
@@ -148,7 +237,7 @@ class TarCollection:
     # --- one of them
 
     def _loaded(self, shard: int) -> TarIndex:
-        return self._places.load(shard, self.store, self.files[shard])
+        return self.rules.applied(self._places.load(shard, self.store, self.files[shard]))
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_held"}
@@ -164,15 +253,21 @@ class TarCollection:
 class _Count(NamedTuple):
     members: int
     samples: int
-    fields: tuple[str, ...]
+    fields: dict[str, int]
+    left_out: LeftOut
 
 
 def _known_of(counts: Iterable[_Count]) -> _Known:
     counted = list(counts)
+    fields: dict[str, int] = {}
+    for one in counted:
+        for name, times in one.fields.items():
+            fields[name] = fields.get(name, 0) + times
     return _Known(
         np.array([one.members for one in counted], np.int64),
         np.array([one.samples for one in counted], np.int64),
-        tuple(dict.fromkeys(name for one in counted for name in one.fields)),
+        fields,
+        LeftOut(*np.sum([(0, 0, 0), *(one.left_out for one in counted)], axis=0).tolist()),
     )
 
 

@@ -121,6 +121,7 @@ _DECODERS = {
     "gzip": _Decoder(None, type=pa.large_binary(), growth=4),
     "text": _Decoder(_text, type=pa.large_string()),
     "int": _Decoder(_integer, type=pa.int64()),
+    "integer": _Decoder(_integer, Kind.PICKLE),
     "json": _Decoder(_json, Kind.JSON),
     "image": _Decoder(_image, Kind.NPY, growth=10),
     "pixels": _Decoder(_pixels, Kind.NPY, growth=10),
@@ -133,7 +134,7 @@ _DECODERS = {
     "function": _Decoder(None, Kind.PICKLE),
 }
 _ARRAYS = ("image", "pixels")
-_INTERNAL = ("lent", "function")
+_INTERNAL = ("lent", "function", "integer")
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "jxl")
 """Extensions of images, the usual ones first."""
 _BY_EXTENSION = {

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from headrace.errors import StaleIndexError, WriteError
 from headrace.model import Int64Array, computed_once
-from headrace.sources.tar.grouping import Grouping, Int32Array, grouped
+from headrace.sources.tar.grouping import Grouping, Int32Array, LeftOut, grouped
 from headrace.storage import atomic_write
 
 __all__ = [
@@ -363,7 +363,13 @@ def _index(batch: pa.RecordBatch, about: dict[str, Any]) -> TarIndex:
         batch.column("offset").to_numpy(),
         batch.column("size").to_numpy(),
         facts=TarFacts(**about["facts"]),
-        stored_grouping=Grouping(samples, fields, tuple(about["fields"]), about["samples"]),
+        stored_grouping=Grouping(
+            samples,
+            fields,
+            tuple(about["fields"]),
+            about["samples"],
+            left_out=LeftOut(files=int((samples < 0).sum())),
+        ),
         **optional,
     )
 

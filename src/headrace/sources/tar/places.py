@@ -35,10 +35,9 @@ from headrace.sources.tar.locate import (
     stem_of,
 )
 from headrace.sources.tar.scan import scan_tar
-from headrace.storage import Access, FileStatus, RemoteStore, Store, will_read
+from headrace.storage import Access, FileStatus, Parts, RemoteStore, Store, will_read
 from headrace.storage.access import protocol_of
 from headrace.storage.listing import named_locations
-from headrace.storage.parts import Parts
 
 __all__ = ["HeldIndexes", "IndexPlace", "IndexPlaces", "file_of", "places_of", "whole_file"]
 

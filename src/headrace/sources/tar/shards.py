@@ -1,17 +1,22 @@
-"""``TarShards``: any sample of any tar, at once."""
+"""``TarShards``: any file and any sample of any tar, by number or by name."""
 
 from __future__ import annotations
 
+import json
 import operator
 import os
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headrace.options import checked_keywords
+from headrace.errors import ReadError, StaleIndexError
+from headrace.model import Int64Array
+from headrace.options import checked_keywords, parse_bytes
 from headrace.sources.tar.buckets import (
     AspectBuckets,
     BucketRule,
@@ -20,26 +25,200 @@ from headrace.sources.tar.buckets import (
     list_sample_buckets,
 )
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.grouping import sample_keys
+from headrace.sources.tar.geometry import image_size
+from headrace.sources.tar.grouping import SampleKey, sample_keys
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
-from headrace.sources.tar.payloads import Payloads
-from headrace.sources.tar.sample import TarSample
-from headrace.sources.tar.sequence import check_sizes, samples_of
+from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
 from headrace.storage import Access, Options
 
-__all__ = ["TarShard", "TarShards"]
+__all__ = ["TarFile", "TarSample", "TarShard", "TarShards"]
+
+Shard = int | str
+"""A tar: its number, or its name with or without ".tar"."""
+Oversized = Literal["raise", "skip"]
+_LOCAL_BLOCK_BYTES, _REMOTE_BLOCK_BYTES = 1 << 20, 8 << 20
+
+
+class TarFile(NamedTuple):
+    """A member of a tar."""
+
+    shard: int
+    """The number of its tar."""
+    number: int
+    """Its place in the tar."""
+    path: str
+    offset: int
+    size: int
+    bytes: bytes
+
+
+class TarSample:
+    """A sample whose payloads are in memory. All else is looked up when it is asked for."""
+
+    __slots__ = ("_index", "_members", "_payloads", "_primary", "_shard_path", "number", "shard")
+
+    def __init__(
+        self,
+        index: TarIndex,
+        shard: int,
+        shard_path: str,
+        number: int,
+        members: Sequence[int],
+        payloads: Sequence[bytes],
+    ) -> None:
+        self._index = index
+        self._shard_path = shard_path
+        self._members = members
+        self._payloads = payloads
+        self._primary: int = index.primary_members.item(number)
+        self.shard = shard
+        """The number of its tar."""
+        self.number = number
+        """Its number among the samples of its tar."""
+
+    @property
+    def data(self) -> bytes:
+        """The payload of the primary member: the image, video or sound of the sample."""
+        return self._payloads[self._members.index(self._primary)]
+
+    bytes = data
+
+    @property
+    def path(self) -> str:
+        """The name of the primary member."""
+        return self._index.name(self._primary)
+
+    @property
+    def key(self) -> str:
+        """The key that all members share."""
+        names = self._index.names.slice(self._primary, 1)
+        key: str = sample_keys(names, self._index.grouping.sample_key)[0].as_py()
+        return key
+
+    @property
+    def offset(self) -> int:
+        """Where the primary payload begins in the tar."""
+        return int(self._index.offsets[self._primary])
+
+    @property
+    def size(self) -> int:
+        """The length of the primary payload."""
+        return int(self._index.sizes[self._primary])
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """All payloads by field, in the order of the tar."""
+        return dict(zip(self._field_names, self._payloads, strict=True))
+
+    @property
+    def _field_names(self) -> list[str]:
+        grouping = self._index.grouping
+        return [grouping.field_names[grouping.fields.item(member)] for member in self._members]
+
+    @property
+    def json(self) -> Any:
+        """The JSON sidecar, from the index if that embeds it; None without one."""
+        embedded = _text(self._index.json, self._primary)
+        if embedded is not None:
+            return self._parsed(embedded, "JSON")
+        found = self.fields.get("json")
+        if found is None:
+            return None
+        try:
+            return json.loads(found.decode())
+        except (ValueError, RecursionError) as error:
+            raise ReadError(
+                f"{self._shard_path}: the JSON of {self.path!r} cannot be read: {error}"
+            ) from None
+
+    @property
+    def captions(self) -> str | list[str] | None:
+        """The captions in the index, else in the JSON sidecar, else in a text sidecar."""
+        text = _text(self._index.captions, self._primary)
+        if text is not None:
+            found: str | list[str] = self._parsed(text, "captions")
+            return found
+        sidecar = self.json
+        captions = canonical_captions(sidecar) if isinstance(sidecar, dict) else None
+        if captions is not None:
+            return captions
+        fields = self.fields
+        texts = (fields[name] for name in TEXT_FIELDS if name in fields)
+        payload = next(texts, None)
+        return None if payload is None else payload.decode(errors="replace").strip()
+
+    def _parsed(self, text: str, what: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise StaleIndexError(
+                f"{self._shard_path}: the {what} of {self.path!r} in the index cannot be read: "
+                f"{error}; make the index anew with: headrace index"
+            ) from None
+
+    @property
+    def width(self) -> int | None:
+        """The width of the image, in pixels."""
+        return self._shape[0]
+
+    @property
+    def height(self) -> int | None:
+        """The height of the image, in pixels."""
+        return self._shape[1]
+
+    @property
+    def aspect(self) -> float | None:
+        """The width divided by the height."""
+        width, height = self._shape
+        return width / height if width and height else None
+
+    @property
+    def _shape(self) -> tuple[int | None, int | None]:
+        """Width and height in the index, or else in the image itself."""
+        widths, heights = self._index.widths, self._index.heights
+        if widths is not None and heights is not None and widths[self._primary] > 0:
+            return int(widths[self._primary]), int(heights[self._primary])
+        found = image_size(self.data)
+        return found if isinstance(found, tuple) else (None, None)
+
+    def __repr__(self) -> str:
+        return f"<TarSample {self.path!r} of {self._shard_path}: {', '.join(self._field_names)}>"
+
+
+def _text(column: pa.StringArray | None, row: int) -> str | None:
+    text: str | None = None if column is None else column[row].as_py()
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Samples or files of a tar that are read together, with the members of each."""
+
+    shard: int
+    numbers: list[int]
+    members: list[list[int]]
 
 
 @checked_keywords
 class TarShards:
-    """Samples of WebDatasets by their number: the random-access face of indexed tars.
+    """Files and samples of indexed tars, by number or by name.
 
-    ``source`` is a directory, a glob, a URL or a list of them; indices lie beside the tars, in
-    ``metadata``, or are made from the headers of a tar when it is first read from. A sample is all
-    members whose path is the same up to the first dot of the base name. Threads may share one;
-    it pickles small, and a child that was forked may go on where ``collection.fork_safe``.
+    Threads may share one. It pickles small, and a forked child may go on with it where
+    ``collection.fork_safe``.
+
+    Args:
+        source: A tar, a directory, a glob, a URL or a list of them.
+        metadata: Where the indexes lie, if not beside the tars. A tar without one is scanned when
+            it is first read from.
+        sample_key: How the key of a sample follows from the names of its members: "first-dot",
+            "last-dot", or a function of a name that returns the key, or None for no sample.
+        storage_options: Options of the store.
+        cache_dir: Folder that keeps indexes, listings and what was read of remote tars.
+        cache_bytes: Size that the folder may have.
+        access: All of the last three.
     """
 
     def __init__(
@@ -47,26 +226,24 @@ class TarShards:
         source: Source,
         metadata: Source | None = None,
         *,
+        sample_key: SampleKey | None = None,
         storage_options: Options | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
         access: Access | None = None,
     ) -> None:
-        """``access``: all that is to be said of stores and the cache, in place of the three before.
-
-        What was read of tars elsewhere, indices and listings stay in ``cache_dir``, and are there
-        when the store is not.
-        """
         if access is None:
             access = access_of(storage_options, cache_dir, cache_bytes)
-        self.collection = TarCollection.find(source, metadata=metadata, access=access)
+        self.collection = TarCollection.find(
+            source, metadata=metadata, access=access, sample_key=sample_key
+        )
         self.payloads = Payloads(self.collection)
 
     # --- what there is
 
     @property
     def num_shards(self) -> int:
-        """Tars."""
+        """The number of tars."""
         return len(self.collection)
 
     @property
@@ -75,87 +252,259 @@ class TarShards:
         return self.collection.names
 
     def __len__(self) -> int:
-        """Samples of all shards."""
+        """Return the number of samples of all tars."""
         return int(self.collection.sample_counts.sum())
 
-    def get_shard_file_count(self, shard: int) -> int:
+    def get_shard_file_count(self, shard: Shard) -> int:
+        """Return the number of members of a tar."""
         return len(self._index(shard))
 
-    def get_shard_sample_count(self, shard: int) -> int:
+    def get_shard_sample_count(self, shard: Shard) -> int:
+        """Return the number of samples of a tar."""
         return self._index(shard).num_samples
 
-    def list_files_in_shard(self, shard: int) -> list[str]:
-        """The names of all members, in the order of the tar."""
+    def list_files_in_shard(self, shard: Shard) -> list[str]:
+        """Return the names of all members, in the order of the tar."""
         return self.open_shard(shard).file_names
 
-    def list_samples_in_shard(self, shard: int) -> list[str]:
-        """Of each sample the name of the member that it is about."""
+    def list_samples_in_shard(self, shard: Shard) -> list[str]:
+        """Return the name of the primary member of each sample."""
         return self.open_shard(shard).sample_names
 
-    def open_shard(self, shard: int) -> TarShard:
-        """One of the tars, to be read from file by file or sample by sample."""
+    def open_shard(self, shard: Shard) -> TarShard:
+        """Return one of the tars, to be read from file by file or sample by sample."""
         return TarShard(self, self._number(shard))
+
+    def probe_caption_layout(self, max_shards: int = 16) -> dict[str, Any]:
+        """Find out from indexes where captions are, without reading members.
+
+        Returns:
+            ``layout``: "embedded" in the index, "json_sidecar", "txt_sidecar", "mixed" or "none";
+            and the number of samples of each, and of all that were looked at.
+        """
+        counts = dict.fromkeys(["embedded", "json_sidecar", "txt_sidecar", "none"], 0)
+        for shard in range(min(max_shards, self.num_shards)):
+            index = self.collection.index(shard)
+            where = np.full(index.num_samples, "none", object)
+            for layout, fields in (("txt_sidecar", TEXT_FIELDS), ("json_sidecar", ("json",))):
+                for field in fields:
+                    members = index.members_as(field)
+                    where[(members >= 0) & (members != index.primary_members)] = layout
+            if index.captions is not None:
+                captions = index.captions.take(pa.array(index.primary_members))
+                where[captions.is_valid().to_numpy(zero_copy_only=False)] = "embedded"
+            for layout in counts:
+                counts[layout] += int((where == layout).sum())
+        found = [layout for layout, count in counts.items() if count and layout != "none"]
+        layout = "mixed" if len(found) > 1 else next(iter(found), "none")
+        return {"layout": layout, "samples": sum(counts.values()), **counts}
+
+    # --- files
+
+    def read_files_batch(self, files: Sequence[tuple[Shard, int | str]]) -> list[bytes]:
+        """Return members by their shard and their number or name, in the order asked for.
+
+        Those of remote tars are fetched side by side, by as few requests as possible.
+        """
+        shards = [self._number(shard) for shard, _ in files]
+        members = [
+            _member(self.collection.index(shard), file, self._paths[shard])
+            for shard, (_, file) in zip(shards, files, strict=True)
+        ]
+        return self.payloads.read_many(shards, members)
+
+    def files(
+        self,
+        shard: Shard | Sequence[Shard] | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        max_file_size: int | str | None = None,
+        oversized: Oversized = "raise",
+    ) -> Iterator[TarFile]:
+        """Yield members one after the other, read ahead where that pays.
+
+        Args:
+            shard: The tars; None for all.
+            start: The first file, counted over these tars.
+            stop: The file before which to stop; None for all.
+            max_file_size: The largest member to read.
+            oversized: Whether larger ones are errors or are left out.
+        """
+        for run, payloads in self._read(
+            self._file_runs(self._numbers(shard), start, stop, max_file_size, oversized)
+        ):
+            index = self.collection.index(run.shard)
+            for number, data in zip(run.numbers, payloads, strict=True):
+                offset, size = index.offsets.item(number), index.sizes.item(number)
+                yield TarFile(run.shard, number, index.name(number), offset, size, data)
+
+    def _file_runs(
+        self,
+        shards: Sequence[int],
+        start: int,
+        stop: int | None,
+        max_file_size: int | str | None,
+        oversized: Oversized,
+    ) -> Iterator[_Run]:
+        before = 0
+        for shard in shards:
+            if stop is not None and before >= stop:
+                return
+            index = self.collection.index(shard)
+            low = max(start - before, 0)
+            high = len(index) if stop is None else min(len(index), stop - before)
+            numbers = np.arange(low, max(low, high))
+            before += len(index)
+            if max_file_size is not None:
+                numbers = self._allowed(shard, index, numbers, numbers, max_file_size, oversized)
+            for run in cut_by_bytes(numbers, index.sizes[numbers], self._block_bytes):
+                yield _Run(shard, run.tolist(), [[number] for number in run.tolist()])
 
     # --- samples
 
     def load_sample(
-        self, shard: int, sample: int, *, max_file_size: int | str | None = None
+        self, shard: Shard, sample: int | str, *, max_file_size: int | str | None = None
     ) -> TarSample:
-        """A sample of a shard, with all of its members.
+        """Return a sample of a tar, with all of its members.
 
-        One with a member of more than ``max_file_size`` bytes (or "1MB") is an error before it is
-        read.
+        Args:
+            shard: The number or name of the tar.
+            sample: The number of the sample, its key, or the name of one of its members.
+            max_file_size: The largest member to read (bytes, or "1MB"); a larger one is an error.
         """
-        shard = self._number(shard)
-        index, path = self.collection.index(shard), self._paths[shard]
-        number, members = _members(index, sample, path)
-        check_sizes(path, index, members, max_file_size)
-        payloads = self.payloads.of_index(shard, index, members)
-        return TarSample(index, shard, path, number, members, payloads)
+        return self.load_samples([(shard, sample)], max_file_size=max_file_size)[0]
 
     def load_samples(
-        self, samples: Sequence[tuple[int, int]], *, max_file_size: int | str | None = None
+        self,
+        samples: Sequence[tuple[Shard, int | str]],
+        *,
+        max_file_size: int | str | None = None,
     ) -> list[TarSample]:
-        """Many samples, each by its shard and its number there, in the order asked for.
+        """Return many samples, each by its shard and its number or name, in the order asked for.
 
-        Of tars elsewhere all are fetched side by side, by as few requests as can be.
+        Those of remote tars are fetched side by side, by as few requests as possible.
         """
         shards = [self._number(shard) for shard, _ in samples]
-        indexes = [self.collection.index(shard) for shard in shards]
-        found = [
-            _members(index, sample, self._paths[shard])
-            for shard, index, (_, sample) in zip(shards, indexes, samples, strict=True)
-        ]
-        for shard, index, (_, members) in zip(shards, indexes, found, strict=True):
-            check_sizes(self._paths[shard], index, members, max_file_size)
-        lengths = [len(members) for _, members in found]
-        payloads = iter(
-            self.payloads.read_many(
-                np.repeat(shards, lengths), [member for _, members in found for member in members]
-            )
-        )
+        found = []
+        for shard, (_, sample) in zip(shards, samples, strict=True):
+            index = self.collection.index(shard)
+            number, members = _members(index, sample, self._paths[shard])
+            if max_file_size is not None:
+                some = np.array(members)
+                self._allowed(shard, index, some, some, max_file_size, "raise")
+            found.append((shard, index, number, members))
+        if len(found) == 1:
+            payloads = iter(self.payloads.read(shards[0], found[0][3]))
+        else:
+            wanted = [len(members) for *_, members in found]
+            flat = list(chain.from_iterable(members for *_, members in found))
+            payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
         return [
             TarSample(
-                index, shard, self._paths[shard], number, members, [*islice(payloads, len(members))]
+                index, shard, self._paths[shard], number, members, [next(payloads) for _ in members]
             )
-            for shard, index, (number, members) in zip(shards, indexes, found, strict=True)
+            for shard, index, number, members in found
         ]
 
     def samples(
-        self, shard: int | None = None, *, max_file_size: int | str | None = None
+        self,
+        shard: Shard | Sequence[Shard] | None = None,
+        *,
+        max_file_size: int | str | None = None,
+        oversized: Oversized = "raise",
     ) -> Iterator[TarSample]:
-        """All samples one after the other, of one shard or of all; read ahead where that pays."""
-        shards = range(self.num_shards) if shard is None else [self._number(shard)]
-        return samples_of(self.payloads, shards, max_file_size)
+        """Yield samples one after the other, read ahead where that pays.
+
+        Args:
+            shard: The tars; None for all.
+            max_file_size: The largest member to read.
+            oversized: Whether samples with larger ones are errors or are left out.
+        """
+        return self._samples(self._numbers(shard), max_file_size, oversized)
 
     __iter__ = samples
+
+    def _samples(
+        self, shards: Sequence[int], max_file_size: int | str | None, oversized: Oversized
+    ) -> Iterator[TarSample]:
+        for run, payloads in self._read(self._sample_runs(shards, max_file_size, oversized)):
+            index, path = self.collection.index(run.shard), self._paths[run.shard]
+            at = 0
+            for number, members in zip(run.numbers, run.members, strict=True):
+                end = at + len(members)
+                yield TarSample(index, run.shard, path, number, members, payloads[at:end])
+                at = end
+
+    def _sample_runs(
+        self, shards: Sequence[int], max_file_size: int | str | None, oversized: Oversized
+    ) -> Iterator[_Run]:
+        for shard in shards:
+            index = self.collection.index(shard)
+            if not index.num_samples:
+                continue
+            starts, members = index.sample_members
+            sizes = index.sizes[members]
+            numbers = np.arange(index.num_samples)
+            if max_file_size is not None:
+                largest = members[_largest(sizes, starts)].astype(np.int64)
+                numbers = self._allowed(shard, index, numbers, largest, max_file_size, oversized)
+            totals = np.add.reduceat(sizes, starts[:-1])[numbers]
+            edges = starts.tolist()
+            for run in cut_by_bytes(numbers, totals, self._block_bytes):
+                some = run.tolist()
+                mine = [members[edges[one] : edges[one + 1]].tolist() for one in some]
+                yield _Run(shard, some, mine)
+
+    # --- reading
+
+    @property
+    def _block_bytes(self) -> int:
+        return _LOCAL_BLOCK_BYTES if self.collection.store.local else _REMOTE_BLOCK_BYTES
+
+    def _read(self, runs: Iterable[_Run]) -> Iterator[tuple[_Run, list[bytes]]]:
+        """Yield runs with the payloads of all of their members."""
+        if self.collection.store.local:
+            for run in runs:
+                yield run, self.payloads.read(run.shard, [*chain.from_iterable(run.members)])
+            return
+        asked: list[_Run] = []
+
+        def ask() -> Iterator[tuple[Ints, Ints]]:
+            for run in runs:
+                asked.append(run)
+                members = [*chain.from_iterable(run.members)]
+                yield np.full(len(members), run.shard), members
+
+        for found in self.payloads.ahead(ask()):
+            yield asked.pop(0), found
+
+    def _allowed(
+        self,
+        shard: int,
+        index: TarIndex,
+        numbers: Int64Array,
+        largest: Int64Array,
+        max_file_size: int | str,
+        oversized: Oversized,
+    ) -> Int64Array:
+        """Return the samples or files whose largest member is not too large, or raise."""
+        limit = parse_bytes("max_file_size", max_file_size)
+        large = index.sizes[largest] > limit
+        if oversized == "raise" and large.any():
+            member = int(largest[np.argmax(large)])
+            raise ReadError(
+                f"{self._paths[shard]}: member {index.name(member)!r} has "
+                f"{index.sizes[member]:,} bytes, more than max_file_size={limit:,}"
+            )
+        return numbers[~large]
 
     # --- aspect buckets
 
     def list_shard_aspect_buckets(
-        self, shards: Sequence[int] | None = None, **rule: Any
+        self, shards: Sequence[Shard] | None = None, **rule: Any
     ) -> list[dict[str, Any]]:
-        """Of each shard all members whose shape is known, in buckets.
+        """Return the buckets of all members of each tar whose shape is known.
 
         ``rule``: ``key``, ``target_pixel_area``, ``target_resolution_multiple``, ``round_to``.
         """
@@ -165,16 +514,16 @@ class TarShards:
         )
 
     def list_shard_sample_aspect_buckets(
-        self, shards: Sequence[int] | None = None, **rule: Any
+        self, shards: Sequence[Shard] | None = None, **rule: Any
     ) -> list[dict[str, Any]]:
-        """Of each shard all samples in buckets, by the shape of the member that each is about."""
+        """Return the buckets of all samples of each tar, by the shapes of their images."""
         wanted = self._numbers(shards)
         return list_sample_buckets(
             wanted, self.collection.index, self.shard_names, BucketRule(**rule)
         )
 
-    def aspect_buckets(self, shards: Sequence[int] | None = None, **rule: Any) -> AspectBuckets:
-        """All samples of the data set, or of some shards, in buckets, as arrays."""
+    def aspect_buckets(self, shards: Sequence[Shard] | None = None, **rule: Any) -> AspectBuckets:
+        """Return the buckets of all samples of the data set, or of some tars, as arrays."""
         return aspect_buckets(
             self.collection.index,
             self.collection.sample_counts,
@@ -188,25 +537,33 @@ class TarShards:
     def _paths(self) -> list[str]:
         return self.collection.files.paths
 
-    def _index(self, shard: int) -> TarIndex:
+    def _index(self, shard: Shard) -> TarIndex:
         return self.collection.index(self._number(shard))
 
-    def _number(self, shard: int) -> int:
+    def _number(self, shard: Shard) -> int:
+        if isinstance(shard, str):
+            for name in (shard, f"{shard}.tar"):
+                if name in self.shard_names:
+                    return list(self.shard_names).index(name)
+            raise KeyError(f"there is no shard {shard!r} among {self.num_shards}")
         count = len(self._paths)
         number = operator.index(shard)
         if not -count <= number < count:
             raise IndexError(f"there is no shard {number}: there are {count}")
         return number % count
 
-    def _numbers(self, shards: Sequence[int] | None) -> list[int]:
-        return [*range(self.num_shards)] if shards is None else [*map(self._number, shards)]
+    def _numbers(self, shards: Shard | Sequence[Shard] | None) -> list[int]:
+        if shards is None:
+            return [*range(self.num_shards)]
+        many = [shards] if isinstance(shards, str | int) else shards
+        return [*map(self._number, many)]
 
     def __repr__(self) -> str:
         return f"<TarShards: {self.num_shards} shards>"
 
 
 class TarShard:
-    """One tar of many. What it gives is read when it is asked for."""
+    """One tar of many. Its members are read when they are asked for."""
 
     def __init__(self, shards: TarShards, number: int) -> None:
         self._shards = shards
@@ -216,7 +573,7 @@ class TarShard:
         self.path = shards.collection.files.paths[number]
 
     def __len__(self) -> int:
-        """Samples."""
+        """Return the number of samples."""
         return self._index.num_samples
 
     @property
@@ -227,56 +584,92 @@ class TarShard:
 
     @property
     def sample_names(self) -> list[str]:
-        """Of each sample the name of the member that it is about."""
+        """The name of the primary member of each sample."""
         names: list[str] = self._index.names.take(pa.array(self._index.primary_members)).to_pylist()
         return names
 
     @property
     def keys(self) -> list[str]:
-        """What the names of the members of each sample begin with."""
-        names = self._index.names.take(pa.array(self._index.primary_members))
-        keys: list[str] = sample_keys(names).to_pylist()
+        """The key of each sample."""
+        keys: list[str] = _keys(self._index).to_pylist()
         return keys
 
-    def read_file(self, file: int) -> bytes:
-        """A member, by its place among ``file_names``."""
-        count, number = len(self._index), operator.index(file)
-        if not -count <= number < count:
-            raise IndexError(f"{self.path} has no file {number}: it has {count}")
-        return self._read(number % count)
+    def read_file(self, file: int | str) -> bytes:
+        """Return a member, by its name or by its place among ``file_names``."""
+        return self._read(_member(self._index, file, self.path))
 
-    def read_sample(self, sample: int) -> bytes:
-        """The payload of the member that a sample is about."""
+    def files(self, start: int = 0, stop: int | None = None, **options: Any) -> Iterator[TarFile]:
+        """Yield a range of members; see ``TarShards.files``."""
+        return self._shards.files(self.number, start, stop, **options)
+
+    def read_sample(self, sample: int | str) -> bytes:
+        """Return the payload of the primary member of a sample."""
         number, _ = _members(self._index, sample, self.path)
         return self._read(self._index.primary_members.item(number))
 
-    def read_sample_json(self, sample: int) -> bytes | None:
-        """The JSON sidecar of a sample as it lies in the tar; None where there is none."""
-        _, members = _members(self._index, sample, self.path)
-        grouping = self._index.grouping
-        for member in members:
-            if grouping.field_names[grouping.fields[member]] == "json":
-                return self._read(member)
-        return None
+    def read_sample_json(self, sample: int | str) -> bytes | None:
+        """Return the JSON sidecar of a sample as it lies in the tar; None if there is none."""
+        number, _ = _members(self._index, sample, self.path)
+        member = int(self._index.members_as("json")[number])
+        return None if member < 0 else self._read(member)
 
-    def load_sample(self, sample: int, *, max_file_size: int | str | None = None) -> TarSample:
-        """A sample with all of its members."""
+    def load_sample(
+        self, sample: int | str, *, max_file_size: int | str | None = None
+    ) -> TarSample:
+        """Return a sample with all of its members."""
         return self._shards.load_sample(self.number, sample, max_file_size=max_file_size)
 
     def _read(self, member: int) -> bytes:
-        return self._shards.payloads.of_index(self.number, self._index, [member])[0]
+        return self._shards.payloads.read(self.number, [member])[0]
 
     def __repr__(self) -> str:
         return f"<TarShard {self.name}: {len(self)} samples in {len(self._index)} files>"
 
 
-def _members(index: TarIndex, sample: int, path: str) -> tuple[int, list[int]]:
-    """The number of a sample, counted from the beginning, and its members."""
+def _keys(index: TarIndex) -> pa.StringArray:
+    primary = index.names.take(pa.array(index.primary_members))
+    return sample_keys(primary, index.grouping.sample_key)
+
+
+def _member(index: TarIndex, file: int | str, path: str) -> int:
+    """Return the place of a member, by its name or its number."""
+    if isinstance(file, str):
+        member: int = pc.index(index.names, file).as_py()
+        if member < 0:
+            raise KeyError(f"{path} has no file {file!r}")
+        return member
+    count, number = len(index), operator.index(file)
+    if not -count <= number < count:
+        raise IndexError(f"{path} has no file {number}: it has {count}")
+    return number % count
+
+
+def _members(index: TarIndex, sample: int | str, path: str) -> tuple[int, list[int]]:
+    """Return the number of a sample, counted from the beginning, and its members."""
     starts, members = index.sample_members
-    count, number = len(starts) - 1, operator.index(sample)
+    count = len(starts) - 1
+    number = _sample_by_name(index, sample, path) if isinstance(sample, str) else sample
+    number = operator.index(number)
     if number < 0:
         number += count
     if not 0 <= number < count:
         raise IndexError(f"{path} has no sample {sample}: it has {count}")
     mine: list[int] = members[starts.item(number) : starts.item(number + 1)].tolist()
     return number, mine
+
+
+def _sample_by_name(index: TarIndex, name: str, path: str) -> int:
+    """Return the number of the sample with a key, or with a member of a name."""
+    number: int = pc.index(_keys(index), name).as_py()
+    if number < 0:
+        member = pc.index(index.names, name).as_py()
+        number = int(index.grouping.samples[member]) if member >= 0 else -1
+    if number < 0:
+        raise KeyError(f"{path} has no sample {name!r}")
+    return number
+
+
+def _largest(sizes: Int64Array, starts: Int64Array) -> Int64Array:
+    """Return the place of the largest member of each sample, among the members of all."""
+    order = np.lexsort((-sizes, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
+    return order[starts[:-1]]

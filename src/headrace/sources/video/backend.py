@@ -67,6 +67,10 @@ class VideoFramesBackend(Backend):
 
     fork_safe = False
 
+    @property
+    def name(self) -> str:
+        return "video frames"
+
     def __init__(
         self,
         uri: str | os.PathLike[str],

@@ -1,7 +1,7 @@
-"""What rows become: which columns are read, under which names, what is decoded, in which format.
+"""Reading rows of a backend: their columns and names, decoded, in a format.
 
-A ``RowForm`` holds the options, a ``RowReader`` puts them to work on a backend: one take, what is
-decoded decoded, one conversion.
+A `RowForm` holds the options. A `RowReader` applies them to a backend: one take, decoding, one
+conversion.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,27 +20,24 @@ import torch
 from headrace.access.rows.batch import RowBatch
 from headrace.convert import Converter
 from headrace.convert.arrays import dense_type
-from headrace.convert.builders import Remedies, Remedy
-from headrace.convert.converter import field_paths
+from headrace.convert.columns import Block, concat
 from headrace.convert.images import decode_image
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import Int64Array
-from headrace.sources.array_record.backend import ArrayRecordBackend
-from headrace.sources.arrow.backend import ArrowBackend
-from headrace.sources.arrow.rows import Taken
 from headrace.sources.backend import Backend, StorageBackend
 from headrace.sources.crew import in_threads
 from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
-from headrace.sources.taking import take_rows
 
 __all__ = ["RowForm", "RowReader", "named_decoders"]
 
 _Maker: TypeAlias = Callable[[memoryview], Any]
-"""from the bytes of a row to what it has of a column"""
+"""makes a value of a row of the bytes of its column"""
+_Part: TypeAlias = tuple[Block, dict[str, list[Any]], int]
+"""converted columns, decoded columns, and the number of rows"""
 
 _FORMATS = ("torch", "numpy", "arrow", "dict", "raw")
 _STORED = ("arrow", "raw")
-"""formats that keep what is stored"""
+"""formats that keep stored values"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +114,10 @@ class RowReader:
     """Reads rows of a backend in a form; both are checked against each other once.
 
     Attributes:
-        backend: What is read from.
+        backend: The backend.
         form: The options.
-        schema: The columns of rows, under their names there.
-        kinds: What columns hold that the backend has decoded, by the same names.
+        schema: The columns of rows, under their names in rows.
+        kinds: The contents of columns that the backend has decoded, by the same names.
     """
 
     def __init__(self, backend: StorageBackend, form: RowForm) -> None:
@@ -129,73 +126,54 @@ class RowReader:
             raise OptionError(f"output_format must be one of {formats}, not {form.output_format!r}")
         self.backend, self.form = backend, form
         form = form.fitting()
-        stored = _projected(backend, form.columns)
-        self._stored = None if form.columns is None else stored
-        names = stored.names if form.columns is None else list(form.columns)
+        if form.columns is None:
+            stored, names = backend.schema, backend.schema.names
+        else:
+            stored = backend.take([], columns=list(form.columns.values())).schema
+            names = list(form.columns)
+        self._stored = stored
+        self._columns = None if form.columns is None else stored.names
         fields = [field.with_name(name) for name, field in zip(names, stored, strict=True)]
         self.schema = pa.schema(fields, stored.metadata)
         kinds = backend.kinds if isinstance(backend, Backend) else {}
         pairs = zip(names, stored.names, strict=True)
         self.kinds = {name: kinds[old] for name, old in pairs if old in kinds}
-        self._decoders = make_decoders(form.decode, self.schema, form.output_format)
-        decoded = {decoder.column for decoder in self._decoders}
-        plain = [field for field in self.schema if field.name not in decoded]
-        self._plain = [field.name for field in plain]
+        self._decoders = _decoders(form.decode, self.schema, form.output_format)
+        self._plain = [name for name in self.schema.names if name not in self._decoders]
         is_raw = form.output_format == "raw"
         self._converter = Converter(
-            pa.schema(plain),
+            pa.schema([self.schema.field(name) for name in self._plain]),
             "dict" if is_raw else form.output_format,
             nulls=form.nulls,
             ragged=form.ragged,
             kinds=None if is_raw else self.kinds,
         )
-        self._format = self._converter.output_format
         self._cells = self._converter.cell_columns
-        is_plain = form.output_format in ("torch", "numpy") and not decoded and bool(plain)
-        self._direct = backend if is_plain and _gives_columns(backend) else None
-        self._read_names = tuple(stored.names)
+        is_plain = form.output_format in ("torch", "numpy") and not self._decoders
+        self._direct: Any = None
+        if is_plain and self._plain and _has_own(backend, "take_columns"):
+            self._direct = backend
         self._row_makers: tuple[tuple[str, _Maker], ...] | None = None
-        if isinstance(self._direct, ArrowBackend):
-            self._row_makers = _row_makers(self._converter, form.nulls)
+        if hasattr(self._direct, "row_cells"):
+            self._row_makers = _row_makers(self._converter)
+        self._read_names = tuple(stored.names)
 
     def table(self, rows: Int64Array) -> pa.Table:
         """Return rows as they are stored, in the columns of this form."""
-        columns = None if self._stored is None else self._stored.names
-        return self._renamed(self.backend.take(rows, columns=columns))
+        return self._renamed(self.backend.take(rows, columns=self._columns))
 
     def slice(self, start: int, length: int) -> pa.Table:
-        """Return rows that follow each other as they are stored."""
-        columns = None if self._stored is None else self._stored.names
-        return self._renamed(self.backend.slice(start, length, columns=columns))
+        """Return consecutive rows as they are stored."""
+        return self._renamed(self.backend.slice(start, length, columns=self._columns))
 
     def _renamed(self, table: pa.Table) -> pa.Table:
-        if self._stored is None or self._stored.names == self.schema.names:
-            return table
-        return table.rename_columns(self.schema.names)
-
-    def read(self, rows: Int64Array, *, skip: bool) -> tuple[RowBatch, list[str]]:
-        """Return rows, and which of them were left out and why."""
-        columns = self._columns(rows, skip)
-        if columns is not None:
-            block = self._converter.convert_columns(columns, len(rows))
-            return RowBatch(block, {}, self._format, len(rows)), []
-        table, unread = self._taken(rows, skip)
-        if unread:
-            rows = np.delete(rows, list(unread))
-        decoded, broken = self._decoded(table, rows, skip)
-        if broken:
-            left = np.delete(np.arange(len(rows)), list(broken))
-            table = take_rows(table.select(self._plain), left)
-            decoded = {name: [values[i] for i in left] for name, values in decoded.items()}
-        block = self._converter.convert(table.select(self._plain) if decoded else table)
-        reasons = [*unread.values(), *broken.values()]
-        return RowBatch(block, decoded, self._format, len(rows) - len(broken)), reasons
+        names = self.schema.names
+        return table if table.schema.names == names else table.rename_columns(names)
 
     def row(self, row: int) -> dict[str, Any] | None:
-        """Return a row that can be made straight of the bytes of its columns; None for others."""
+        """Return a row that is made from the bytes of its columns; None if that is not possible."""
         if self._row_makers is None:
             return None
-        assert isinstance(self._direct, ArrowBackend)
         cells = self._direct.row_cells(row, self._read_names)
         if cells is None:
             return None
@@ -205,118 +183,105 @@ class RowReader:
         except UnicodeDecodeError:
             return None
 
-    def _columns(self, rows: Int64Array, skip: bool) -> list[Taken] | None:
-        """Return rows without a table between what they are read from and what they become.
+    def read(self, rows: Int64Array, *, skip: bool) -> tuple[RowBatch, list[str]]:
+        """Return rows, and a message for each that was left out.
 
-        None if there has to be one, or if not all rows can be read and some may be left out.
+        Args:
+            rows: The rows.
+            skip: True to leave out rows that cannot be read or decoded.
         """
-        if self._direct is None or not len(rows):
-            return None
-        schema = self.schema if self._stored is None else self._stored
-        try:
-            return self._direct.take_columns(rows, schema, as_cells=self._cells)
-        except ReadError:
-            if not skip:
-                raise
-            return None
+        parts, broken = self._readable(rows) if skip else ([self._read(rows)], [])
+        blocks, decoded, counts = zip(*parts or [self._read(rows[:0])], strict=True)
+        names = self._decoders
+        values = {name: [value for one in decoded for value in one[name]] for name in names}
+        batch = RowBatch(concat(blocks), values, self._converter.output_format, sum(counts))
+        return batch, broken
 
-    def _taken(self, rows: Int64Array, skip: bool) -> tuple[pa.Table, dict[int, str]]:
+    def _readable(self, rows: Int64Array) -> tuple[list[_Part], list[str]]:
         """Return the rows that can be read, and why others cannot: found by reading halves."""
         try:
-            return self.table(rows), {}
+            return [self._read(rows)], []
         except ReadError as error:
-            if not (skip and may_be_skipped(error)):
+            if not may_be_skipped(error):
                 raise
             if len(rows) == 1:
-                return pa.Table.from_batches([], self.schema), {
-                    0: f"{self._place(int(rows[0]))}: {error}"
-                }
+                place, reason = self._place(int(rows[0])), str(error)
+                return [], [reason if reason.startswith(place) else f"{place}: {reason}"]
         half = len(rows) // 2
-        first, broken = self._taken(rows[:half], skip)
-        second, more = self._taken(rows[half:], skip)
-        broken.update((half + place, reason) for place, reason in more.items())
-        return pa.concat_tables([first, second]), broken
+        first, broken = self._readable(rows[:half])
+        second, more = self._readable(rows[half:])
+        return first + second, broken + more
 
-    def _decoded(
-        self, table: pa.Table, rows: Int64Array, skip: bool
-    ) -> tuple[dict[str, list[Any]], dict[int, str]]:
-        """Return what is decoded of rows, by column, and which of them do not decode."""
-        decoded: dict[str, list[Any]] = {}
-        broken: dict[int, str] = {}
-        for decoder in self._decoders:
-            decoded[decoder.column], failed = decoder.decoded(table.column(decoder.column))
-            for place, why in failed.items():
-                reason = f"{self._place(int(rows[place]))}, column {decoder.column!r}: {why}"
-                if not skip:
-                    raise ReadError(reason) from why
-                broken.setdefault(place, reason)
-        return decoded, broken
+    def _read(self, rows: Int64Array) -> _Part:
+        if self._direct is not None and len(rows):
+            # Without a table between the columns that are read and those that are converted.
+            columns = self._direct.take_columns(rows, self._stored, as_cells=self._cells)
+            return self._converter.convert_columns(columns, len(rows)), {}, len(rows)
+        table = self.table(rows)
+        decoded = {name: self._decoded(table, name, rows) for name in self._decoders}
+        plain = table.select(self._plain) if decoded else table
+        return self._converter.convert(plain), decoded, len(rows)
+
+    def _decoded(self, table: pa.Table, name: str, rows: Int64Array) -> list[Any]:
+        """Return the decoded values of a column.
+
+        Raises:
+            ReadError: A value cannot be decoded.
+        """
+        values = in_threads(partial(_attempt, self._decoders[name]), table[name].to_pylist())
+        for place, value in enumerate(values):
+            if isinstance(value, _Failed):
+                where = f"{self._place(int(rows[place]))}, column {name!r}"
+                raise ReadError(f"{where}: {value.why}") from value.why
+        return values
 
     def _place(self, row: int) -> str:
-        """Return how messages call a row of the backend."""
+        """Return the name of a row of the backend in messages."""
         if isinstance(self.backend, Backend):
             for shard, _, within in self.backend.located(np.array([row])):
                 return f"row {row} (row {within[0]} of {self.backend.shard_names[shard]})"
         return f"row {row}"
 
 
-def _gives_columns(backend: StorageBackend) -> TypeGuard[ArrowBackend | ArrayRecordBackend]:
-    """Return True unless a subclass has changed what is taken."""
-    known = ArrowBackend if isinstance(backend, ArrowBackend) else ArrayRecordBackend
-    if not isinstance(backend, known):
-        return False
+def _has_own(backend: object, method: str) -> bool:
+    """Return True if a class has a method, and no subclass of it has changed how rows are taken."""
     kind = type(backend)
-    return kind.take is known.take and kind._take is known._take
+    for base in kind.__mro__:
+        if method in vars(base):
+            return all(
+                getattr(kind, name) is getattr(base, name, None) for name in ("take", "_take")
+            )
+    return False
 
 
-def _projected(backend: StorageBackend, columns: Mapping[str, str] | None) -> pa.Schema:
-    if columns is None:
-        return backend.schema
-    return backend.take([], columns=list(columns.values())).schema
-
-
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """Turns the stored values of one column into what rows have of it."""
-
-    column: str
-    function: Callable[[Any], Any] | None
-    """None: they are images"""
-    for_torch: bool
-
-    def decoded(self, values: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception]]:
-        """Return all values, and why some of them could not be decoded."""
-        results = in_threads(self._try, values.to_pylist())
-        failed = {i: made for i, made in enumerate(results) if isinstance(made, _Failed)}
-        return results, {i: made.why for i, made in failed.items()}
-
-    def _try(self, value: Any) -> Any:
-        try:
-            return self._decode(value)
-        except DATA_ERRORS as error:
-            return _Failed(error)
-
-    def _decode(self, value: Any) -> Any:
-        if value is None:
-            raise ReadError("it is null")
-        made = self.function(value) if self.function else decode_image(_encoded(value))
-        return torch.from_numpy(made) if self.for_torch and isinstance(made, np.ndarray) else made
+# --- decoding
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
+    """The reason why a value cannot be decoded."""
+
     why: Exception
 
 
-def make_decoders(
+def _attempt(function: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        if value is None:
+            raise ReadError("it is null")
+        return function(value)
+    except DATA_ERRORS as error:
+        return _Failed(error)
+
+
+def _decoders(
     decode: Mapping[str, Any], schema: pa.Schema, output_format: str
-) -> tuple[Decoder, ...]:
-    """Return the decoders of some columns of a schema."""
+) -> dict[str, Callable[[Any], Any]]:
+    """Return the functions that decode columns, by the names of these."""
     if decode and output_format in _STORED:
         raise OptionError(
             f'decode has no effect on output_format="{output_format}", which keeps what is stored'
         )
-    made = []
+    made: dict[str, Callable[[Any], Any]] = {}
     for column, how in decode.items():
         if column not in schema.names:
             known = ", ".join(schema.names)
@@ -325,9 +290,31 @@ def make_decoders(
             raise OptionError(f'decode={{{column!r}: {how!r}}}: it is "image" or a function')
         if how == "image":
             _check_images(column, schema.field(column).type)
-        function: Any = None if how == "image" else how
-        made.append(Decoder(column, function, output_format == "torch"))
-    return tuple(made)
+            how = _decode_image
+        made[column] = partial(_as_tensor, how) if output_format == "torch" else how
+    return made
+
+
+def _as_tensor(function: Callable[[Any], Any], value: Any) -> Any:
+    made = function(value)
+    return torch.from_numpy(made) if isinstance(made, np.ndarray) else made
+
+
+def _decode_image(value: Any) -> npt.NDArray[np.uint8]:
+    """Return the pixels of an image, whose bytes Hugging Face stores in a struct with its path."""
+    data = value["bytes"] if isinstance(value, dict) else value
+    if data is None:
+        raise ReadError("its bytes are null")
+    return decode_image(bytes(data))
+
+
+def _check_images(column: str, type_: pa.DataType) -> None:
+    inner = type_
+    if pt.is_struct(type_) and type_.get_field_index("bytes") >= 0:
+        inner = type_.field("bytes").type
+    kinds = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
+    if not any(is_kind(inner) for is_kind in kinds):
+        raise SchemaError(f"column {column!r} cannot hold images: it has the type {type_}")
 
 
 def named_decoders(decode: object) -> Mapping[str, Any]:
@@ -345,34 +332,13 @@ def named_decoders(decode: object) -> Mapping[str, Any]:
     )
 
 
-def _check_images(column: str, type_: pa.DataType) -> None:
-    inner = type_.field("bytes").type if _holds_bytes(type_) else type_
-    kinds = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
-    if not any(is_kind(inner) for is_kind in kinds):
-        raise SchemaError(f"column {column!r} cannot hold images: it has the type {type_}")
+# --- one row, from bytes
 
 
-def _holds_bytes(type_: pa.DataType) -> bool:
-    return bool(pt.is_struct(type_) and type_.get_field_index("bytes") >= 0)
-
-
-def _encoded(value: Any) -> bytes:
-    """Return the bytes of an image, which Hugging Face stores in a struct with its path."""
-    data = value["bytes"] if isinstance(value, dict) else value
-    if data is None:
-        raise ReadError("its bytes are null")
-    return bytes(data)
-
-
-def _has_masks(schema: pa.Schema, nulls: object) -> bool:
-    remedies = Remedies.parse(nulls, field_paths(list(schema)))
-    return any(remedies.of(field.name, field.nullable, Remedy()).mask for field in schema)
-
-
-def _row_makers(converter: Converter, nulls: object) -> tuple[tuple[str, _Maker], ...] | None:
-    """Return what makes the values of one row of their bytes; None if that takes more."""
+def _row_makers(converter: Converter) -> tuple[tuple[str, _Maker], ...] | None:
+    """Return functions that make the values of a row of their bytes; None if that takes more."""
     schema, for_torch = converter.schema, converter.output_format == "torch"
-    if converter.kinds or _has_masks(schema, nulls):
+    if converter.kinds or converter.has_companions:
         return None
     makers = [(field.name, _row_maker(field.type, for_torch)) for field in schema]
     found = tuple((name, make) for name, make in makers if make is not None)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from headrace.matrices import values_at
 from headrace.model import Int64Array
 from headrace.sources.files.cache import BoundedCache
-from headrace.sources.files.parquet import footer_alone
+from headrace.sources.parquet.format import footer_alone
 from headrace.storage import will_read
 
 __all__ = [

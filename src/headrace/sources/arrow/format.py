@@ -7,6 +7,8 @@ find both out: it notes or refuses what pyarrow asks for, and leaves the bodies 
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,20 +21,24 @@ import pyarrow.dataset as ds
 import pyarrow.types as pt
 from pyarrow import ipc
 
+from headrace.errors import FileChangedError
 from headrace.matrices import width_of
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only
 from headrace.sources.files.failures import naming
-from headrace.sources.files.file_version import checked_after
 from headrace.sources.files.plain_types import plain_batch, plain_schema
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
+from headrace.storage.store import changed, vanished
 
 __all__ = [
     "ArrowFormat",
     "BatchIndex",
+    "FileVersion",
     "RecordBatches",
     "check_batch",
+    "checked_after",
+    "content_tag",
     "has_dictionary",
     "read_index",
     "reading",
@@ -486,3 +492,70 @@ def _columns(schema: pa.Schema, wanted: set[str]) -> list[int]:
 def _refuse_beyond(wanted: RowRange | None, rows: int) -> None:
     if wanted is not None and wanted.stop > rows:
         raise ValueError(f"the file has {rows} rows only")
+
+
+_TAIL_BYTES = 64 << 10
+_TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
+
+
+@contextmanager
+def checked_after(store: Store, file: DataFileInfo) -> Iterator[None]:
+    """Raise FileChangedError if a local file was rewritten while it was read, rightly or not."""
+    try:
+        yield
+    finally:
+        if store.local:
+            now = store.status(file.path)
+            if now is None:
+                raise FileChangedError(vanished(file.path))
+            if now.size != (file.file_size or now.size) or now.etag != (file.etag or now.etag):
+                raise FileChangedError(changed(file.path, file.file_size or now.size, now.size))
+
+
+def content_tag(path: str) -> str:
+    """Return a hash of the end of a file, where formats have their footers, and of 16 samples."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+        tail = max(size - _TAIL_BYTES, 0)
+        for sample in range(_TAG_SAMPLES if tail else 0):
+            digest.update(os.pread(file.fileno(), _TAG_SAMPLE_BYTES, tail * sample // _TAG_SAMPLES))
+        digest.update(os.pread(file.fileno(), _TAIL_BYTES, tail))
+    return digest.hexdigest()
+
+
+@dataclass(slots=True)
+class FileVersion:
+    """A version of a local file: its inode, size and time of change, and a tag of its content.
+
+    Looking at the first three takes microseconds. Only where the inode or the time differ and the
+    size does not, as after ``touch`` or a new copy of the same bytes, the content decides.
+    """
+
+    path: str
+    status: tuple[int, int, int]
+    tag: str
+
+    @classmethod
+    def of(cls, path: str) -> FileVersion:
+        """Return the version that is there now."""
+        found = os.stat(path)
+        return cls(path, (found.st_ino, found.st_size, found.st_mtime_ns), content_tag(path))
+
+    def check(self) -> None:
+        """Check that the file is still this version.
+
+        Raises:
+            FileChangedError: It was rewritten, or is gone.
+        """
+        try:
+            found = os.stat(self.path)
+            now = found.st_ino, found.st_size, found.st_mtime_ns
+            if now == self.status:
+                return
+            if now[1] == self.status[1] and content_tag(self.path) == self.tag:
+                self.status = now
+                return
+        except FileNotFoundError as error:
+            raise FileChangedError(vanished(self.path)) from error
+        raise FileChangedError(changed(self.path, self.status[1], now[1]))

@@ -1,4 +1,4 @@
-"""Any filesystem that fsspec knows."""
+"""Filesystems of fsspec, and those of pyarrow that a user gives."""
 
 from __future__ import annotations
 
@@ -11,27 +11,42 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 import fsspec
+import pyarrow.fs as pafs
 from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
+from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
-from headrace.storage.engines.protocol import Failure, RequestError
-from headrace.storage.fetching import within
-from headrace.storage.pace import TooSlowError, longest_wait
+from headrace.storage.engine import Failure, RequestError
+from headrace.storage.native import PYARROW_CLIENTS
 from headrace.storage.store import FileStatus
+from headrace.storage.threads import TooSlowError, longest_wait, within
 
 __all__ = ["FsspecEngine", "filesystem_for"]
 
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+_WITHOUT_THREADS = (pafs.LocalFileSystem, pafs.PyFileSystem)
+_DENIED = ("ACCESS_DENIED", "HTTP status 403", "ExpiredToken")
+"""Words by which pyarrow's clients say that access was denied."""
 
 
 class FsspecEngine:
-    """Bytes by ``cat_file``, which every filesystem of fsspec has."""
+    """Bytes by ``cat_file``, which every filesystem of fsspec has.
+
+    A filesystem of pyarrow is wrapped into one.
+    """
 
     conditional = False
 
     def __init__(self, filesystem: Any, protocol: str, timeout_s: float) -> None:
-        if filesystem.async_impl and filesystem._pid != os.getpid():
+        self._has_arrow_threads = False
+        if isinstance(filesystem, pafs.FileSystem):
+            inner = filesystem
+            while isinstance(inner, pafs.SubTreeFileSystem):
+                inner = inner.base_fs
+            self._has_arrow_threads = not isinstance(inner, _WITHOUT_THREADS)
+            filesystem = _ArrowFiles(filesystem, skip_instance_cache=True)
+        elif filesystem.async_impl and filesystem._pid != os.getpid():
             raise WorkerError(
                 "this process was forked from the one that made the filesystem, which fsspec does "
                 'not allow: start worker processes with multiprocessing_context="forkserver"'
@@ -41,11 +56,8 @@ class FsspecEngine:
         self._protocol = protocol
         self._timeout_s = timeout_s
 
-    def resolved(self, location: str) -> str:
-        return location
-
     def status(self, path: str) -> FileStatus | None:
-        with _translated():
+        with self._translated():
             self._filesystem.invalidate_cache()
             info = self._ask(longest_wait(self._timeout_s), "info", path)
             return self._status(path, info) if info["type"] == "file" else None
@@ -53,20 +65,17 @@ class FsspecEngine:
     def entries(
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
-        with _translated():
+        with self._translated():
             if recursive:
                 found = self._filesystem.find(directory, detail=True)
                 yield from (self._status(path, info) for path, info in found.items())
             else:
                 for info in self._filesystem.ls(directory, detail=True):
-                    is_file = info["type"] == "file"
                     path = self._url(info["name"])
-                    yield self._status(path, info) if is_file else path
+                    yield self._status(path, info) if info["type"] == "file" else path
 
-    def fetch(
-        self, path: str, start: int, stop: int, etag: str | None, size: int | None = None
-    ) -> Any:
-        with _translated():
+    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+        with self._translated():
             limit_s = longest_wait(self._timeout_s, stop - start)
             data = self._ask(limit_s, "cat_file", path, start=start, end=stop)
         if len(data) != stop - start:
@@ -75,11 +84,11 @@ class FsspecEngine:
         return data
 
     def put(self, file: str, path: str) -> None:
-        with _translated():
+        with self._translated():
             self._filesystem.put_file(file, path)
 
     def delete(self, path: str) -> None:
-        with _translated():
+        with self._translated():
             self._filesystem.rm_file(path)
 
     def _ask(self, limit_s: float, name: str, *args: Any, **options: Any) -> Any:
@@ -107,9 +116,53 @@ class FsspecEngine:
             return path
         return f"{self._protocol}://{path.lstrip('/')}"
 
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise errors of the filesystem as RequestErrors; refuse where a request would hang."""
+        if self._has_arrow_threads:
+            PYARROW_CLIENTS.use()
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise RequestError(Failure.MISSING, _detail(error)) from None
+        except PermissionError as error:
+            raise RequestError(Failure.DENIED, _detail(error)) from None
+        except RequestError:
+            raise
+        except TooSlowError as error:
+            raise RequestError(Failure.TRANSIENT, str(error)) from None
+        except Exception as error:  # clients raise what they like
+            detail = _detail(error)
+            if any(word in detail for word in _DENIED):
+                raise RequestError(Failure.DENIED, detail) from None
+            raise RequestError.of_client(error, detail) from None
+
+
+class _ArrowFiles(ArrowFSWrapper):  # type: ignore[misc]
+    """A filesystem of pyarrow, which reads by position and lists folders within folders at once."""
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **options: Any
+    ) -> bytes:
+        assert start is not None
+        assert end is not None
+        with self.fs.open_input_file(path) as file:
+            file.seek(start)
+            return bytes(file.read(end - start))
+
+    def find(self, path: str, *args: Any, **options: Any) -> dict[str, Any]:
+        selector = pafs.FileSelector(path, allow_not_found=True, recursive=True)
+        found = map(self._make_entry, self.fs.get_file_info(selector))
+        return {info["name"]: info for info in found if info["type"] == "file"}
+
 
 def filesystem_for(protocol: str, options: Mapping[str, Any]) -> Any:
-    """The filesystem of a protocol; a missing package or an unknown protocol is said clearly."""
+    """Return fsspec's filesystem of a protocol.
+
+    Raises:
+        OptionError: The protocol is not known, or the options do not fit it.
+        MissingExtraError: It needs a package that is not installed.
+    """
     try:
         return fsspec.filesystem(protocol, **options)
     except ValueError as error:
@@ -126,22 +179,6 @@ def filesystem_for(protocol: str, options: Mapping[str, Any]) -> Any:
     except Exception as error:  # filesystems raise what they like
         detail = _detail(error)
         raise OptionError(f"the filesystem for {protocol}:// cannot be made: {detail}") from None
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise RequestError(Failure.MISSING, _detail(error)) from None
-    except PermissionError as error:
-        raise RequestError(Failure.DENIED, _detail(error)) from None
-    except RequestError:
-        raise
-    except TooSlowError as error:
-        raise RequestError(Failure.TRANSIENT, str(error)) from None
-    except Exception as error:  # clients raise what they like
-        raise RequestError.of_client(error, _detail(error)) from None
 
 
 def _detail(error: BaseException) -> str:

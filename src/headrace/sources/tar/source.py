@@ -1,0 +1,608 @@
+"""``TarBackend``: samples of tars as rows, with their fields as columns.
+
+All members that some rows need are read at once, then decoded. Which samples are rows, and what
+lies where, is known from the indexes alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, Self
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.convert.decoded import Kinds, python_values
+from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.model import Int64Array, computed_once
+from headrace.options import checked_keywords, parse_bytes
+from headrace.sources.backend import Backend
+from headrace.sources.broken_records import BrokenRecords
+from headrace.sources.crew import in_threads
+from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
+from headrace.sources.tar.collection import TarCollection
+from headrace.sources.tar.decoding import IMAGES, Decode, FieldForm, field_forms
+from headrace.sources.tar.grouping import Int32Array, LeftOut, SampleKey, sample_keys
+from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.locate import Source
+from headrace.sources.tar.opening import access_of
+from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
+from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
+from headrace.storage.listing import named_locations
+
+__all__ = ["METADATA", "TarBackend"]
+
+KEY, SHARD = "__key__", "__shard__"
+IMAGE, CAPTION = "image", "caption"
+"""Columns that may be asked for whatever the extensions are."""
+METADATA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("aspect", pa.float64()),
+        ("captions", pa.list_(pa.string())),
+        ("json", pa.string()),
+    ]
+)
+"""Columns about the primary members of samples, from the index. Nothing is null: what is not known
+is 0, for the aspect NaN, and an empty list or text."""
+_LOCAL_BLOCK_BYTES = 4 << 20
+"""Most bytes of a table of a stream: the memory of larger ones would be fresh each time."""
+_METADATA_BYTES = 256
+"""About the size of what an index has on a sample."""
+_MOST_FIELDS = 256
+"""Number of fields from which on names that were split at the wrong dot are suspected."""
+
+
+@checked_keywords
+class TarBackend(Backend):
+    """Samples of tars as rows: ``__key__``, ``__shard__``, and a column for each field.
+
+    A field that a sample does not have is null. Tars without an index are scanned once, when they
+    are first needed.
+
+    Args:
+        source: A tar, a directory, a glob, a URL or a list of them.
+        metadata: Where the indexes lie, if not beside the tars.
+        fields: The columns, with the extensions that their members may have, separated by
+            semicolons: ``{"image": "jpg;png;webp", "label": "cls"}``. None for a column for each
+            extension that there is. The columns ``image`` and ``caption`` can always be asked for.
+        sample_key: How the key of a sample follows from the names of its members: "first-dot",
+            "last-dot", or a function of a name that returns the key, or None for no sample.
+        missing_fields: "null", or "skip" to leave out samples that lack a field.
+        required: The columns that samples must have under "skip"; None for all.
+        decode: The fields to decode: True for all whose extension is known, names, or a mapping
+            of names to decoders (see ``decoding.py``) or functions of bytes.
+        load_file_data: False reads no payloads: columns are those of ``METADATA``.
+        max_file_size: Size of the largest member to read.
+        oversized: "raise" for an error before a larger member is read, or "skip" to leave out
+            samples with a larger member.
+        storage_options: Options of the store.
+        cache_dir: Folder that keeps indexes, listings and what was read of remote tars.
+        cache_bytes: Size that the folder may have.
+        access: All of the last three.
+        on_error: "skip" leaves out tars that cannot be indexed, named in ``broken``, and samples
+            of a stream that cannot be read or decoded.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        metadata: Source | None = None,
+        fields: Mapping[str, str] | None = None,
+        sample_key: SampleKey | None = None,
+        missing_fields: Literal["null", "skip"] = "null",
+        required: Sequence[str] | None = None,
+        decode: Decode | None = None,
+        load_file_data: bool = True,
+        max_file_size: int | str | None = None,
+        oversized: Literal["raise", "skip"] = "raise",
+        storage_options: Options | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
+        access: Access | None = None,
+        on_error: str = "raise",
+    ) -> None:
+        if access is None:
+            access = access_of(storage_options, cache_dir, cache_bytes)
+        if not load_file_data and decode:
+            raise OptionError("decode has no effect with load_file_data=False: nothing is read")
+        self.loads_file_data = load_file_data
+        self._named_fields = None if fields is None else _parsed_fields(fields)
+        self._decode = decode
+        self._skips_broken = on_error == "skip"
+        self._limit = None if max_file_size is None else parse_bytes("max_file_size", max_file_size)
+        self.collection = TarCollection.find(
+            source,
+            metadata=metadata,
+            access=access,
+            may_skip=may_be_skipped if self._skips_broken else None,
+            sample_key=sample_key,
+        )
+        """The tars and their indexes."""
+        self._select(missing_fields == "skip", required, oversized == "skip")
+        self._payloads = Payloads(self.collection)
+        self._named = named_locations(source, as_they_are=access.filesystem is not None)
+
+    def _select(
+        self, skips_incomplete: bool, required: Sequence[str] | None, skips_oversized: bool
+    ) -> None:
+        """Have the collection leave out samples, if that was asked for."""
+        rules = self.collection.rules
+        if skips_incomplete:
+            wanted = self._default_fields if required is None else required
+            fields = [
+                self._extensions(name) for name in wanted if name not in (KEY, SHARD, CAPTION)
+            ]
+            rules = replace(rules, required=tuple(fields))
+        if skips_oversized:
+            rules = replace(rules, max_file_size=self._limit)
+        if rules != self.collection.rules:
+            self.collection = self.collection.selecting(rules)
+            self.__dict__.pop("_default_fields", None)
+
+    @property
+    def fork_safe(self) -> bool:  # type: ignore[override]
+        """True if a forked child may read what its parent has read from."""
+        return self.collection.fork_safe
+
+    @property
+    def name(self) -> str:
+        return "tar"
+
+    @property
+    def store(self) -> Store:
+        store = self.collection.store
+        remote = not store.local and store.fork_safe == self.fork_safe
+        return store if remote else LocalStore(fork_safe=self.fork_safe)
+
+    def through(self, store: Store) -> Self:
+        if not isinstance(store, RemoteStore):
+            return self
+        made = copy(self)
+        made._payloads = self._payloads.during(store.meter, store.patience)
+        return made
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Why tars were left out, a line each."""
+        return self.collection.broken
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Numbers of files that belong to no sample, and of samples that are left out."""
+        return self.collection.left_out
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The functions of the user: those of ``decode``, and ``sample_key``."""
+        made: dict[str, Any] = {
+            f"decode[{name!r}]": form.function for name, form in self._forms.items()
+        }
+        if callable(self.collection.rules.sample_key):
+            made["sample_key"] = self.collection.rules.sample_key
+        return {name: function for name, function in made.items() if function is not None}
+
+    def aspect_buckets(self, **options: Any) -> AspectBuckets:
+        """Return samples by the shapes of their images; see ``headrace.sources.tar.buckets``."""
+        counts = self.collection.sample_counts
+        return aspect_buckets(self.collection.index, counts, **options)
+
+    # --- columns
+
+    @computed_once
+    def schema(self) -> pa.Schema:
+        """The columns that come without being named, for which every index is looked at."""
+        named = [pa.field(KEY, pa.string()), pa.field(SHARD, pa.string())]
+        if not self.loads_file_data:
+            return pa.schema([*named, *METADATA])
+        return pa.schema([*named, *(self._forms[name].field for name in self._default_fields)])
+
+    @property
+    def selectable(self) -> pa.Schema:
+        if not self.loads_file_data:
+            return self.schema
+        more = [form.field for name, form in self._forms.items() if name not in self.schema.names]
+        return pa.schema([*self.schema, *more])
+
+    @property
+    def kinds(self) -> Kinds:
+        if not self.loads_file_data:
+            return {}
+        forms = self._forms.items()
+        return {name: form.kind for name, form in forms if form.kind is not None}
+
+    @property
+    def optional_columns(self) -> list[str]:
+        """The columns that may be null because samples lack the field."""
+        incomplete = self.collection.incomplete_fields
+        complete = set(self.collection.field_names) - incomplete
+        return [name for name in self._forms if complete.isdisjoint(self._extensions(name))]
+
+    @computed_once
+    def _default_fields(self) -> dict[str, tuple[str, ...]]:
+        """The columns of fields that come without being named, with their extensions."""
+        found = self.collection.field_names
+        samples = int(self.collection.sample_counts.sum())
+        if len(found) > max(_MOST_FIELDS, samples):
+            raise SchemaError(
+                f"the {samples:,} samples would have {len(found):,} fields, such as {found[0]!r} "
+                f'and {found[-1]!r}: names with several dots need sample_key="last-dot", or a '
+                "function that returns the key of a name"
+            )
+        if self._named_fields is None:
+            return {name: (name,) for name in found}
+        for name, extensions in self._named_fields.items():
+            if found and not set(extensions) & set(found):
+                raise SchemaError(
+                    f"fields={{{name!r}: {';'.join(extensions)!r}}}: no sample has such a member; "
+                    f"the extensions are {', '.join(found)}"
+                )
+        return self._named_fields
+
+    def _extensions(self, name: str) -> tuple[str, ...]:
+        if self._named_fields is not None and name in self._named_fields:
+            return self._named_fields[name]
+        if name == IMAGE and IMAGE not in self.collection.field_names:
+            return IMAGES
+        return (name,)
+
+    @computed_once
+    def _forms(self) -> dict[str, FieldForm]:
+        """All columns of fields that may be asked for."""
+        found = self.collection.field_names
+        names = list(dict.fromkeys([*self._default_fields, *found]))
+        for name in (KEY, SHARD):
+            if name in names:
+                raise SchemaError(f"a field of the samples is called {name}, as a column is")
+        if IMAGE not in names and not set(IMAGES).isdisjoint(found):
+            names.append(IMAGE)
+        forms = field_forms(self._decode, {name: self._extensions(name) for name in names})
+        return forms if CAPTION in forms else {**forms, CAPTION: FieldForm(CAPTION, "text")}
+
+    def lending(self, columns: Sequence[str]) -> TarBackend:
+        """Return the same for a loader that copies the bytes of these columns when it cuts batches.
+
+        Only bytes of tars of this machine that are not decoded are lent. Tables have their places.
+        """
+        return self._with_forms(
+            {
+                name: replace(form, how="lent") if name in columns and form.is_plain else form
+                for name, form in self._forms.items()
+            }
+        )
+
+    def with_objects(self, columns: Sequence[str]) -> TarBackend:
+        """Return the same with integers of these columns as objects, beside which None has room."""
+        return self._with_forms(
+            {
+                name: replace(form, how="integer")
+                if name in columns and form.how == "int"
+                else form
+                for name, form in self._forms.items()
+            }
+        )
+
+    def _with_forms(self, forms: dict[str, FieldForm]) -> TarBackend:
+        made = copy(self)
+        made._forms = forms
+        made.__dict__.pop("schema", None)
+        return made
+
+    # --- shards
+
+    @property
+    def shard_rows(self) -> Int64Array:
+        return self.collection.sample_counts
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return [file.path for file in self.collection.files]
+
+    @property
+    def locations(self) -> Sequence[str]:
+        local = self._named if self.collection.store.local else []
+        return [*local, *self.shard_names]
+
+    @property
+    def shard_bytes(self) -> Sequence[int | None]:
+        if self.loads_file_data:
+            return [file.file_size for file in self.collection.files]
+        return [rows * _METADATA_BYTES for rows in self.shard_rows.tolist()]
+
+    @property
+    def shard_etags(self) -> Sequence[str | None]:
+        return [file.etag for file in self.collection.files]
+
+    # --- rows
+
+    def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return one sample as Python values; images and npy are arrays."""
+        table, kinds = self.take([idx], columns=columns), self.kinds
+        return {
+            name: (python_values(column, kinds[name]) if name in kinds else column.to_pylist())[0]
+            for name, column in zip(table.schema.names, table.columns, strict=True)
+        }
+
+    def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
+        shards = np.searchsorted(self.shard_starts, rows, side="right") - 1
+        return self._table(shards, rows - self.shard_starts[shards], schema, in_threads)
+
+    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
+        return self._take(np.arange(start, start + length), schema)
+
+    def stream(
+        self, start: int, length: int, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Yield samples that follow each other, in tables that are cut by sizes in the index."""
+        if not len(schema):
+            yield rows_only(length)
+            return
+        broken = BrokenRecords()
+        local = self.collection.store.local
+        most = min(block_bytes, _LOCAL_BLOCK_BYTES) if local else block_bytes
+        for shard, _, samples in self.located(np.arange(start, start + length)):
+            for some in cut_by_bytes(samples, self._sizes(shard, samples, schema), most):
+                table = self._streamed_table(shard, some, schema, broken)
+                if table.num_rows:
+                    yield table
+        broken.tell()
+
+    def _streamed_table(
+        self, shard: int, samples: Int64Array, schema: pa.Schema, broken: BrokenRecords
+    ) -> pa.Table:
+        """Return samples of a shard; those that cannot be read are left out if they may be."""
+        try:
+            return self._table(np.full(len(samples), shard), samples, schema)
+        except ReadError as error:
+            if not (self._skips_broken and may_be_skipped(error)):
+                raise
+        found = broken.all_but(
+            samples.tolist(), lambda one: self._table(np.array([shard]), np.array([one]), schema)
+        )
+        return pa.concat_tables([schema.empty_table(), *(table for _, table in found)])
+
+    def _sizes(self, shard: int, samples: Int64Array, schema: pa.Schema) -> Int64Array:
+        """Return about how many bytes each sample takes in memory."""
+        index = self.collection.index(shard)
+        sizes = np.full(len(samples), _METADATA_BYTES, np.int64)
+        for form in self._read_forms(schema):
+            members = _members_of(index, self._extensions(form.name))[samples]
+            sizes += np.where(members < 0, 0, index.sizes[members]) * form.growth
+        return sizes
+
+    def _read_forms(self, schema: pa.Schema) -> list[FieldForm]:
+        """Return the forms of the columns whose members are read."""
+        if not self.loads_file_data:
+            return []
+        return [self._forms[name] for name in schema.names if not self._is_special(name)]
+
+    def _is_special(self, name: str) -> bool:
+        made_caption = name == CAPTION and CAPTION not in self._default_fields
+        return name in (KEY, SHARD) or made_caption
+
+    def _table(
+        self, shards: Int64Array, samples: Int64Array, schema: pa.Schema, each: Any = map
+    ) -> pa.Table:
+        """Return samples of any shards, in this order. All that they need is read at once."""
+        if not len(schema):
+            return rows_only(len(shards))
+        rows = _Rows(self.collection, shards, samples)
+        asked = {
+            form.name: rows.members(self._extensions(form.name), self._limit)
+            for form in self._read_forms(schema)
+        }
+        columns = self._columns(rows, asked, each)
+        for name in schema.names:
+            if name == SHARD:
+                columns[name] = pa.array(self.collection.names, pa.string()).take(pa.array(shards))
+            elif name == KEY:
+                columns[name] = rows.joined(_keys_of)
+            elif name == CAPTION and name not in columns:
+                columns[name] = self._captions(rows)
+            elif name not in columns:
+                columns[name] = rows.joined(partial(_metadata_of, column=name))
+        return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+    def _columns(
+        self, rows: _Rows, asked: Mapping[str, Int64Array], each: Any
+    ) -> dict[str, pa.Array]:
+        """Return the columns of fields, of which ``asked`` has the member of each row.
+
+        Bytes of tars of this machine go from their maps into the column at once. Bytes that are
+        decoded are copied before: a tar may be cut while a decoder is at work, and touching the map
+        of what was cut off kills the process.
+        """
+        forms = self._forms
+        lent = {name: asked[name] for name in asked if forms[name].how == "lent"}
+        columns = self._payloads.lend(rows.shards, lent) if lent else {}
+        local = self.collection.store.local
+        others = [name for name in asked if name not in lent]
+        at_once = [name for name in others if not local or forms[name].is_plain]
+        copied = [name for name in others if name not in at_once]
+
+        def made(names: Sequence[str], found: Sequence[Any]) -> None:
+            left = iter(found)
+            for name in names:
+                members = asked[name].tolist()
+                payloads = [next(left) if member >= 0 else None for member in members]
+                columns[name] = forms[name].column(payloads, rows.naming(asked[name]), each)
+
+        if at_once:
+            with self._payloads.views(*rows.wanted(asked, at_once)) as views:
+                made(at_once, views)
+        if copied:
+            made(copied, self._payloads.read_many(*rows.wanted(asked, copied)))
+        return columns
+
+    def _captions(self, rows: _Rows) -> pa.Array:
+        """Return the first caption of each sample: in the index, its JSON, or a text beside it."""
+        found: list[Any] = rows.joined(_captions_of).to_pylist()
+        captions = [None if text is None else json.loads(text) for text in found]
+        for extensions in (("json",), TEXT_FIELDS):
+            members = rows.members(extensions, self._limit)
+            lacking = [row for row, text in enumerate(captions) if not text and members[row] >= 0]
+            payloads = self._payloads.read_many(rows.shards[lacking], members[lacking])
+            for row, payload in zip(lacking, payloads, strict=True):
+                captions[row] = _caption(payload, is_json=extensions == ("json",))
+        first = [one[0] if isinstance(one, list) and one else one or None for one in captions]
+        return pa.array(first, pa.large_string())
+
+
+def _caption(payload: bytes, *, is_json: bool) -> Any:
+    if not is_json:
+        return payload.decode("utf-8-sig", "replace").strip() or None
+    try:
+        found = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    return canonical_captions(found) if isinstance(found, dict) else None
+
+
+def _parsed_fields(fields: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    parsed: dict[str, tuple[str, ...]] = {}
+    for name, extensions in fields.items():
+        if not isinstance(name, str) or not isinstance(extensions, str) or not extensions.strip():
+            raise OptionError(
+                f"fields={{{name!r}: {extensions!r}}}: give extensions, separated by semicolons: "
+                '{"image": "jpg;png;webp"}'
+            )
+        parts = [part.strip().lower().removeprefix(".") for part in extensions.split(";")]
+        parsed[name] = tuple(part for part in parts if part)
+    return parsed
+
+
+class _Rows:
+    """Some samples of some shards, in any order."""
+
+    def __init__(self, collection: TarCollection, shards: Int64Array, samples: Int64Array) -> None:
+        self.shards = shards
+        self._collection, self._samples = collection, samples
+        self._parts = [(collection.index(shard), rows) for shard, rows in by_shard(shards)]
+
+    def members(self, extensions: tuple[str, ...], limit: int | None) -> Int64Array:
+        """Return the member of each sample with one of these extensions, -1 where there is none.
+
+        Raises:
+            ReadError: A member is larger than ``limit``.
+        """
+        found = np.empty(len(self.shards), np.int64)
+        for index, rows in self._parts:
+            members = _members_of(index, extensions)[self._samples[rows]]
+            if limit is not None:
+                self._check(index, rows, members, limit)
+            found[rows] = members
+        return found
+
+    def wanted(
+        self, asked: Mapping[str, Int64Array], names: Sequence[str]
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the shards and numbers of all members of some columns, column by column."""
+        there = [asked[name] >= 0 for name in names]
+        members = [asked[name][held] for name, held in zip(names, there, strict=True)]
+        return np.concatenate([self.shards[held] for held in there]), np.concatenate(members)
+
+    def joined(self, make: Callable[[TarIndex, Int64Array], pa.Array]) -> pa.Array:
+        """Return a column that is made for the samples of each shard."""
+        made = [make(index, self._samples[rows]) for index, rows in self._parts]
+        if len(made) == 1:
+            return made[0]
+        order = np.concatenate([rows for _, rows in self._parts])
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(back))
+        return pa.concat_arrays(made).take(pa.array(back))
+
+    def naming(self, members: Int64Array) -> Callable[[int], str]:
+        """Return a function that names the member of a row in messages."""
+
+        def named(row: int) -> str:
+            shard = int(self.shards[row])
+            name = self._collection.index(shard).name(int(members[row]))
+            return f"{self._collection.files[shard].path}, member {name!r}"
+
+        return named
+
+    def _check(self, index: TarIndex, rows: Int64Array, members: Any, limit: int) -> None:
+        large = np.flatnonzero((members >= 0) & (index.sizes[members] > limit))
+        if len(large):
+            path = self._collection.files[int(self.shards[rows[large[0]]])].path
+            member = int(members[large[0]])
+            raise ReadError(
+                f"{path}, member {index.name(member)!r} has {int(index.sizes[member])} bytes, more "
+                f"than max_file_size={limit}; raise that, leave its field out of columns=, or "
+                'leave such samples out with oversized="skip" or on_error="skip"'
+            )
+
+
+# --- columns of one index
+
+_kept_members: WeakKeyDictionary[TarIndex, dict[tuple[str, ...], Int32Array]] = WeakKeyDictionary()
+_kept_keys: WeakKeyDictionary[TarIndex, pa.StringArray] = WeakKeyDictionary()
+
+
+def _members_of(index: TarIndex, extensions: tuple[str, ...]) -> Int32Array:
+    """Return the member of each sample with the first of these extensions that it has, or -1."""
+    known = _kept_members.setdefault(index, {})
+    found = known.get(extensions)
+    if found is None:
+        found = index.members_as(extensions[0])
+        for extension in extensions[1:]:
+            found = np.where(found < 0, index.members_as(extension), found)
+        known[extensions] = found
+    return found
+
+
+def _keys_of(index: TarIndex, samples: Int64Array) -> pa.StringArray:
+    found = _kept_keys.get(index)
+    if found is None:
+        primary = index.names.take(pa.array(index.primary_members))
+        found = _kept_keys[index] = sample_keys(primary, index.grouping.sample_key)
+    return found.take(pa.array(samples))
+
+
+def _captions_of(index: TarIndex, samples: Int64Array) -> pa.Array:
+    """Return the captions of samples in the index, as JSON texts or nulls."""
+    if index.captions is None:
+        return pa.nulls(len(samples), pa.string())
+    return index.captions.take(pa.array(index.primary_members[samples]))
+
+
+def _metadata_of(index: TarIndex, samples: Int64Array, column: str) -> pa.Array:
+    """Return a column of ``METADATA`` for some samples."""
+    primary = index.primary_members[samples]
+    if column == "path":
+        return index.names.take(pa.array(primary))
+    if column == "offset":
+        return pa.array(index.offsets[primary])
+    if column == "size":
+        return pa.array(index.sizes[primary])
+    if column == "captions":
+        texts = _captions_of(index, samples).to_pylist()
+        found = [[] if text is None else json.loads(text) for text in texts]
+        lists = [[one] if isinstance(one, str) else list(one) for one in found]
+        return pa.array(lists, METADATA.field(column).type)
+    if column == "json":
+        if index.json is None:
+            return pa.array([""] * len(primary))
+        return index.json.take(pa.array(primary)).cast(pa.string()).fill_null("")
+    width, height = (
+        np.zeros(len(primary), np.int32) if sides is None else sides[primary]
+        for sides in (index.widths, index.heights)
+    )
+    if column == "aspect":
+        known = (width > 0) & (height > 0)
+        return pa.array(np.where(known, width / np.where(known, height, 1), np.nan))
+    return pa.array(width if column == "width" else height)

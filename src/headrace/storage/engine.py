@@ -1,0 +1,227 @@
+"""The client of a store: one request at a time, and how it fails.
+
+Engines are made in the process that uses them, for they hold connections and threads. ``connect``
+chooses one: obstore for S3, Google Cloud Storage, Azure and web servers, huggingface_hub for the
+Hugging Face hub, fsspec for all other protocols, and whatever filesystem a user gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from enum import Enum
+from ssl import SSLError
+from typing import Any, Protocol, runtime_checkable
+
+from headrace.errors import OptionError
+from headrace.storage.store import FileStatus
+
+__all__ = [
+    "OBJECT_STORES",
+    "Engine",
+    "Failure",
+    "PinningEngine",
+    "RequestError",
+    "WritingEngine",
+    "connect",
+]
+
+OBJECT_STORES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+    "adl": "azure",
+}
+"""Protocols of object stores, and their kinds."""
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+"""Errors of filesystems that come again however often one asks; others may pass."""
+
+
+class Failure(Enum):
+    """The way in which a request failed, which decides what to do about it."""
+
+    MISSING = "there is no such object"
+    DENIED = "access was denied"
+    CHANGED = "it is not the version that was asked for"
+    REFUSED = "it was refused"
+    TRANSIENT = "it failed, and may succeed another time"
+
+
+class RequestError(Exception):
+    """A request that failed. It stays inside the library; users see a ReadError.
+
+    Attributes:
+        failure: The way in which it failed.
+        detail: The client's words, which may hold secrets.
+        keyless: True if it was credentials that could not be got.
+    """
+
+    def __init__(self, failure: Failure, detail: str, *, keyless: bool = False) -> None:
+        super().__init__(failure, detail)
+        self.failure = failure
+        self.detail = detail
+        self.keyless = keyless
+
+    @classmethod
+    def of_status(cls, status: int, detail: str) -> RequestError:
+        """Return the error for an HTTP status. An expired token may come as a 400."""
+        if status in (404, 410):
+            failure = Failure.MISSING
+        elif status in (401, 403) or "ExpiredToken" in detail or "TokenRefreshRequired" in detail:
+            failure = Failure.DENIED
+        elif status == 412:
+            failure = Failure.CHANGED
+        elif status == 501:
+            failure = Failure.REFUSED
+        elif status >= 500 or status in (408, 425, 429) or "RequestTimeout" in detail:
+            failure = Failure.TRANSIENT
+        else:
+            failure = Failure.REFUSED
+        return cls(failure, detail)
+
+    @classmethod
+    def of_client(cls, error: Exception, detail: str) -> RequestError:
+        """Return the error for an exception of a client that may raise anything."""
+        status = getattr(error, "status", getattr(error, "code", None))
+        if isinstance(status, int) and 400 <= status < 600:
+            return cls.of_status(status, detail)
+        if type(error).__name__.endswith("CredentialsError"):  # of botocore, and of Google's
+            return cls(Failure.DENIED, detail)
+        # An SSLError is also a ValueError.
+        mistaken = isinstance(error, _MISTAKES) and not isinstance(error, SSLError)
+        return cls(Failure.REFUSED if mistaken else Failure.TRANSIENT, detail)
+
+
+class Engine(Protocol):
+    """A client with native handles: it lives in one process and serves many threads.
+
+    Each call is one request, or one for each page; none is tried twice. All failures are
+    RequestErrors. Paths are whole URLs, or paths of a filesystem that was given.
+    """
+
+    @property
+    def conditional(self) -> bool:
+        """Return True if ``fetch`` itself refuses to return bytes of another version."""
+        ...
+
+    @property
+    def secrets(self) -> Collection[Any]:
+        """Return credentials, as or in options, that the engine found by itself."""
+        ...
+
+    def status(self, path: str) -> FileStatus | None:
+        """Return the object at exactly this path, if there is one."""
+        ...
+
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
+        """Yield what is below a directory; if not recursive, directories come as their paths.
+
+        Args:
+            directory: Where to list.
+            recursive: List all below it, and not only what is right in it.
+            after: A path. Those up to it may be left out where paths come sorted.
+        """
+        ...
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+        """Return exactly these bytes of the version with this etag and size, as a buffer."""
+        ...
+
+
+@runtime_checkable
+class WritingEngine(Protocol):
+    """A client that can also write."""
+
+    def put(self, file: str, path: str) -> None:
+        """Send a local file; the object appears when all of it has arrived."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove an object."""
+        ...
+
+
+class PinningEngine(Protocol):
+    """A client of a store in which a location may mean something else tomorrow."""
+
+    def resolved(self, location: str) -> str:
+        """Return a location that will always mean what this one means now."""
+        ...
+
+
+def connect(
+    protocol: str,
+    options: Mapping[str, Any],
+    timeout_s: float,
+    *,
+    signed_urls: Mapping[str, str],
+    filesystem: Any = None,
+) -> Engine:
+    """Return a client for a protocol, or for a filesystem that a user gives.
+
+    Clients are imported when they are needed: each has threads of its own.
+
+    Args:
+        protocol: The part of a URL before ``://``.
+        options: Options of the store, by any name that users know.
+        timeout_s: Seconds that a server may be silent.
+        signed_urls: For URLs as they are shown, those with their secrets.
+        filesystem: A filesystem of fsspec or pyarrow, or a store of obstore.
+    """
+    if filesystem is not None:
+        return _given(filesystem, timeout_s)
+    if protocol in ("http", "https"):
+        from headrace.storage.objects import WebEngine
+
+        return WebEngine(options, timeout_s, signed_urls)
+    if protocol == "hf":
+        from headrace.storage.hub import HubEngine
+
+        return HubEngine(options, timeout_s)
+    from headrace.storage.options import gcsfs_options, is_gcs_emulator
+
+    kind = OBJECT_STORES.get(protocol)
+    by_gcsfs = kind == "gcs" and is_gcs_emulator(options)
+    if kind is not None and not by_gcsfs:
+        from headrace.storage.objects import BucketEngine
+
+        return BucketEngine(kind, options, timeout_s)
+    from headrace.storage.filesystems import FsspecEngine, filesystem_for
+
+    options = gcsfs_options(options) if by_gcsfs else options
+    return FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
+
+
+def _given(filesystem: Any, timeout_s: float) -> Engine:
+    import fsspec
+    import pyarrow.fs
+
+    if isinstance(filesystem, fsspec.AbstractFileSystem | pyarrow.fs.FileSystem):
+        from headrace.storage.filesystems import FsspecEngine
+
+        return FsspecEngine(filesystem, "", timeout_s)
+    if type(filesystem).__module__.startswith("obstore"):
+        from headrace.storage.objects import StoreEngine
+
+        return StoreEngine(filesystem)
+    raise OptionError(
+        "filesystem must be a filesystem of fsspec or pyarrow, or a store of obstore, not a "
+        f"{type(filesystem).__name__}"
+    )

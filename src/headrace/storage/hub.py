@@ -1,0 +1,205 @@
+"""Repositories of the Hugging Face hub, pinned to a commit, by huggingface_hub."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import MissingExtraError, OptionError
+from headrace.storage.engine import Failure, RequestError
+from headrace.storage.objects import WebEngine
+from headrace.storage.options import hub_options
+from headrace.storage.store import FileStatus
+from headrace.storage.threads import TooSlowError, longest_wait, within
+
+__all__ = ["HubEngine"]
+
+T = TypeVar("T")
+
+_PATH = re.compile(
+    r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_AT_ONCE = 1000
+_KINDS = {None: "model", "datasets": "dataset", "spaces": "space"}
+
+
+class HubEngine:
+    """Reads ``hf://datasets/owner/name@revision/path``.
+
+    ``resolved`` puts the commit into a path, so that all processes and later reads see the same
+    files, whatever is pushed meanwhile. Large files come from another host by a signed link, which
+    is asked for once and kept as long as it is good. A file that huggingface_hub has in its cache
+    is read from there.
+    """
+
+    conditional = True
+
+    def __init__(self, options: Any, timeout_s: float) -> None:
+        try:
+            import huggingface_hub
+        except ImportError:
+            raise MissingExtraError.for_extra(
+                "hub", "huggingface_hub, which reads hf://,"
+            ) from None
+        token, endpoint, verify = hub_options(options)
+        if token is None or token is True:
+            token = huggingface_hub.get_token()
+        self._hub = huggingface_hub
+        self._token = token or False
+        self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self._token)
+        self._timeout_s = timeout_s
+        login = {"token": token} if token else {}
+        self._own_host = WebEngine({**login, "verify": verify}, timeout_s, {})
+        self._other_hosts = WebEngine({"verify": verify}, timeout_s, {})
+        self.secrets: Collection[Any] = [token] if token else []
+        self._commits: dict[tuple[str, str, str], str] = {}
+        self._links: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def resolved(self, path: str) -> str:
+        """Return a path with the commit that its revision names now."""
+        return _Place.of(path).shown(self._commit(path))
+
+    def status(self, path: str) -> FileStatus | None:
+        place, commit = _Place.of(path), self._commit(path)
+        if not place.inner.rstrip("/"):
+            return None
+        found = self._ask(
+            self._api.get_paths_info,
+            place.repo,
+            [place.inner.rstrip("/")],
+            revision=commit,
+            repo_type=place.kind,
+        )
+        files = [entry for entry in found if isinstance(entry, self._hub.hf_api.RepoFile)]
+        return self._status(place, commit, files[0]) if files else None
+
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
+        place, commit = _Place.of(directory), self._commit(directory)
+        pages = self._api.list_repo_tree(
+            place.repo,
+            place.inner.strip("/") or None,
+            recursive=recursive,
+            revision=commit,
+            repo_type=place.kind,
+        )
+        while some := self._ask(lambda: list(islice(pages, _AT_ONCE))):
+            for entry in some:
+                if isinstance(entry, self._hub.hf_api.RepoFile):
+                    yield self._status(place, commit, entry)
+                elif not recursive:
+                    yield place.at(entry.path).shown(commit)
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+        place, commit = _Place.of(path), self._commit(path)
+        cached = self._hub.try_to_load_from_cache(
+            place.repo, place.inner, revision=commit, repo_type=place.kind
+        )
+        if isinstance(cached, str) and os.path.getsize(cached) == size:
+            with open(cached, "rb") as file:
+                return os.pread(file.fileno(), stop - start, start)
+        url = self._hub.hf_hub_url(
+            place.repo,
+            place.inner,
+            revision=commit,
+            repo_type=place.kind,
+            endpoint=self._api.endpoint,
+        )
+        link = self._links.get(url)
+        if link is not None:
+            try:
+                return self._web(link).fetch(link, start, stop, None, size)
+            except RequestError as error:
+                if error.failure is Failure.TRANSIENT:
+                    raise
+                self._links.pop(url, None)  # its signature has expired
+        about = self._ask(
+            self._hub.get_hf_file_metadata, url, token=self._token, timeout=self._timeout_s
+        )
+        link = self._links[url] = about.location
+        return self._web(link).fetch(link, start, stop, None, size)
+
+    def _web(self, url: str) -> WebEngine:
+        """Return the client for a link. The token goes to the hub alone."""
+        same = urlsplit(url)[:2] == urlsplit(self._api.endpoint)[:2]
+        return self._own_host if same else self._other_hosts
+
+    def _commit(self, path: str) -> str:
+        place = _Place.of(path)
+        if _COMMIT.fullmatch(place.revision):
+            return place.revision
+        key = place.kind, place.repo, place.revision
+        with self._lock:
+            if key not in self._commits:
+                info = self._ask(
+                    self._api.repo_info,
+                    place.repo,
+                    revision=place.revision,
+                    repo_type=place.kind,
+                    timeout=self._timeout_s,
+                )
+                self._commits[key] = str(info.sha)
+            return self._commits[key]
+
+    def _ask(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
+        with _translated():
+            return within(longest_wait(self._timeout_s), partial(method, *args, **options))
+
+    def _status(self, place: _Place, commit: str, entry: Any) -> FileStatus:
+        large = entry.lfs
+        size, oid = (large.size, large.sha256) if large else (entry.size, entry.blob_id)
+        return FileStatus(place.at(entry.path).shown(commit), int(size), oid)
+
+
+class _Place:
+    """A path of the hub in its parts."""
+
+    def __init__(self, prefix: str, kind: str, repo: str, revision: str, inner: str) -> None:
+        self.prefix = prefix
+        self.kind = kind
+        self.repo = repo
+        self.revision = revision
+        self.inner = inner
+
+    @classmethod
+    def of(cls, path: str) -> _Place:
+        found = _PATH.fullmatch(path)
+        if found is None or found[2].startswith(("datasets/", "spaces/")):
+            raise OptionError(f"{path} is no path of the hub: hf://datasets/OWNER/NAME/PATH is")
+        kind, repo, revision, inner = found.groups()
+        prefix = f"{kind}/" if kind else ""
+        return cls(prefix, _KINDS[kind], repo, unquote(revision or "main"), inner or "")
+
+    def at(self, inner: str) -> _Place:
+        return _Place(self.prefix, self.kind, self.repo, self.revision, inner)
+
+    def shown(self, commit: str) -> str:
+        return f"hf://{self.prefix}{self.repo}@{commit}/{self.inner}"
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise errors of huggingface_hub as RequestErrors, by the status of the answer."""
+    try:
+        yield
+    except (RequestError, OptionError):
+        raise
+    except TooSlowError as error:
+        raise RequestError(Failure.TRANSIENT, str(error)) from None
+    except Exception as error:  # httpx, the hub's own errors, and JSON that is none
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        text = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(status, int):
+            raise RequestError.of_status(status, f"HTTP {status}: {text}") from None
+        # What is not the JSON that was asked for may be a proxy's page, for a while.
+        raise RequestError(Failure.TRANSIENT, f"{type(error).__name__}: {text}") from None

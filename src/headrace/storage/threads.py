@@ -1,0 +1,333 @@
+"""Threads that wait for stores: few, shared by a process, and never in the way of its end.
+
+An executor of Python joins its threads when the interpreter exits, however long a server is
+silent. The threads here are daemons: at exit, work that has not begun is given up, and work that
+has begun is waited for a few seconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from headrace.process import PerProcess
+
+__all__ = [
+    "GivenUp",
+    "Pace",
+    "Patience",
+    "TooSlowError",
+    "forget",
+    "in_background",
+    "interruptibly",
+    "longest_wait",
+    "side_by_side",
+    "side_threads",
+    "within",
+]
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_REQUESTS_AT_ONCE = 64
+_IDLE_S = 1.0
+_EXIT_PATIENCE_S = 4.0
+"""Seconds that a silent server may hold up the end of the interpreter."""
+_LEAST_BYTES_PER_S = 1 << 10
+_LEAST_BYTES_PER_S_UNSEEN = 8 << 10
+"""For whole answers: with less, one of several MiB would hang for hours before it is given up."""
+
+
+class Submit(Protocol):
+    """Has something done by a thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
+
+
+class _Threads:
+    """A bounded number of daemon threads that begin with work, and end when there is none."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._changed = threading.Condition()
+        self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._closed = False
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        with self._changed:
+            if self._closed:
+                _cancel(future)
+                return future
+            self._work.append((future, work))
+            if self._idle < len(self._work) and len(self._threads) < self._most:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._threads.add(thread)
+                thread.start()
+            self._changed.notify()
+        return future
+
+    def drop(self, future: Future[Any]) -> None:
+        """Cancel work that has not begun."""
+        with self._changed:
+            _cancel(future)
+
+    def close(self) -> list[threading.Thread]:
+        """Begin nothing more; return the threads that are still at work."""
+        with self._changed:
+            self._closed = True
+            for future, _ in self._work:
+                _cancel(future)
+            self._work.clear()
+            self._changed.notify_all()
+            return list(self._threads)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                while not self._work and not self._closed and self._changed.wait(_IDLE_S):
+                    pass
+                self._idle -= 1
+                if not self._work:
+                    self._threads.discard(threading.current_thread())
+                    return
+                future, work = self._work.popleft()
+                begun = not future.cancelled() and future.set_running_or_notify_cancel()
+            if begun:
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+            del future, work  # or what was fetched is held until there is more to do
+
+
+def _cancel(future: Future[Any]) -> None:
+    """Cancel a future and wake those who wait for it; by itself it wakes them once it is begun."""
+    if not future.cancelled() and future.cancel():
+        future.set_running_or_notify_cancel()
+
+
+class _Pools:
+    """The threads of one process, which end with its interpreter.
+
+    Attributes:
+        requests: Threads that make requests.
+        limited: Threads of calls that may be given up. Lost calls keep theirs.
+        all: Also the threads of all callers of ``side_threads``.
+        exit: Done when the interpreter goes down.
+    """
+
+    def __init__(self) -> None:
+        self.requests = _Threads(_REQUESTS_AT_ONCE, "headrace-fetch")
+        self.limited = _Threads(2 * _REQUESTS_AT_ONCE, "headrace-limited")
+        self.all: WeakValueDictionary[int, _Threads] = WeakValueDictionary()
+        self.add(self.requests)
+        self.add(self.limited)
+        self.exit: Future[None] = Future()
+        self._pid = os.getpid()
+        atexit.register(self.leave)
+
+    def add(self, threads: _Threads) -> None:
+        """End some threads with the interpreter."""
+        self.all[id(threads)] = threads
+
+    def leave(self) -> None:
+        """Wake all who wait, and wait for the threads; a forked child does not have them."""
+        if self._pid != os.getpid():
+            return
+        if not self.exit.done():
+            self.exit.set_result(None)
+        until = time.monotonic() + _EXIT_PATIENCE_S
+        pools = [reference() for reference in self.all.valuerefs()]  # other threads may add some
+        for thread in [thread for some in pools if some for thread in some.close()]:
+            thread.join(max(until - time.monotonic(), 0.0))
+
+
+_pools = PerProcess(_Pools)
+
+
+class GivenUp(Exception):
+    """The caller has stopped waiting."""
+
+
+class Patience:
+    """The time that a reader waits for bytes: until they come, or until it gives up.
+
+    A copy in another process begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._end: PerProcess[Future[None]] = PerProcess(Future)
+        self._waited = threading.local()
+
+    @property
+    def waited_s(self) -> float:
+        """Return the seconds that this thread has waited, in all."""
+        return getattr(self._waited, "seconds", 0.0)
+
+    def give_up(self) -> None:
+        """Wake all who wait; what is under way ends by itself, and is not tried again."""
+        end = self._end.get()
+        if not end.done():
+            end.set_result(None)
+
+    @property
+    def over(self) -> bool:
+        """Return True if the reader has given up, or the interpreter goes down."""
+        return self._end.get().done() or _pools.get().exit.done()
+
+    def wait_for(self, future: Future[T]) -> T:
+        """Return the result of a future.
+
+        Raises:
+            GivenUp: The reader gave up first.
+        """
+        if not future.done():
+            began = time.perf_counter()
+            either: list[Future[Any]] = [future, self._end.get(), _pools.get().exit]
+            wait(either, return_when=FIRST_COMPLETED)
+            self._waited.seconds = self.waited_s + time.perf_counter() - began
+        if not future.done() or future.cancelled():
+            raise GivenUp
+        return future.result()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Patience, ()
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Run a request in one of a bounded number of threads."""
+    return _pools.get().requests.submit(work)
+
+
+def forget(future: Future[Any]) -> None:
+    """Cancel a request that has not begun."""
+    _pools.get().requests.drop(future)
+
+
+def interruptibly(work: Callable[[], T]) -> T:
+    """Return what ``work`` returns, and keep the main thread, which gets signals, out of it."""
+    if threading.current_thread() is threading.main_thread():
+        return in_background(work).result()
+    return work()
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """Return what ``work`` returns, or give it up after ``seconds``.
+
+    This is for clients that cannot be interrupted. A call that is given up goes on in a thread of
+    its own until the client returns. When there are as many lost calls as threads, further ones
+    do not begin, and are given up as well.
+
+    Raises:
+        TooSlowError: The time is over.
+    """
+    limited = _pools.get().limited
+    future = limited.submit(work)
+    done, _ = wait([future], seconds)
+    if not done:
+        limited.drop(future)  # if it waits for a thread
+    if not done or future.cancelled():
+        raise TooSlowError.after(seconds)
+    return future.result()
+
+
+def side_by_side(work: Callable[[S], T], items: Iterable[S], *, threads: int) -> Iterator[T]:
+    """Yield the result of ``work`` for each item, in order; ``work`` may wait for stores."""
+    with side_threads(threads) as submit:
+        made: deque[Future[T]] = deque()
+        for item in items:
+            made.append(submit(partial(work, item)))
+        while made:
+            yield made.popleft().result()
+
+
+@contextmanager
+def side_threads(threads: int, *, see_off: bool = False) -> Iterator[Submit]:
+    """Yield a function that has work done by threads; the work may wait for stores.
+
+    Args:
+        threads: The number of threads.
+        see_off: Wait at the end for work that has begun. By default it is left to itself, for a
+            server may be silent.
+    """
+    mine = _Threads(threads, "headrace-side")
+    _pools.get().add(mine)
+    try:
+        yield mine.submit
+    except CancelledError:
+        raise GivenUp from None
+    finally:
+        for thread in mine.close():
+            if see_off:
+                thread.join()
+
+
+# --- answers that never fall silent and yet hardly come
+
+
+class TooSlowError(TimeoutError):
+    """An answer comes too slowly."""
+
+    @classmethod
+    def after(cls, seconds: float) -> TooSlowError:
+        """Return the error for an answer that was not complete in time."""
+        return cls(f"time-out: the answer is too slow, not all of it came in {seconds:.1f} s")
+
+
+class Pace:
+    """Checks that bytes keep coming, for clients that show bytes while they come.
+
+    Time is divided into windows, the first of which begins with the first bytes. In each window
+    at least 1 KiB a second must come, so an answer of n bytes takes ``window_s + n / 1024`` seconds
+    at most, counted from its first byte.
+
+    Args:
+        window_s: Length of a window in seconds.
+    """
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._began: float | None = None
+        self._bytes = 0
+
+    def add(self, count: int) -> None:
+        """Count bytes that have come.
+
+        Raises:
+            TooSlowError: A window is over, and too few bytes came in it.
+        """
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now
+        self._bytes += count
+        elapsed = now - self._began
+        if elapsed < self._window_s:
+            return
+        if self._bytes < _LEAST_BYTES_PER_S * elapsed:
+            raise TooSlowError(
+                f"time-out: the answer is too slow, {self._bytes} bytes came in {elapsed:.1f} s, "
+                f"and {_LEAST_BYTES_PER_S} bytes a second are the least"
+            )
+        self._began, self._bytes = now, 0
+
+
+def longest_wait(timeout_s: float, size: int = 0) -> float:
+    """Return the seconds after which an answer of ``size`` bytes is given up.
+
+    This is for clients that return an answer when all of it has come.
+    """
+    return timeout_s + size / _LEAST_BYTES_PER_S_UNSEEN
