@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from headrace.sources.tar.replacing import turn_in_folder
 
 from headrace.model import DataFileInfo
 from headrace.sources.files.cache import BoundedCache
-from headrace.sources.tar.replacing import turn_in_folder
 from headrace.storage import DiskCache, Meter, Parts, Patience, RetryPolicy, threads
 from headrace.storage.connection import Connection
 from headrace.storage.threads import in_background

@@ -44,6 +44,8 @@ __all__ = [
 Read = Callable[[int, int], bytes]
 """Returns the bytes of a tar from one place to another; fewer where it ends."""
 
+_END_BYTES = 22 * BLOCK
+"""two blocks of zeros, and the rest of a record as tar writes it"""
 _STEPS = 1024
 """headers that are passed on the way to that of a member"""
 _LONGEST_EXTENSION = 1 << 20
@@ -94,11 +96,12 @@ def check_index(index: TarIndex, tar_size: int | None, shown: str) -> None:
 
 
 def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
-    """Refuse an index that lacks members behind its last one.
+    """Refuse an index whose last member is not there, or that lacks members behind it.
 
     An index that was made of this version of the tar has all of them, and nothing is read. Else the
     end of the tar is: members may have been appended, and the index of another tool may be of an
-    earlier state of it, or not whole.
+    earlier state of it, or not whole. Of a remote tar it is read only if there are more bytes than
+    the end of a tar takes.
 
     Raises:
         StaleIndexError: There is a regular file behind the last member, or no end of a tar.
@@ -107,8 +110,15 @@ def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
         return
     if index.facts.etag is not None and index.facts.etag == file.etag:
         return
+    if not store.local and file.file_size is not None and file.file_size - index.end <= _END_BYTES:
+        return
     may_lack = _MayLack(index)
     with opened_tar(store, file) as source:
+        if store.local and len(index):  # another tar may have the same size
+            last = len(index) - 1
+            block = source.window(BLOCK, int(index.offsets[last]) - BLOCK)
+            read = lambda start, stop: source.window(stop - start, start)  # noqa: E731
+            check_headers(file.path, index, [last], [block[:BLOCK]], read)
         try:
             for stretch in walked(source, start=index.end):
                 for name, offset in zip(stretch.names, stretch.offsets, strict=True):

@@ -115,4 +115,4 @@ class IndexCache:
 
 
 def _digest(key: tuple[str, ...]) -> str:
-    return sha256("\0".join(key).encode()).hexdigest()
+    return sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()

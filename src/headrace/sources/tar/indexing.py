@@ -321,7 +321,7 @@ class _Job:
         places += [] if self.earlier is None else [self.earlier]
         places += [] if self.kept is None else [(self.kept, 0)]
         for path, number in dict.fromkeys(places):
-            with suppress(FileNotFoundError, StaleIndexError):
+            with suppress(FileNotFoundError, NotADirectoryError, StaleIndexError):
                 is_columnar = path.endswith(".arrow")
                 index = IndexFile.open(path).index(number) if is_columnar else read_index(path)
                 yield (path, number), index
@@ -392,8 +392,12 @@ class _OneFile:
 
     def write(self, names: Sequence[str], chosen: set[str], done: Sequence[Indexed]) -> None:
         """Put new indexes into it, and keep those of the other tars of the source."""
-        new = {tar.name: read_index(tar.place[0]) for tar in done if tar.place[0] != self.path}
-        stay = {tar.name for tar in done if tar.place[0] == self.path} | {*names} - chosen
+        new: dict[str, TarIndex] = {}
+        for tar in done:
+            if tar.place[0] != self.path:
+                with suppress(FileNotFoundError):  # another run has put it into the file already
+                    new[tar.name] = read_index(tar.place[0])
+        stay = {*names} - (chosen - {tar.name for tar in done})
         make_folder(self.path)
         with index_lock(self.path):
             now = _read_all(self.path)  # other runs may have written to it

@@ -22,7 +22,7 @@ from headrace.model import DataFileInfo, FileList
 from headrace.process import PerProcess
 from headrace.sources.tar.checks import check_end, check_index
 from headrace.sources.tar.grouping import Int32Array
-from headrace.sources.tar.index import IndexFile, TarIndex
+from headrace.sources.tar.index import COLUMNAR_ENDING, IndexFile, TarIndex
 from headrace.sources.tar.index_cache import IndexCache
 from headrace.sources.tar.json_index import read_json_index
 from headrace.sources.tar.locate import (
@@ -306,6 +306,9 @@ class _Placing:
             is_given = (self._store_number(store), status.path) in self._files
             if status.path.endswith(_COLUMNAR) and not is_given:
                 tars = _tars_in(IndexPlace(store, file_of(status)))
+                own_name = status.path.rpartition("/")[2].removesuffix(COLUMNAR_ENDING)
+                if [stem_of(tar.rpartition("/")[2]) for tar in tars] == [own_name]:
+                    continue  # of a tar of another folder
                 numbers = {stem_of(name): number for number, name in enumerate(tars)}
                 for shard, number in self._matches(numbers, ("",)):
                     self._give(shard, store, status, number)

@@ -309,7 +309,7 @@ _BETWEEN = 2 * BLOCK
 """a header and a small payload, which come with the next header"""
 _ZEROS = 64 << 10
 _NO_BLOCK = bytes(BLOCK)
-_STEPS_OF_A_STRETCH = 1024
+_STEPS_OF_A_LOOK, _STEPS_OF_A_STRETCH = 4, 1024
 """from header to header; then what was found is checked"""
 _LONGEST_EXTENSION = 1 << 20
 _OF_INTEREST = (b"path=", b"size=", b"GNU.sparse.")
@@ -322,11 +322,19 @@ def walked(source: TarBytes, *, start: int = 0) -> Iterator[Stretch]:
     Raises:
         BrokenTar: The tar is damaged. All members before have been yielded.
     """
-    return _Walk(source, start, None, False).stretches()
+    return _Walk(source, start, None, False, steps=_STEPS_OF_A_LOOK).stretches()
 
 
 class _Walk:
-    def __init__(self, source: TarBytes, start: int, head: int | None, hashed: bool) -> None:
+    def __init__(
+        self,
+        source: TarBytes,
+        start: int,
+        head: int | None,
+        hashed: bool,
+        steps: int = _STEPS_OF_A_STRETCH,
+    ) -> None:
+        self._steps = steps
         self._source = source
         self._wants_heads, self._hashed = head is not None, hashed
         self._near = BLOCK + (head or 0)
@@ -382,7 +390,7 @@ class _Walk:
         read, near, least, regular = self._source.window, self._near, self._least, _REGULAR
         at, first, last, window = self._at, self._first, self._last, self._window
         extended = self._extended
-        for _ in range(_STEPS_OF_A_STRETCH):
+        for _ in range(self._steps):
             if at > last:
                 window, first = read(least, at), at
                 last = at + len(window) - near
