@@ -23,7 +23,7 @@ from headrace.sources.tar.index import IndexFile, TarIndex
 from headrace.sources.tar.json_index import json_index, read_json_index
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
-from headrace.write.tar_members import header
+from headrace.write.tar_format import header
 
 
 def scanned(path: Path, **options: Any) -> TarIndex:

@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from headrace.errors import OptionError
 from headrace.storage.threads import Patience, forget, in_background
 
 __all__ = ["Fetch", "RangeReader", "RemoteFile", "Requests", "Span", "will_read"]
@@ -32,11 +31,6 @@ class Requests:
     """bytes between two ranges that are fetched rather than asking twice; None: up to 1 MiB, as
     long as all of them together are a sixteenth of what is wanted"""
     max_request_bytes: int = 8 << 20
-
-    def __post_init__(self) -> None:
-        if self.max_gap_bytes is not None:
-            _check("max_gap_bytes", self.max_gap_bytes, 0)
-        _check("max_request_bytes", self.max_request_bytes, 1)
 
     def plan(self, wanted: Iterable[Span]) -> list[Span]:
         """Requests in the order of the file: ranges joined where that pays, and none too long.
@@ -92,13 +86,6 @@ def without(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
     """What is left of some ranges when one is taken away."""
     cut = [part for a, b in spans for part in ((a, min(b, start)), (max(a, stop), b))]
     return [(a, b) for a, b in cut if a < b]
-
-
-def _check(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{name} must be an int, not {value!r}")
-    if value < least:
-        raise OptionError(f"{name} must be at least {least}, not {value!r}")
 
 
 def _joined_overlaps(wanted: Iterable[Span]) -> list[Span]:

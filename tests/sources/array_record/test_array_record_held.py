@@ -12,7 +12,7 @@ from array_record_files import records_of, write_records
 
 from headrace import ArrayRecordDataset
 from headrace.errors import SkippedDataWarning
-from headrace.write.array_record import write_array_record
+from headrace.write import write_array_record
 
 RECORDS = records_of(700, size=400)
 TABLE = pa.table(

@@ -260,10 +260,13 @@ def write_index(path: str | os.PathLike[str], tars: Iterable[tuple[str, TarIndex
         metadata={_KEY: json.dumps(about)},
     )
     try:
-        with atomic_write(path) as partial, open(partial, "wb") as file:
-            with pa.ipc.new_file(file, schema) as writer:
-                for _, index in tars:
-                    writer.write_batch(_batch(index, schema))
+        with (
+            atomic_write(path) as partial,
+            open(partial, "wb") as file,
+            pa.ipc.new_file(file, schema) as writer,
+        ):
+            for _, index in tars:
+                writer.write_batch(_batch(index, schema))
     except OSError as failed:
         raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
 

@@ -1,4 +1,4 @@
-"""Paimon tables: a data file for each part, which a commit makes a snapshot of the table."""
+"""Paimon tables as targets: a part is a data file, which a commit makes a snapshot of the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import HeadraceError, MissingExtraError, OptionError, WriteError
-from headrace.write.target import Receipt, TargetOptions
+from headrace.write.targets import Receipt, TargetOptions
 
 __all__ = ["PaimonTable"]
 
@@ -45,7 +45,7 @@ class PaimonTable:
 
     @property
     def _names(self) -> tuple[str, str, str]:
-        """Of the warehouse, the database and the table."""
+        """The names of the warehouse, the database and the table."""
         above, _, table = self.options.location.rpartition("/")
         warehouse, _, database = above.rpartition("/")
         if not (warehouse and table and database.endswith(_DATABASE) and database != _DATABASE):
@@ -68,19 +68,19 @@ class PaimonTable:
                 raise OptionError(f"{location} is not empty, and no Paimon table")
         elif not self.options.overwrite:
             raise OptionError(
-                f"{location} is not empty; choose another target, or say overwrite to write a "
-                "new snapshot of that table"
+                f"{location} is not empty; choose another target, or give overwrite=True to write "
+                "a new snapshot of that table"
             )
         else:
             self._check(existing, wanted)
 
     def write(
-        self, part: int, parts: int, schema: pa.Schema, groups: Iterator[pa.Table]
+        self, part: int, parts: int | None, schema: pa.Schema, groups: Iterator[pa.Table]
     ) -> Receipt:
         return self._naming(lambda: self._written(self._made(schema), schema, groups))
 
     def _written(self, table: Any, schema: pa.Schema, groups: Iterator[pa.Table]) -> Receipt:
-        """One file, in the row groups that were given: pypaimon itself would make it a single one.
+        """Write one file, in the row groups that were given: pypaimon would make it a single group.
 
         It is pypaimon that names and describes a file of one row, which this one replaces.
         """
@@ -158,7 +158,7 @@ class PaimonTable:
         return CatalogFactory.create({**given, "warehouse": self._names[0]})
 
     def _existing(self) -> Any:
-        """The table that is there, if there is one."""
+        """Return the table that is there; None if there is none."""
         from pypaimon.catalog.catalog_exception import (
             DatabaseNotExistException,
             TableNotExistException,
@@ -170,7 +170,7 @@ class PaimonTable:
             return None
 
     def _made(self, schema: pa.Schema) -> Any:
-        """The table, which is made if it is not there."""
+        """Return the table, which is made if it is not there."""
         from pypaimon import Schema
 
         wanted = self._paimon_schema(schema)
@@ -225,7 +225,7 @@ class PaimonTable:
             ) from None
 
     def _naming(self, action: Callable[[], T]) -> T:
-        """What an action gives; errors of pypaimon as ours, without theirs, which may tell keys."""
+        """Return what an action gives; errors of pypaimon lose their cause, which may hold keys."""
         try:
             return action()
         except (HeadraceError, MemoryError):
@@ -233,6 +233,6 @@ class PaimonTable:
         except _FAILURES as error:
             ours = WriteError(
                 f"{self.options.location} cannot be written: {error}; mend that and run the same "
-                "again: it goes on where it stopped"
+                "again: it continues where it stopped"
             )
         raise ours

@@ -1,4 +1,4 @@
-"""Lance tables: a fragment for each part, which a commit makes a version of the table."""
+"""Lance tables as targets: a part is fragments, which a commit makes a version of the table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, MissingExtraError, OptionError, WriteError
-from headrace.storage.access import protocol_of
-from headrace.write.target import Receipt, TargetOptions
+from headrace.storage import protocol_of
+from headrace.write.targets import Receipt, TargetOptions
 
 __all__ = ["LanceTable"]
 
 _RUN = b"headrace.run"
+_DATA = "data"
 _MOST_ROWS = 1 << 30
-"""of a file; told of more, Lance makes a file of every batch"""
+"""of a file; given more, Lance makes a file of every batch"""
 _MOST_BYTES = 1 << 50
 
 
@@ -39,23 +40,22 @@ class LanceTable:
 
     def refuse(self, schema: pa.Schema) -> None:
         location = self.options.location
-        if os.path.isdir(location) and os.listdir(location):
-            known = {"_versions", "data"} & set(os.listdir(location))
-            if not known:
+        present = set(os.listdir(location)) if os.path.isdir(location) else set[str]()
+        if self._existing() is None:
+            if present - {_DATA}:  # which may hold fragments of work that was given up
                 raise OptionError(f"{location} is not empty, and no Lance table")
-        elif self._existing() is None:
             return
         if not self.options.overwrite:
             raise OptionError(
-                f"{location} is not empty; choose another target, or say overwrite to write a "
-                "new version of that table"
+                f"{location} is not empty; choose another target, or give overwrite=True to write "
+                "a new version of that table"
             )
 
     def write(
-        self, part: int, parts: int, schema: pa.Schema, groups: Iterator[pa.Table]
+        self, part: int, parts: int | None, schema: pa.Schema, groups: Iterator[pa.Table]
     ) -> Receipt:
         batches = (batch for group in groups for batch in group.to_batches())
-        with self._naming():
+        with self._naming(self.options.location):
             fragments = _lance().fragment.write_fragments(
                 pa.RecordBatchReader.from_batches(schema, batches),
                 self.options.location,
@@ -71,7 +71,7 @@ class LanceTable:
         if protocol_of(self.options.location):
             return True
         files = [file["path"] for one in receipt["fragments"] for file in one["files"]]
-        return all(os.path.exists(f"{self.options.location}/data/{name}") for name in files)
+        return all(os.path.exists(f"{self.options.location}/{_DATA}/{name}") for name in files)
 
     def commit(
         self, schema: pa.Schema, receipts: Sequence[Receipt], facts: Mapping[str, Any]
@@ -87,7 +87,7 @@ class LanceTable:
             for fragment in receipt["fragments"]
         ]
         marked = schema.with_metadata({**(schema.metadata or {}), _RUN: run})
-        with self._naming():
+        with self._naming(self.options.location):
             lance.LanceDataset.commit(
                 self.options.location,
                 lance.LanceOperation.Overwrite(marked, fragments),
@@ -101,22 +101,31 @@ class LanceTable:
         return dict(given) or None
 
     def _existing(self) -> Any:
-        """The table that is there, if there is one."""
+        """Return the table that is there; None if there is none."""
         try:
             return _lance().dataset(self.options.location, storage_options=self._storage_options)
-        except ValueError:  # that is how Lance says that there is none
+        except ValueError:  # Lance's way to say that there is none
             return None
 
+    def write_beside(self, name: str, rows: pa.Table) -> None:
+        """Write a small table into the folder of this one."""
+        place = f"{self.options.location}/{name}"
+        with self._naming(place):
+            _lance().write_dataset(
+                rows, place, mode="overwrite", storage_options=self._storage_options
+            )
+
     @contextmanager
-    def _naming(self) -> Iterator[None]:
+    def _naming(self, place: str) -> Iterator[None]:
+        """Raise errors of Lance as a WriteError that names ``place``."""
         try:
             yield
         except (HeadraceError, MemoryError):
             raise
         except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
             raise WriteError(
-                f"{self.options.location} cannot be written: {error}; mend that and run the same "
-                "again: it goes on where it stopped"
+                f"{place} cannot be written: {error}; mend that and run the same again: it "
+                "continues where it stopped"
             ) from error
 
 
