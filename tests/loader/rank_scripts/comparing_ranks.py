@@ -183,9 +183,9 @@ def read_although_the_store_ends(data: Path, rank: int) -> list[int]:
     own_store = agreement._own_store
     if rank == 1:
         agreement._own_store = lambda *args: EndingStore(own_store(*args))
-    seen = all_ids(make(data))
+        loader = make(data)
     dist.barrier()
-    return seen
+    return all_ids(loader if rank == 1 else make(data))
 
 
 def use_a_store_of_rank_0(rank: int) -> None:
