@@ -295,6 +295,12 @@ class BatchOptions(TypedDict, total=False):
         "list",
         "What lists of varying length become.",
     ]
+    row_transform: Annotated[
+        Callable[[Any], Any] | None,
+        None,
+        "Function that is called with each row, in the worker; what it returns makes the batch.",
+        _check_callable,
+    ]
     transform: Annotated[
         Callable[[Any], Any] | None,
         None,
@@ -418,8 +424,8 @@ class LoaderOptions(TypedDict, total=False):
     num_workers: Annotated[
         int | None,
         None,
-        "0: threads of this process; n: n processes; None: processes if transform or collate_fn "
-        "are given, else threads.",
+        "0: threads of this process; n: n processes; None: processes if transform, row_transform "
+        "or collate_fn are given, else threads.",
         _check_natural,
     ]
     accelerator: Annotated[Any, None, "An accelerate.Accelerator that knows the rank."]

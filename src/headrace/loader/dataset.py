@@ -90,6 +90,11 @@ class TabularDataset(IterableDataset[Any]):
         self.counters = Stats()
         self._bookmark = Bookmark()
         self._iterator: weakref.ref[DatasetIterator] | None = None
+        if options["row_transform"] is not None and options["ragged"] in ("offsets", "nested"):
+            raise OptionError(
+                f'row_transform needs rows, which ragged="{options["ragged"]}" has none of; choose '
+                '"list" or "pad"'
+            )
         self._read_from(found)
         for reason in found.broken:
             self.counters.skip(reason)
@@ -237,14 +242,13 @@ class TabularDataset(IterableDataset[Any]):
             return 0
         beside = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # processes that share these cores
         workers = max(1, usable_cores() // beside)
-        logger.info("num_workers=%d: transform and collate_fn run in worker processes", workers)
+        logger.info("num_workers=%d: functions of the user run in worker processes", workers)
         return workers
 
     @property
     def finish(self) -> Finish | None:
-        """The user's functions, which are applied to each batch."""
-        transform, collate_fn = self._options["transform"], self._options["collate_fn"]
-        return Finish(transform, collate_fn) if transform or collate_fn else None
+        """The user's functions, which are applied to each row and each batch."""
+        return Finish.of(self._options)
 
     # --- what there is
 
@@ -611,5 +615,6 @@ def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
         output_format=options["output_format"],
         nulls=options["nulls"],
         ragged=options["ragged"],
+        transform=options["row_transform"],
         on_error=options["on_error"],
     )

@@ -283,7 +283,7 @@ class _Collate:
 def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
     found = dict(rows.backend.given) if isinstance(rows.backend, Backend) else {}
     if finish is not None:
-        found.update(transform=finish.transform, collate_fn=finish.collate_fn)
+        found.update(finish.functions)
     return found
 
 
@@ -378,7 +378,8 @@ class TarDataset(TabularDataset):
         chosen, workers = dataset._prepare(resolve(LoaderOptions, of_loader))
         settings, ranks = dataset._options, dataset.ranks
         by_index = settings.copy()  # the loader applies the user's functions to whole batches
-        by_index["transform"] = by_index["collate_fn"] = None
+        for name in ("row_transform", "transform", "collate_fn"):
+            by_index[name] = None
         sampler = BucketBatchSampler(
             dataset.backend.aspect_buckets(
                 key=buckets["key"],
