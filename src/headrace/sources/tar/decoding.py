@@ -117,7 +117,6 @@ class _Decoder:
 
 _DECODERS = {
     "bytes": _Decoder(None, type=pa.large_binary()),
-    "lent": _Decoder(None, Kind.LENT, growth=0),
     "gzip": _Decoder(None, type=pa.large_binary(), growth=4),
     "text": _Decoder(_text, type=pa.large_string()),
     "int": _Decoder(_integer, type=pa.int64()),
@@ -134,7 +133,7 @@ _DECODERS = {
     "function": _Decoder(None, Kind.PICKLE),
 }
 _ARRAYS = ("image", "pixels")
-_INTERNAL = ("lent", "function", "integer")
+_INTERNAL = ("function", "integer")
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "jxl")
 """Extensions of images, the usual ones first."""
 _BY_EXTENSION = {
