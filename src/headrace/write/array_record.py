@@ -15,15 +15,12 @@ from headrace.access import Backend
 from headrace.errors import OptionError, SchemaError, WriteError
 from headrace.sources.array_record.codecs import (
     LabelPayload,
-    Misfit,
     RawRecords,
     WritingCodec,
-    plain_value,
-    table_of,
-    type_of,
     writing_codec,
 )
 from headrace.sources.array_record.files import native
+from headrace.sources.values import Misfit, plain_value, table_of, type_of
 from headrace.storage import Access, Options
 from headrace.write.copier import Progress, copy
 from headrace.write.journal import PathLike, target_location, work_directory

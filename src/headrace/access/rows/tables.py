@@ -20,6 +20,7 @@ from headrace.access.rows.views import View
 from headrace.errors import OptionError, SchemaError
 from headrace.model import Int64Array
 from headrace.sources.files.filters import rows_where
+from headrace.sources.values import plain_value
 
 __all__ = [
     "RowFunction",
@@ -303,9 +304,9 @@ def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> An
     """Return values as an Arrow array: of the given type if they are such, else of their own."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    if isinstance(values, torch.Tensor):
+    if isinstance(values, torch.Tensor | np.ndarray):
         values = _numpy(name, values)
-    elif not isinstance(values, np.ndarray):
+    else:
         values = _as_one([_numpy(name, value) for value in values])
     made, failure = None, None
     try:
@@ -319,15 +320,13 @@ def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> An
 
 
 def _numpy(name: str, value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        try:
-            value = value.detach().cpu().numpy()
-        except TypeError:
-            raise SchemaError(
-                f"column {name!r}: Arrow has no type for {value.dtype}; give another, such as "
-                "values.float()"
-            ) from None
-    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    try:
+        return plain_value(value)
+    except TypeError:
+        raise SchemaError(
+            f"column {name!r}: Arrow has no type for {value.dtype}; give another, such as "
+            "values.float()"
+        ) from None
 
 
 def _as_one(values: list[Any]) -> Any:
