@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 
 from headrace.convert.decoded import STORED_TYPES, Kind, npy_array, npy_header
 from headrace.convert.images import image_pixels, stored_pixels
@@ -85,6 +84,8 @@ def _cbor(payload: memoryview) -> Any:
 
 
 def _pth(payload: memoryview) -> Any:
+    import torch
+
     return torch.load(BytesIO(payload), map_location="cpu", weights_only=True)
 
 
