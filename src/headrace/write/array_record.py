@@ -23,7 +23,7 @@ from headrace.sources.array_record.files import native
 from headrace.sources.values import Misfit, plain_value, table_of, type_of
 from headrace.storage import Access, Options
 from headrace.write.copier import Progress, copy
-from headrace.write.journal import PathLike, target_location, work_directory
+from headrace.write.journal import PathLike
 from headrace.write.rows import RowParts, as_rows, refuse_overlap
 from headrace.write.targets import (
     FolderTarget,
@@ -120,14 +120,8 @@ def write_array_record(
         100
     """
     options = _options(group_size, compression, shard_records, writer_options)
-    location = target_location(path)
-    directory = work_directory(work_dir, location)
-    target = TargetOptions(
-        location=location,
-        work_dir=directory,
-        overwrite=overwrite,
-        storage_options=target_options or {},
-    )
+    target = TargetOptions.of(path, work_dir, target_options, overwrite=overwrite)
+    location = target.location
     folder = _place(target, shard_records)
     folder.refuse()  # before rows are taken that come but once
     source, fitting = _tables_of(source)
@@ -141,7 +135,7 @@ def write_array_record(
         RowParts(rows, shard_records),
         FolderTarget(folder, encoder),
         work={"work": "array_record", **work, "shard_records": shard_records},
-        work_dir=directory,
+        work_dir=target.work_dir,
         schema=rows.schema,
         once=rows.once,
         workers=workers,

@@ -23,9 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.errors import OptionError, WriteError
+from headrace.model import Int64Array, computed_once
 from headrace.write.journal import Journal
 from headrace.write.pool import WorkerPool
 from headrace.write.targets import Receipt, TargetWriter
@@ -37,6 +39,7 @@ __all__ = [
     "Place",
     "Progress",
     "Share",
+    "SizedParts",
     "Stage",
     "Task",
     "copy",
@@ -94,6 +97,38 @@ class PartSource(Protocol):
     def read(self, task: Task) -> Reading:
         """Yield the items of a part, or of all that follows where the part ends when it is full."""
         ...
+
+
+class SizedParts:
+    """A source whose places are a unit (a chunk, a file, a tar) and rows or samples of it."""
+
+    @property
+    def unit_bytes(self) -> Sequence[int]:
+        """About how many bytes each unit has."""
+        raise NotImplementedError
+
+    def rows_of(self, unit: int) -> int | None:
+        """Return the number of rows of a unit; None if it is unknown."""
+        return None
+
+    @computed_once
+    def _before(self) -> Int64Array:
+        before: Int64Array = np.concatenate([[0], np.cumsum(self.unit_bytes)]).astype(np.int64)
+        return before
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes are read in all."""
+        return int(self._before[-1])
+
+    def bytes_before(self, place: Place) -> float:
+        """Return about how many bytes lie before a place."""
+        unit = min(place[0], len(self._before) - 1)
+        before = float(self._before[unit])
+        rows = self.rows_of(unit) if place[1] else None
+        if rows is None:
+            return before
+        return before + float(self._before[unit + 1] - self._before[unit]) * place[1] / max(rows, 1)
 
 
 class Share(float):
@@ -331,9 +366,12 @@ def copy(
         WriteError: The target cannot be written.
     """
     progress = progress or ignore
+    fresh = not Journal.exists(work_dir)
+    if fresh:
+        target.refuse(schema)
     with closing(Journal(work_dir, work, once=once, settings=settings or {})) as journal:
         try:
-            if not journal.resumed:
+            if not fresh and not journal.resumed:
                 target.refuse(schema)
             prepared = source(journal) if callable(source) else source
             receipts = _write_parts(

@@ -81,6 +81,11 @@ class Journal:
         self.run: str = self._entries[0]["run"]
         self.settings: dict[str, Any] = self._entries[0]["settings"]
 
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Return True if a work directory has a journal, of whatever work."""
+        return (directory / _NAME).exists()
+
     @property
     def has_results(self) -> bool:
         """True if a task is done."""

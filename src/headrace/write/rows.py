@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -25,7 +25,7 @@ from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
 from headrace.sources.files.discovery import discover
 from headrace.sources.reader import TabularReader
 from headrace.storage import protocol_of, side_threads
-from headrace.write.copier import Place, Reading, Task
+from headrace.write.copier import Place, Reading, SizedParts, Task
 
 __all__ = [
     "RowParts",
@@ -47,54 +47,18 @@ _WAITING_THREADS, _DECODING_THREADS = 8, 2
 Tables = Generator[tuple[int, pa.Table], None, None]
 
 
-class Rows(Protocol):
-    """Rows in an order that is always the same, in numbered chunks."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns, with the metadata that a copy is to have."""
-        ...
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What has to be the same when a copy is continued: data, columns, filter."""
-        ...
-
-    @property
-    def sizes(self) -> Int64Array:
-        """About how many bytes each chunk has."""
-        ...
-
-    @property
-    def counts(self) -> Int64Array | None:
-        """The number of rows of each chunk; None if only reading them tells."""
-        ...
-
-    @property
-    def once(self) -> bool:
-        """True if the rows can be read but once, in order, by this process."""
-        ...
-
-    @property
-    def paths(self) -> Sequence[str]:
-        """The files that are read."""
-        ...
-
-    @property
-    def locations(self) -> Sequence[str]:
-        """What the user called them."""
-        ...
-
-    def read(
-        self, first: int, stop: int | None = None, *, block_bytes: int = ..., ahead_bytes: int = ...
-    ) -> Tables:
-        """Yield the tables of chunks ``first`` to ``stop``, each with the number of its chunk."""
-        ...
-
-
 @dataclass(frozen=True)
 class StoredRows:
-    """The rows of files, in the order of their paths."""
+    """The rows of files, in the order of their paths, in numbered chunks.
+
+    Attributes:
+        reader: Reads chunks.
+        files: The files.
+        chunks: The chunks.
+        schema: The columns, with the metadata that a copy is to have.
+        counts: The number of rows of each chunk; None if only reading them tells.
+        locations: What the user called the files.
+    """
 
     reader: TabularReader
     files: FileList
@@ -130,6 +94,7 @@ class StoredRows:
 
     @property
     def facts(self) -> Mapping[str, str]:
+        """What has to be the same when a copy is continued: data, columns, filter."""
         lines = (
             f"{file.path}\0{file.file_size}\0{file.etag}\0{file.record_count}\0"
             f"{getattr(file, 'snapshot_id', None)}"
@@ -144,10 +109,12 @@ class StoredRows:
 
     @property
     def sizes(self) -> Int64Array:
+        """About how many bytes each chunk has."""
         return self.chunks.size_bytes
 
     @property
     def paths(self) -> Sequence[str]:
+        """The files that are read."""
         return self.files.paths
 
     def read(
@@ -226,6 +193,9 @@ class TablesAtHand:
         for chunk, table in enumerate(self.tables, 0 if self._last is None else self._last[0] + 1):
             self._last = chunk, table
             yield chunk, table
+
+
+Rows = StoredRows | TablesAtHand
 
 
 def as_rows(source: Any, *, columns: Sequence[str] | None = None, **options: Any) -> Rows:
@@ -315,7 +285,7 @@ def _fitted(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class RowParts:
+class RowParts(SizedParts):
     """Rows in parts of a number of rows or bytes. A place is a chunk, and rows of it.
 
     Attributes:
@@ -338,21 +308,13 @@ class RowParts:
         return plan_by_rows(counts, self.part_rows)
 
     @property
-    def size_bytes(self) -> int:
-        return int(self._before[-1])
+    def unit_bytes(self) -> Sequence[int]:
+        sizes: list[int] = self.rows.sizes.tolist()
+        return sizes
 
-    @computed_once
-    def _before(self) -> Int64Array:
-        before: Int64Array = np.concatenate([[0], np.cumsum(self.rows.sizes)])
-        return before
-
-    def bytes_before(self, place: Place) -> float:
-        chunk = min(place[0], len(self._before) - 1)
+    def rows_of(self, unit: int) -> int | None:
         counts = self.rows.counts
-        if counts is None or not place[1]:
-            return float(self._before[chunk])
-        size = self._before[chunk + 1] - self._before[chunk]
-        return float(self._before[chunk] + size * place[1] / max(counts[chunk], 1))
+        return None if counts is None else int(counts[unit])
 
     def read(self, task: Task) -> Reading:
         reading = self._read(task)

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.errors import OptionError
-from headrace.model import Int64Array, computed_once
+from headrace.model import computed_once
 from headrace.options import checked_keywords, parse_bytes
 from headrace.storage import Access, Options
 from headrace.write.copier import (
     Copied,
     Items,
     PartSource,
-    Place,
     Progress,
     Reading,
+    SizedParts,
     Stage,
     Task,
     copy,
@@ -31,7 +31,7 @@ from headrace.write.copier import (
     run_stage,
     worker_count,
 )
-from headrace.write.journal import Journal, PathLike, target_location, work_directory
+from headrace.write.journal import Journal, PathLike
 from headrace.write.rows import RowParts, Rows, as_rows, refuse_overlap
 from headrace.write.sorting import SortedRows, parts_of_a_run, row_keys, write_run
 from headrace.write.targets import Receipt, TargetOptions, make_target, target_kind
@@ -150,18 +150,17 @@ def shuffle_into(
     sizes = _PartSizes.of(row_group_rows, file_rows, file_bytes)
     workers = worker_count(int(rows.sizes.sum()), workers)
     sort = _Sort(rows, seed, memory // max(workers, 1), sizes, workers, progress or ignore)
+    options = TargetOptions.of(
+        target, work_dir, target_options, overwrite=overwrite, compression=compression
+    )
     return _write(
         rows,
         sort.sorted_rows,
-        target,
+        options,
         target_format,
-        {"seed": seed},
         sizes,
+        facts={"seed": seed},
         settings={"part_bytes": _run_bytes(sort.memory_bytes)},
-        compression=compression,
-        target_options=target_options,
-        work_dir=work_dir,
-        overwrite=overwrite,
         workers=workers,
         progress=progress,
     )
@@ -194,17 +193,15 @@ def copy_rows(
     rows = as_rows(source, format=format, columns=columns, access=_access(storage_options))
     sizes = _PartSizes.of(row_group_rows, file_rows, file_bytes)
     part_bytes = None if sizes.part_rows else sizes.part_bytes
+    options = TargetOptions.of(
+        target, work_dir, target_options, overwrite=overwrite, compression=compression
+    )
     return _write(
         rows,
         RowParts(rows, sizes.part_rows, part_bytes, sizes.group_rows),
-        target,
+        options,
         target_format,
-        {},
         sizes,
-        compression=compression,
-        target_options=target_options,
-        work_dir=work_dir,
-        overwrite=overwrite,
         workers=workers,
         progress=progress,
     )
@@ -249,30 +246,19 @@ class _PartSizes:
 def _write(
     rows: Rows,
     source: PartSource | Callable[[Journal], PartSource],
-    target: PathLike,
+    target: TargetOptions,
     target_format: str | None,
-    facts: Mapping[str, Any],
     sizes: _PartSizes,
     *,
-    settings: Mapping[str, Any] | None = None,
-    compression: str | None,
-    target_options: Options | None,
-    work_dir: PathLike | None,
-    overwrite: bool,
     workers: int | None,
     progress: Progress | None,
+    facts: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> RowsReport:
-    location = target_location(target)
+    facts = facts or {}
+    location = target.location
     refuse_overlap(rows.paths, rows.locations, location)
     kind = target_kind(target_format, location)
-    directory = work_directory(work_dir, location)
-    options = TargetOptions(
-        location=location,
-        work_dir=directory,
-        overwrite=overwrite,
-        compression=compression,
-        storage_options=target_options or {},
-    )
     work = {
         "work": "shuffle" if facts else "copy",
         **rows.facts,
@@ -282,13 +268,13 @@ def _write(
         "group_rows": sizes.group_rows,
         "part_rows": sizes.part_rows,
         "part_bytes": sizes.part_bytes,
-        "compression": compression,
+        "compression": target.compression,
     }
     copied: Copied = copy(
         source,
-        make_target(kind, options),
+        make_target(kind, target),
         work=work,
-        work_dir=directory,
+        work_dir=target.work_dir,
         schema=rows.schema,
         facts={"row_group_rows": sizes.group_rows, "format": kind, **facts},
         once=rows.once,
@@ -323,7 +309,7 @@ class _Sort:
         folder = journal.directory / "runs"
         memory = self.memory_bytes
         source = _RunParts(
-            self.rows,
+            rows=self.rows,
             part_bytes=journal.settings["part_bytes"],
             run_bytes=_run_bytes(memory),
             ahead_bytes=memory // 8,
@@ -354,8 +340,8 @@ def _run_bytes(memory: int) -> int:
     return min(memory // 4, _MOST_AT_ONCE)
 
 
-@dataclass(frozen=True)
-class _RunParts:
+@dataclass(frozen=True, kw_only=True)
+class _RunParts(SizedParts):
     """Rows in parts of whole chunks that make up about a run. A place is a chunk, and 0."""
 
     rows: Rows
@@ -364,12 +350,17 @@ class _RunParts:
     ahead_bytes: int
     block_bytes: int
 
+    @property
+    def unit_bytes(self) -> Sequence[int]:
+        sizes: list[int] = self.rows.sizes.tolist()
+        return sizes
+
     @computed_once
     def stops(self) -> dict[int, int]:
         """Where the part ends that begins at a chunk."""
         stops: dict[int, int] = {}
         start, held = 0, 0
-        sizes = self.rows.sizes.tolist()
+        sizes = self.unit_bytes
         for chunk, size in enumerate(sizes):
             held += size
             if held >= self.part_bytes or chunk == len(sizes) - 1:
@@ -387,18 +378,6 @@ class _RunParts:
             Task(part, (start, 0), before[start], before[stop] - before[start])
             for part, (start, stop) in enumerate(self.stops.items())
         ]
-
-    @computed_once
-    def _before(self) -> Int64Array:
-        before: Int64Array = np.concatenate([[0], np.cumsum(self.rows.sizes)])
-        return before
-
-    @property
-    def size_bytes(self) -> int:
-        return int(self._before[-1])
-
-    def bytes_before(self, place: Place) -> float:
-        return float(self._before[place[0]])
 
     def read(self, task: Task) -> Reading:
         stop = self.stops[task.start[0]]

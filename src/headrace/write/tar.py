@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.payloads import Payloads
 from headrace.storage import Access, Listing, Options, find_files
 from headrace.write.copier import Items, Progress, copy
-from headrace.write.journal import PathLike, target_location, work_directory
+from headrace.write.journal import PathLike
 from headrace.write.rows import as_rows, refuse_overlap
 from headrace.write.tar_format import checked_key
 from headrace.write.tar_sources import Fields, FolderSamples, RowSamples, TarSamples
@@ -122,39 +122,25 @@ def write_tar(
         hash=hash,
         sidecars=sidecars,
     )
-    choice = _Choice(
-        format=format,
-        columns=columns,
-        fields=fields or {},
-        key_column=key_column,
-        keys=keys,
-        metadata=metadata,
-        storage_options=storage_options,
-    )
-    location = target_location(directory)
-    work = work_directory(work_dir, location)
-    options = TargetOptions(
-        location=location,
-        work_dir=work,
-        overwrite=overwrite,
-        storage_options=target_options or {},
-    )
+    options = TargetOptions.of(directory, work_dir, target_options, overwrite=overwrite)
     folder = folder_at(options, _MARKER)
-    samples = choice.samples(source, layout)
-    refuse_overlap(samples.paths, samples.locations, location)
-    described = {"work": "tar", **samples.facts, **choice.facts, **asdict(layout)}
+    chosen = {"columns": columns, "fields": fields, "key_column": key_column, "metadata": metadata}
+    samples = _samples(source, layout, format, keys, storage_options, chosen)
+    refuse_overlap(samples.paths, samples.locations, options.location)
+    choice = {"fields": fields or {}, "key_column": key_column, "keys": keys}
+    described = {"work": "tar", **samples.facts, **choice, **asdict(layout)}
     copied = copy(
         samples,
         FolderTarget(folder, _Encoder(layout, samples.advice)),
-        work={**described, "target": location},
-        work_dir=work,
+        work={**described, "target": options.location},
+        work_dir=options.work_dir,
         once=samples.once,
         workers=workers,
         progress=progress,
     )
     shards = tuple(receipt["name"] for receipt in copied.receipts)
-    logger.info("%s: %d samples in %d tars", location, copied.rows, len(shards))
-    return TarReport(location, copied.rows, shards, copied.resumed)
+    logger.info("%s: %d samples in %d tars", options.location, copied.rows, len(shards))
+    return TarReport(options.location, copied.rows, shards, copied.resumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,77 +177,62 @@ class _Encoder:
             raise OptionError(f"{error}; {self.advice}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
-    """What of a source is taken, and as what: keywords of ``write_tar``."""
+def _samples(
+    source: Any,
+    layout: TarLayout,
+    format: str | None,
+    keys: str,
+    storage_options: Options | None,
+    chosen: Mapping[str, Any],
+) -> FolderSamples | TarSamples | RowSamples:
+    """Return the samples of a source; ``chosen`` are keywords that not every source has."""
+    if keys not in _KEYS:
+        raise OptionError(f"keys must be one of {', '.join(_KEYS)}, not {keys!r}")
+    named = [source] if isinstance(source, str | os.PathLike) else source
+    if not isinstance(named, list | tuple) or not all(
+        isinstance(one, str | os.PathLike) for one in named
+    ):
+        given = {**chosen, "format": format, "storage_options": storage_options}
+        _refuse("an object", given, "format", "storage_options", "metadata")
+        return _rows(source, keys, chosen)
+    access = Access(storage_options=storage_options or {})
+    listing = find_files(source, access)
+    kind = format or _kind(listing)
+    if kind == "tar":
+        _refuse("tars", chosen, "columns", "fields", "key_column")
+        collection = TarCollection.find(source, metadata=chosen["metadata"], access=access)
+        return TarSamples(layout, collection, Payloads(collection), listing.locations, keys)
+    if kind == "folder":
+        _refuse("a folder", chosen, "columns", "fields", "key_column", "metadata")
+        return FolderSamples.of(layout, listing, numbered=keys == "number")
+    _refuse("rows", chosen, "metadata")
+    given_access = None if storage_options is None else access
+    if format is not None:
+        return _rows(source, keys, chosen, format=format, access=given_access)
+    logger.info(
+        '%d files are read as tables, since format="folder" is not given', len(listing.files)
+    )
+    try:
+        return _rows(source, keys, chosen, access=given_access)
+    except OptionError as error:
+        raise OptionError(
+            f'{error}; these files are taken for tables, format="folder" takes them as they are'
+        ) from error
 
-    format: str | None
-    columns: Sequence[str] | None
-    fields: Mapping[str, str]
-    key_column: str | None
-    keys: str
-    metadata: str | os.PathLike[str] | None
-    storage_options: Options | None = field(repr=False)
 
-    def __post_init__(self) -> None:
-        if self.keys not in _KEYS:
-            raise OptionError(f"keys must be one of {', '.join(_KEYS)}, not {self.keys!r}")
+def _rows(source: Any, keys: str, chosen: Mapping[str, Any], **options: Any) -> RowSamples:
+    if keys == "prefix":
+        raise OptionError('keys="prefix" is for tars; rows have the path of no tar to begin with')
+    rows = as_rows(source, columns=chosen["columns"], **options)
+    fields = chosen["fields"] or {}
+    made = Fields.of(rows.schema, fields, chosen["key_column"], numbered=keys == "number")
+    return RowSamples(rows=rows, fields=made)
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What has to be the same when the work is continued."""
-        return {"fields": dict(self.fields), "key_column": self.key_column, "keys": self.keys}
 
-    def samples(self, source: Any, layout: TarLayout) -> FolderSamples | TarSamples | RowSamples:
-        """Return the samples of a source."""
-        paths = isinstance(source, str | os.PathLike) or (
-            isinstance(source, list | tuple)
-            and all(isinstance(one, str | os.PathLike) for one in source)
-        )
-        if not paths:
-            self._refuse("an object", "format", "storage_options", "metadata")
-            return self._rows(source, layout)
-        access = Access(storage_options=self.storage_options or {})
-        listing = find_files(source, access)
-        kind = self.format or _kind(listing)
-        if kind == "tar":
-            self._refuse("tars", "columns", "fields", "key_column")
-            collection = TarCollection.find(source, metadata=self.metadata, access=access)
-            return TarSamples(
-                layout, collection, Payloads(collection), listing.locations, self.keys
-            )
-        if kind == "folder":
-            self._refuse("a folder", "columns", "fields", "key_column", "metadata")
-            return FolderSamples.of(layout, listing, numbered=self.keys == "number")
-        self._refuse("rows", "metadata")
-        if kind is None:
-            logger.info(
-                '%d files are read as tables, for format="folder" is not given', len(listing.files)
-            )
-        try:
-            access_given = None if self.storage_options is None else access
-            return self._rows(source, layout, format=self.format, access=access_given)
-        except OptionError as error:
-            if self.format is not None:
-                raise
-            raise OptionError(
-                f'{error}; these files are taken for tables, format="folder" takes them as they are'
-            ) from error
-
-    def _rows(self, source: Any, layout: TarLayout, **options: Any) -> RowSamples:
-        if self.keys == "prefix":
-            raise OptionError(
-                'keys="prefix" is for tars; rows have the path of no tar to begin with'
-            )
-        rows = as_rows(source, columns=self.columns, **options)
-        numbered = self.keys == "number"
-        fields = Fields.of(rows.schema, self.fields, self.key_column, numbered)
-        return RowSamples(layout, rows, fields)
-
-    def _refuse(self, what: str, *names: str) -> None:
-        given = next((name for name in names if getattr(self, name)), None)
-        if given is not None:
-            raise OptionError(f"{given} has no effect with {what}")
+def _refuse(what: str, given: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if given[name]:
+            raise OptionError(f"{name} has no effect with {what}")
 
 
 def _kind(listing: Listing) -> str | None:

@@ -24,16 +24,16 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ConversionError, OptionError, StaleIndexError
-from headrace.model import DataFileInfo, Int64Array, computed_once
+from headrace.model import DataFileInfo, computed_once
 from headrace.sources.files.failures import naming
-from headrace.sources.tar.captions import Captions, is_captions
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import WHOLE, Int32Array
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
+from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_threads
-from headrace.write.copier import Place, Reading, Task
-from headrace.write.rows import RowParts, Rows, digest_of
+from headrace.write.copier import Place, Reading, SizedParts, Task
+from headrace.write.rows import RowParts, digest_of
 from headrace.write.tar_format import KEY, room
 from headrace.write.tar_writer import Captioned, Pieces, TarLayout
 
@@ -91,7 +91,7 @@ class _File:
 
 
 @dataclass(frozen=True)
-class FolderSamples:
+class FolderSamples(SizedParts):
     """Files of a folder: those whose paths are the same up to the first dot of the name are a
     sample.
 
@@ -141,18 +141,9 @@ class FolderSamples:
             sizes = [file.status.size for file in group]
             yield (number, 0), sum(map(room, names, sizes))
 
-    @computed_once
-    def _before(self) -> Int64Array:
-        sizes = [sum(max(file.status.size, 1) for file in group) for group in self.groups]
-        before: Int64Array = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return before
-
     @property
-    def size_bytes(self) -> int:
-        return int(self._before[-1])
-
-    def bytes_before(self, place: Place) -> float:
-        return float(self._before[place[0]])
+    def unit_bytes(self) -> Sequence[int]:
+        return [sum(max(file.status.size, 1) for file in group) for group in self.groups]
 
     def read(self, task: Task) -> Reading:
         """Yield samples, while threads read the next."""
@@ -213,7 +204,7 @@ def _common_folder(roots: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class TarSamples:
+class TarSamples(SizedParts):
     """The samples of tars, tar by tar, with the captions that their indexes have.
 
     Files that belong to no sample are left out. A place is a tar, and samples of it.
@@ -264,23 +255,12 @@ class TarSamples:
                 yield (shard, sample), sum(map(room, written, sizes[low:high]))
                 number += 1
 
-    @computed_once
-    def _before(self) -> Int64Array:
-        sizes = [max(file.file_size or 1, 1) for file in self.collection.files]
-        before: Int64Array = np.concatenate([[0], np.cumsum(sizes)])
-        return before
-
     @property
-    def size_bytes(self) -> int:
-        return int(self._before[-1])
+    def unit_bytes(self) -> Sequence[int]:
+        return [max(file.file_size or 1, 1) for file in self.collection.files]
 
-    def bytes_before(self, place: Place) -> float:
-        shard, done = place
-        if not done:
-            return float(self._before[shard])
-        size = self._before[shard + 1] - self._before[shard]
-        samples = max(self.collection.index(shard).num_samples, 1)
-        return float(self._before[shard] + size * done / samples)
+    def rows_of(self, unit: int) -> int | None:
+        return self.collection.index(unit).num_samples
 
     def read(self, task: Task) -> Reading:
         yield from islice(self._read(task), task.rows)
@@ -431,15 +411,13 @@ class Fields:
             raise OptionError("there is no column that could be a field")
 
 
-@dataclass(frozen=True)
-class RowSamples:
+@dataclass(frozen=True, kw_only=True)
+class RowSamples(RowParts):
     """Rows as samples: columns that are fields become members, and all others together JSON.
 
-    A place is a chunk of the rows, and rows of it.
+    How large rows become is unknown, so that each tar begins where the one before ended.
     """
 
-    layout: TarLayout
-    rows: Rows
     fields: Fields
 
     advice = 'or give keys="number" for new keys'
@@ -460,25 +438,9 @@ class RowSamples:
     def locations(self) -> Sequence[str]:
         return self.rows.locations
 
-    @computed_once
-    def _parts(self) -> RowParts:
-        # Where bytes may end a tar first, its samples cannot be planned by their number.
-        return RowParts(self.rows)
-
-    @property
-    def tasks(self) -> Sequence[Task] | None:
-        return None
-
-    @property
-    def size_bytes(self) -> int:
-        return self._parts.size_bytes
-
-    def bytes_before(self, place: Place) -> float:
-        return self._parts.bytes_before(place)
-
     def read(self, task: Task) -> Reading:
         number = task.number
-        reading = self._parts.read(task)
+        reading = super().read(task)
         try:
             for (chunk, stop), table in reading:
                 first = stop - table.num_rows

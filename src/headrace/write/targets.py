@@ -36,7 +36,7 @@ from headrace.storage import (
     interruptibly,
     protocol_of,
 )
-from headrace.write.journal import writing
+from headrace.write.journal import PathLike, target_location, work_directory, writing
 
 __all__ = [
     "Encode",
@@ -86,6 +86,26 @@ class TargetOptions:
     compression: str | None = None
     storage_options: Options = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def of(
+        cls,
+        target: PathLike,
+        work_dir: PathLike | None,
+        storage_options: Options | None,
+        *,
+        overwrite: bool,
+        compression: str | None = None,
+    ) -> TargetOptions:
+        """Return the options of a target as a user names it."""
+        location = target_location(target)
+        return cls(
+            location=location,
+            work_dir=work_directory(work_dir, location),
+            overwrite=overwrite,
+            compression=compression,
+            storage_options=storage_options or {},
+        )
+
 
 class TargetWriter(Protocol):
     """Takes a copy in numbered parts, and shows all of it at once, or nothing.
@@ -124,76 +144,6 @@ class TargetWriter(Protocol):
         ...
 
 
-class Folder(Protocol):
-    """A folder that files get into."""
-
-    @property
-    def staging(self) -> Path:
-        """The local folder that files are written into first."""
-        ...
-
-    def refuse(self) -> None:
-        """Raise an OptionError if the folder holds data that must not be lost."""
-        ...
-
-    def keep(self, name: str) -> None:
-        """Take over a file of the staging folder, which is whole."""
-        ...
-
-    def holds(self, name: str, size_bytes: int, run: str) -> bool:
-        """Return True if a file that was kept is still there, or where a commit has put it."""
-        ...
-
-    def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
-        """Show these files and no others; it may be called again."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FolderTarget:
-    """Files in a folder, one or more for each part."""
-
-    folder: Folder
-    encode: Encode
-
-    @property
-    def staging(self) -> Path:
-        """The local folder that files are written into first."""
-        return self.folder.staging
-
-    def refuse(self, schema: Any) -> None:
-        self.folder.refuse()
-
-    def write(self, part: int, parts: int | None, schema: Any, groups: Any) -> Receipt:
-        if max(part + 1, parts or 0) > _MOST_PARTS:
-            raise OptionError(
-                f"the copy would have more than {_MOST_PARTS:,} files, whose names would not sort "
-                "in their order; make the files larger"
-            )
-        with writing(self.staging):
-            self.staging.mkdir(parents=True, exist_ok=True)
-        receipt = self.encode(self.staging, part, schema, groups)
-        for name in reversed(list(_files_of(receipt))):
-            self.folder.keep(name)
-        return receipt
-
-    def holds(self, receipt: Receipt, run: str) -> bool:
-        files = _files_of(receipt).items()
-        return all(self.folder.holds(name, size, run) for name, size in files)
-
-    def commit(self, schema: Any, receipts: Sequence[Receipt], facts: Mapping[str, Any]) -> None:
-        names = [name for receipt in receipts for name in _files_of(receipt)]
-        self.folder.commit(names, {**facts, "files": list(receipts)})
-
-
-def _files_of(receipt: Receipt) -> dict[str, int]:
-    """Return the sizes of the files of a part. An index is kept before what it describes."""
-    files = {receipt["name"]: receipt["size_bytes"]}
-    if receipt.get("index"):
-        files[receipt["index"]] = receipt["index_bytes"]
-    return files
-
-
 @dataclass(frozen=True, slots=True)
 class LocalFolder:
     """A directory that is filled under another name beside it, and renamed when it is complete.
@@ -212,6 +162,7 @@ class LocalFolder:
 
     @property
     def staging(self) -> Path:
+        """The local folder that files are written into first."""
         return self.target.with_name(f".{self.target.name}.headrace-parts")
 
     @property
@@ -219,6 +170,7 @@ class LocalFolder:
         return self.target.with_name(f".{self.target.name}.headrace-replaced")
 
     def refuse(self) -> None:
+        """Raise an OptionError if the folder holds data that must not be lost."""
         with writing(self.target):
             if self.target.exists() and not self.target.is_dir():
                 raise OptionError(f"{self.target} is a file; the target is a directory")
@@ -236,9 +188,10 @@ class LocalFolder:
             )
 
     def keep(self, name: str) -> None:
-        """Leave the file where it is."""
+        """Take over a file of the staging folder, which is whole: it is in its place."""
 
     def holds(self, name: str, size_bytes: int, run: str) -> bool:
+        """Return True if a file that was kept is still there, or where a commit has put it."""
         folder = self.target if self._is_shown(run) else self.staging
         found = folder / name
         return found.is_file() and found.stat().st_size == size_bytes
@@ -249,6 +202,7 @@ class LocalFolder:
         return _run_of(self.target / self.marker) == run
 
     def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
+        """Show these files and no others; it may be called again."""
         with writing(self.target):
             if not self._is_shown(marker["run"]):
                 self._show(names, marker)
@@ -279,15 +233,10 @@ class LocalFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalFile:
+class LocalFile(LocalFolder):
     """A single file, which appears when it is complete."""
 
-    target: Path
-    overwrite: bool
-
-    @property
-    def staging(self) -> Path:
-        return self.target.with_name(f".{self.target.name}.headrace-parts")
+    marker: str | None = None
 
     def refuse(self) -> None:
         with writing(self.target):
@@ -298,13 +247,6 @@ class LocalFile:
                     f"{self.target} is a directory, which no file replaces; name a file, or give "
                     "shard_records"
                 )
-
-    def keep(self, name: str) -> None:
-        """Leave the file where it is."""
-
-    def holds(self, name: str, size_bytes: int, run: str) -> bool:
-        found = self.staging / name
-        return found.is_file() and found.stat().st_size == size_bytes
 
     def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         (name,) = names
@@ -387,6 +329,55 @@ class RemoteFolder:
         except ReadError as error:
             text = str(error)
         raise WriteError(f"{text}; mend that and run the same again: it continues where it stopped")
+
+
+Folder = LocalFolder | RemoteFolder
+"""where files of a copy get: files are kept one by one, and shown by a commit"""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderTarget:
+    """Files in a folder, one or more for each part."""
+
+    folder: Folder
+    encode: Encode
+
+    @property
+    def staging(self) -> Path:
+        """The local folder that files are written into first."""
+        return self.folder.staging
+
+    def refuse(self, schema: Any) -> None:
+        self.folder.refuse()
+
+    def write(self, part: int, parts: int | None, schema: Any, groups: Any) -> Receipt:
+        if max(part + 1, parts or 0) > _MOST_PARTS:
+            raise OptionError(
+                f"the copy would have more than {_MOST_PARTS:,} files, whose names would not sort "
+                "in their order; make the files larger"
+            )
+        with writing(self.staging):
+            self.staging.mkdir(parents=True, exist_ok=True)
+        receipt = self.encode(self.staging, part, schema, groups)
+        for name in reversed(list(_files_of(receipt))):
+            self.folder.keep(name)
+        return receipt
+
+    def holds(self, receipt: Receipt, run: str) -> bool:
+        files = _files_of(receipt).items()
+        return all(self.folder.holds(name, size, run) for name, size in files)
+
+    def commit(self, schema: Any, receipts: Sequence[Receipt], facts: Mapping[str, Any]) -> None:
+        names = [name for receipt in receipts for name in _files_of(receipt)]
+        self.folder.commit(names, {**facts, "files": list(receipts)})
+
+
+def _files_of(receipt: Receipt) -> dict[str, int]:
+    """Return the sizes of the files of a part. An index is kept before what it describes."""
+    files = {receipt["name"]: receipt["size_bytes"]}
+    if receipt.get("index"):
+        files[receipt["index"]] = receipt["index_bytes"]
+    return files
 
 
 def _writing_engine(engine: Engine) -> WritingEngine:

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import NothingFoundError, OptionError, ReadError, WriteError
-from headrace.model import DataFileInfo, Int64Array, computed_once
+from headrace.model import DataFileInfo, computed_once
 from headrace.options import parse_bytes
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.options import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options, Store, find_files, resolve
-from headrace.write.copier import Place, Progress, Reading, Task, copy
-from headrace.write.journal import PathLike, target_location, work_directory
+from headrace.write.copier import Progress, Reading, SizedParts, Task, copy
+from headrace.write.journal import PathLike, target_location
 from headrace.write.lance import LanceTable
 from headrace.write.rows import digest_of, refuse_overlap
 from headrace.write.targets import Receipt, TargetOptions
@@ -122,13 +122,8 @@ def write_video_frames(
     videos = find_videos(sources, Access(storage_options=storage_options or {}))
     location = target_location(target)
     refuse_overlap([video.path for video in videos], (), location)
-    directory = work_directory(work_dir, location)
-    options = TargetOptions(
-        location=location,
-        work_dir=directory,
-        overwrite=overwrite,
-        storage_options=lance_options(location, resolve(target_options or {}).options) or {},
-    )
+    access = lance_options(location, resolve(target_options or {}).options)
+    options = TargetOptions.of(target, work_dir, access, overwrite=overwrite)
     frames = _FramesTable(
         LanceTable(options), encoding, sampling, metadata, limit, on_error == "skip"
     )
@@ -144,7 +139,7 @@ def write_video_frames(
         _VideoParts(videos, limit),
         frames,
         work=work,
-        work_dir=directory,
+        work_dir=options.work_dir,
         schema=FRAME_SCHEMA,
         workers=workers,
         progress=progress,
@@ -246,7 +241,7 @@ def _keys(paths: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _VideoParts:
+class _VideoParts(SizedParts):
     """Videos in parts of about a fragment; a place is the number of a video, and 0."""
 
     videos: Sequence[VideoSource]
@@ -265,18 +260,9 @@ class _VideoParts:
         tasks.append(Task(len(tasks), (start, len(self.videos))))
         return tasks
 
-    @computed_once
-    def _before(self) -> Int64Array:
-        sizes = [max(video.size_bytes, 1) for video in self.videos]
-        before: Int64Array = np.concatenate([[0], np.cumsum(sizes)])
-        return before
-
     @property
-    def size_bytes(self) -> int:
-        return int(self._before[-1])
-
-    def bytes_before(self, place: Place) -> float:
-        return float(self._before[place[0]])
+    def unit_bytes(self) -> Sequence[int]:
+        return [max(video.size_bytes, 1) for video in self.videos]
 
     def read(self, task: Task) -> Reading:
         start, stop = task.start

@@ -14,7 +14,6 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, RUSAGE_SELF, getrlimit, getrusage
 from time import perf_counter
 from typing import Any
@@ -27,13 +26,10 @@ import pyarrow as pa
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
 from headrace.process import PerProcess
+from headrace.sources.tar.checks import check_headers, header_starts, unchecked
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.completeness import missing_beside, refuse_missing
 from headrace.sources.tar.headers import BLOCK
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.read_checks import check_headers, check_places, starts_of, unchecked
-from headrace.sources.tar.spot_checks import check_header
-from headrace.sources.tar.tar_bytes import reading
 from headrace.storage import Meter, Patience, will_read
 from headrace.storage.store import changed, vanished
 
@@ -346,8 +342,7 @@ class Payloads:
             views = tar.views(part.offsets, part.sizes)
             self._check_sizes(part.shard, part.index, part.members, part.sizes, views)
             _put(part, views, found)
-            file = partial(self.collection.files.__getitem__, part.shard)
-            check_places(tar, file, part.index, part.members)
+            self._check_places(part.shard, tar, part.index, part.members)
         yield found
         for tar in tars:
             tar.check()
@@ -361,13 +356,30 @@ class Payloads:
         tar = self._tars.get(shard)
         left = unchecked(index, members)
         if left:
-            found = tar.read(offsets + starts_of(index, left), sizes + [BLOCK] * len(left))
+            found = tar.read(offsets + _header_places(index, left), sizes + [BLOCK] * len(left))
             headers, found = found[len(sizes) :], found[: len(sizes)]
-            check_headers(tar, lambda: self.collection.files[shard], index, left, headers)
+            self._check_headers(shard, tar, index, left, headers)
         else:
             found = tar.read(offsets, sizes)
         self._check_sizes(shard, index, members, sizes, found)
         return found
+
+    def _check_places(
+        self, shard: int, tar: MappedTar, index: TarIndex, members: list[int]
+    ) -> None:
+        """Compare members that are read later with their headers."""
+        left = unchecked(index, members)
+        if left:
+            headers = tar.read(_header_places(index, left), [BLOCK] * len(left))
+            self._check_headers(shard, tar, index, left, headers)
+
+    def _check_headers(
+        self, shard: int, tar: MappedTar, index: TarIndex, members: list[int], headers: list[bytes]
+    ) -> None:
+        def read(start: int, stop: int) -> bytes:
+            return tar.read([start], [stop - start])[0]
+
+        check_headers(self.collection.files.paths[shard], index, members, headers, read)
 
     def _check_sizes(
         self,
@@ -406,21 +418,19 @@ class Payloads:
         return found
 
     def _fetched(self, part: _Part, file: pa.NativeFile) -> Iterator[pa.Buffer]:
-        """Yield payloads whose headers were compared with the index.
-
-        Bytes that were fetched beside them are searched for members that the index lacks.
-        """
+        """Yield payloads whose headers were compared with the index."""
         path, index = self.collection.files.paths[part.shard], part.index
-        read, tar_size = reading(file), int(file.size())
-        before = -1
+
+        def read(start: int, stop: int) -> bytes:
+            file.seek(start)
+            data: bytes = file.read(stop - start)
+            return data
+
         for member, offset, size in zip(part.members, part.offsets, part.sizes, strict=True):
             try:
                 file.seek(offset - BLOCK)
                 data = file.read_buffer(BLOCK + size)
-                check_header(path, index, member, data[:BLOCK].to_pybytes(), read)
-                follows = before >= 0 and member == before + 1
-                refuse_missing(path, missing_beside(index, member, tar_size, read, follows=follows))
-                before = member
+                check_headers(path, index, [member], [data[:BLOCK].to_pybytes()], read)
                 payload = data[BLOCK:]
                 self._check_sizes(part.shard, index, [member], [size], [payload])
                 yield payload
@@ -476,15 +486,15 @@ def _put(part: _Part, found: Sequence[Any], into: list[Any]) -> None:
         into[place] = data
 
 
-def _spans(part: _Part) -> list[tuple[int, int]]:
-    """Return the bytes of members with header and padding, and of what lies between near ones.
+def _header_places(index: TarIndex, members: list[int]) -> list[int]:
+    """Return where the headers of members lie."""
+    return [index.offsets.item(member) - BLOCK for member in members]
 
-    With the last member of the tar comes one more block, which tells that it is the last.
-    """
-    starts = np.array(part.offsets, np.int64) - BLOCK
-    stops = -(-(starts + BLOCK + np.array(part.sizes, np.int64)) // BLOCK) * BLOCK
-    if part.members[-1] == len(part.index) - 1:
-        stops[-1] += BLOCK
+
+def _spans(part: _Part) -> list[tuple[int, int]]:
+    """Return the bytes of members with their headers, and of what lies between near ones."""
+    starts = header_starts(part.index, np.array(part.members))
+    stops = np.array(part.offsets, np.int64) + np.array(part.sizes, np.int64)
     reached = np.maximum.accumulate(stops)
     begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _NEAR_BYTES))
     ends = reached[np.append(begins[1:], len(starts)) - 1]

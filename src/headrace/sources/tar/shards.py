@@ -17,17 +17,21 @@ import pyarrow.compute as pc
 from headrace.errors import ReadError, StaleIndexError
 from headrace.model import Int64Array
 from headrace.options import checked_keywords, parse_bytes
-from headrace.sources.tar.bucket_lists import list_file_buckets, list_sample_buckets
-from headrace.sources.tar.buckets import AspectBuckets, BucketRule, aspect_buckets
-from headrace.sources.tar.captions import canonical_captions
+from headrace.sources.tar.buckets import (
+    AspectBuckets,
+    BucketRule,
+    aspect_buckets,
+    list_file_buckets,
+    list_sample_buckets,
+)
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.finding import Source
 from headrace.sources.tar.geometry import image_size
 from headrace.sources.tar.grouping import SampleKey, sample_keys
 from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
-from headrace.sources.tar.sidecars import TEXT_FIELDS
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
 from headrace.storage import Access, Options
 
 __all__ = ["TarFile", "TarSample", "TarShard", "TarShards"]

@@ -28,15 +28,14 @@ from headrace.sources.crew import in_threads
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
-from headrace.sources.tar.captions import canonical_captions
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.decoding import IMAGES, Decode, FieldForm, field_forms
-from headrace.sources.tar.finding import Source
 from headrace.sources.tar.grouping import Int32Array, LeftOut, SampleKey, sample_keys
 from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
-from headrace.sources.tar.sidecars import TEXT_FIELDS
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
 
