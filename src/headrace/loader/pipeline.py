@@ -47,9 +47,9 @@ from headrace.plan import (
     row_keys,
     window_pieces,
 )
-from headrace.sources.crew import usable_cores
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.reader import TabularReader
+from headrace.sources.threads import usable_cores
 from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 

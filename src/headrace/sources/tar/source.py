@@ -24,7 +24,6 @@ from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords, parse_bytes
 from headrace.sources.backend import Backend
 from headrace.sources.broken_records import BrokenRecords
-from headrace.sources.crew import in_threads
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
@@ -36,6 +35,7 @@ from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
+from headrace.sources.threads import in_threads
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
 
