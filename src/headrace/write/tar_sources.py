@@ -26,11 +26,11 @@ import pyarrow as pa
 from headrace.errors import ConversionError, OptionError, StaleIndexError
 from headrace.model import DataFileInfo, computed_once
 from headrace.sources.files.failures import naming
-from headrace.sources.tar.captions import Captions, is_captions
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import WHOLE, Int32Array
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
+from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_threads
 from headrace.write.copier import Place, Reading, SizedParts, Task
 from headrace.write.rows import RowParts, digest_of
