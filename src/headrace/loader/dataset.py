@@ -52,8 +52,8 @@ from headrace.plan import (
     decode_factor,
     known_batches,
 )
-from headrace.sources.crew import usable_cores
 from headrace.sources.reader import Discovered, TabularReader
+from headrace.sources.threads import usable_cores
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
 
