@@ -26,11 +26,11 @@ import pyarrow as pa
 from headrace.errors import ConversionError, OptionError, StaleIndexError
 from headrace.model import DataFileInfo, computed_once
 from headrace.sources.files.failures import naming
-from headrace.sources.tar.captions import Captions, is_captions
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.grouping import WHOLE, Int32Array
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
+from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_threads
 from headrace.write.copier import Place, Reading, SizedParts, Task
 from headrace.write.rows import RowParts, digest_of
@@ -220,7 +220,7 @@ class TarSamples(SizedParts):
 
     @property
     def advice(self) -> str:
-        """What to do if keys cannot be kept."""
+        """Advice for keys that cannot be kept."""
         advice = 'or give keys="number" for new keys'
         if self.keys == "keep":
             advice += ', or keys="prefix" for the path of each tar before its keys'
@@ -349,7 +349,7 @@ def _blocks(index: TarIndex, first: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What becomes of columns.
+    """The fields that columns become.
 
     Attributes:
         key: The column that holds keys; None if rows are numbered.

@@ -20,15 +20,13 @@ import pyarrow as pa
 from headrace.errors import FileChangedError, OptionError, WriteError
 from headrace.model import DataFileInfo
 from headrace.options import checked_keywords, parse_bytes
-from headrace.sources.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from headrace.sources.tar.captions import Captions
 from headrace.sources.tar.checks import check_index
 from headrace.sources.tar.geometry import image_size
 from headrace.sources.tar.index import TarFacts, TarIndex
-from headrace.sources.tar.json_index import json_index, read_json_index
-from headrace.sources.tar.scanning import scan_tar
-from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
-from headrace.storage import LocalStore, atomic_write, file_lock, flush_directory
+from headrace.sources.tar.index_files import read_index, write_index_as
+from headrace.sources.tar.scan import scan_tar
+from headrace.sources.tar.sidecars import LONGEST_SIDECAR, Captions, is_sidecar, with_sidecars
+from headrace.storage import LocalStore, file_lock, flush_directory
 from headrace.write.journal import PathLike, target_location, writing
 from headrace.write.tar_format import (
     BLOCK_BYTES,
@@ -66,7 +64,7 @@ class ShardReceipt(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarLayout:
-    """How large tars are, what they are called, and what their indexes hold.
+    """The sizes and names of tars, and the content of their indexes.
 
     The attributes are the keywords of ``TarWriter``.
     """
@@ -291,11 +289,7 @@ class Shard:
                     path.unlink(missing_ok=True)
                     continue
                 written = path
-                if form == "arrow":
-                    write_arrow_indexes(str(path), [(self._name, index)])
-                else:
-                    with atomic_write(path) as partial:
-                        partial.write_bytes(json_index(index))
+                write_index_as(path, [(self._name, index)])
         if written is None and self._notes.own_captions:
             logger.warning(
                 "%s has no index, which alone could hold %d captions: they are left out",
@@ -306,7 +300,7 @@ class Shard:
 
 
 class _Notes:
-    """What the index of a tar will hold, as it would if the tar were scanned."""
+    """The content of the index of a tar, as a scan of the tar would give it."""
 
     def __init__(self, layout: TarLayout) -> None:
         self.own_captions = 0
@@ -342,8 +336,7 @@ class _Notes:
         if not first:
             return
         if self._layout.geometry:
-            shape = image_size(bytes(piece))
-            self._shapes[-1] = shape if isinstance(shape, tuple) else (0, 0)
+            self._shapes[-1] = image_size(bytes(piece)) or (0, 0)
         name, whole = self._names[-1], len(piece) == self._sizes[-1] <= LONGEST_SIDECAR
         if self._keeps_sidecars and whole and is_sidecar(name.encode()):
             self._sidecars[len(self._names) - 1] = bytes(piece)
@@ -358,7 +351,12 @@ class _Notes:
             np.array(self._offsets, np.int64),
             np.array(self._sizes, np.int64),
             sha256=pa.array(self._digests, pa.string()) if layout.hash and self._names else None,
-            facts=TarFacts(size=size, hash_lfs=digest, has_geometry=layout.geometry),
+            facts=TarFacts(
+                size=size,
+                hash_lfs=digest,
+                has_geometry=layout.geometry,
+                has_sidecars=layout.sidecars,
+            ),
         )
         if layout.geometry:
             shapes = np.array(self._shapes, np.int32).reshape(-1, 2)
@@ -380,7 +378,8 @@ class _Notes:
             return index
         kept = nothing if index.captions is None else texts
         merged = [own.get(member, text) for member, text in enumerate(kept)]
-        return replace(index, captions=pa.array(merged, pa.string()))
+        facts = replace(index.facts, captions_written=True)
+        return replace(index, captions=pa.array(merged, pa.string()), facts=facts)
 
 
 @checked_keywords
@@ -566,7 +565,7 @@ class TarWriter:
         found = self._layout.index_names(tar).get(self._layout.index or "")
         path = None if found is None else self.directory / found
         if path is not None and path.exists():
-            index = _read_index(path)
+            index = read_index(path)
             check_index(index, size, str(path))
             samples, index_bytes = index.num_samples, path.stat().st_size
         else:
@@ -590,9 +589,3 @@ def clear_unfinished(directory: Path, layout: TarLayout) -> None:
         tars = (name.removesuffix(ending) + ".tar" for ending in (".tar", *_ENDINGS.values()))
         if any(layout.number(tar) is not None for tar in tars):
             path.unlink(missing_ok=True)
-
-
-def _read_index(path: Path) -> TarIndex:
-    if path.name.endswith(".json"):
-        return read_json_index(path.read_bytes(), str(path))
-    return ArrowIndexes.open(str(path), str(path)).index(0)

@@ -24,8 +24,8 @@ from headrace.errors import (
     SkippedDataWarning,
 )
 from headrace.model import DataFileInfo
-from headrace.sources.tar.arrow_index import write_arrow_indexes
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.index import write_index
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 from headrace.testing import BackendContract
 
@@ -140,15 +140,15 @@ def test_members_that_are_too_large_are_not_read(tmp_path: Path) -> None:
     assert rows.skipped == 1
 
 
-def write_index(tar: Path, geometry: bool) -> None:
+def index_beside(tar: Path, geometry: bool) -> None:
     file = DataFileInfo(str(tar), tar.stat().st_size)
     index = scan_tar(LocalStore(), file, geometry=geometry)
-    write_arrow_indexes(str(tar.with_suffix(".idx.arrow")), [(tar.name, index)])
+    write_index(str(tar.with_suffix(".idx.arrow")), [(tar.name, index)])
 
 
 def test_metadata_alone(tmp_path: Path) -> None:
     write_samples(tmp_path, [5])
-    write_index(tmp_path / "shard_0000.tar", geometry=True)
+    index_beside(tmp_path / "shard_0000.tar", geometry=True)
     backend = TarBackend(tmp_path, load_file_data=False)
     with tarfile.open(tmp_path / "shard_0000.tar") as tar:
         places = [(one.offset_data, one.size) for one in tar if one.name.endswith(".png")]
