@@ -354,7 +354,8 @@ class OpenLanes:
         if not self._reader.store.local:
             threads = _WAITING_THREADS
         try:
-            with side_threads(threads, see_off=True) as submit:
+            # A failed window must not wait for a server that may be silent for ever.
+            with side_threads(threads, see_off=self._reader.store.local) as submit:
                 yield from self._sorted(piece, submit, threads)
         finally:
             self._windows.discard(token)
