@@ -20,7 +20,7 @@ import pyarrow as pa
 import torch
 
 from headrace.convert import Block, Converter, concat
-from headrace.convert.decoded import Kind, Kinds, together
+from headrace.convert.decoded import together
 from headrace.errors import ConversionError, ReadError
 from headrace.loader.stats import Stats
 from headrace.loader.windows import Window
@@ -53,20 +53,13 @@ from headrace.sources.threads import usable_cores
 from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost", "sent_cost"]
+__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost"]
 
 
 def row_cost(schema: pa.Schema) -> RowCost:
     """Return the bytes of a row of these columns in memory once decoded."""
     widths = [width_of(type_) for type_ in schema.types]
     return RowCost(sum(filter(None, widths)), None in widths)
-
-
-def sent_cost(schema: pa.Schema, kinds: Kinds) -> RowCost:
-    """Return the bytes of a row in batches, which hold copies of lent bytes."""
-    held = row_cost(schema)
-    lent = any(kinds.get(name) is Kind.LENT for name in schema.names)
-    return RowCost(held.fixed_bytes, held.variable or lent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -373,7 +373,12 @@ class TarShards:
             sample: The number of the sample, its key, or the name of one of its members.
             max_file_size: The largest member to read (bytes, or "1MB"); a larger one is an error.
         """
-        return self.load_samples([(shard, sample)], max_file_size=max_file_size)[0]
+        if max_file_size is not None:
+            return self.load_samples([(shard, sample)], max_file_size=max_file_size)[0]
+        number = self._number(shard)
+        index, path = self.collection.index(number), self._paths[number]
+        place, members = _members(index, sample, path)
+        return TarSample(index, number, path, place, members, self.payloads.read(number, members))
 
     def load_samples(
         self,
@@ -394,12 +399,9 @@ class TarShards:
                 some = np.array(members)
                 self._allowed(shard, index, some, some, max_file_size, "raise")
             found.append((shard, index, number, members))
-        if len(found) == 1:
-            payloads = iter(self.payloads.read(shards[0], found[0][3]))
-        else:
-            wanted = [len(members) for *_, members in found]
-            flat = list(chain.from_iterable(members for *_, members in found))
-            payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
+        wanted = [len(members) for *_, members in found]
+        flat = list(chain.from_iterable(members for *_, members in found))
+        payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
         return [
             TarSample(
                 index, shard, self._paths[shard], number, members, [next(payloads) for _ in members]
