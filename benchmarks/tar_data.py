@@ -112,7 +112,7 @@ def _write_indexed(data: Data, folder: Path) -> None:
 
 def _write_entries(data: Data, folder: Path) -> None:
     """An index as those in the wild are: name, place, and the size of the image."""
-    from headrace.sources.tar.arrow_index import write_arrow_indexes
+    from headrace.sources.tar.index import write_index
     from headrace.sources.tar.json_index import read_json_index
 
     chosen = random.Random(0)
@@ -133,7 +133,7 @@ def _write_entries(data: Data, folder: Path) -> None:
     text = json.dumps({"filesize": tar_path.stat().st_size, "files": files}).encode()
     (folder / "json" / "shard_0000.json").write_bytes(text)
     index = read_json_index(text, "shard_0000.json")
-    write_arrow_indexes(folder / "idx.arrow" / "shard_0000.idx.arrow", [("shard_0000.tar", index)])
+    write_index(folder / "idx.arrow" / "shard_0000.idx.arrow", [("shard_0000.tar", index)])
 
 
 _WRITERS: dict[str, Callable[[Data, Path], None]] = {

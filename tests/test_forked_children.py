@@ -123,7 +123,7 @@ def test_array_records_are_refused_if_the_parent_has_used_the_package(
     tmp_path: Path, before: str, how: str
 ) -> None:
     path = tmp_path / "a.array_record"
-    write = "import sys, pyarrow as pa; from headrace.write.array_record import write_array_record"
+    write = "import sys, pyarrow as pa; from headrace.write import write_array_record"
     code = f"{write}; write_array_record(pa.table({{'id': range({ROWS})}}), sys.argv[1])"
     assert run_warm("-c", code, path).returncode == 0
     assert ends("ArrayRecordBackend", path, before=before) == {how: ALL}

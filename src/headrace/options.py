@@ -193,10 +193,12 @@ class Option:
 
     @property
     def choices(self) -> tuple[Any, ...] | None:
-        """The values of a ``Literal``, also of one that may be None."""
-        for part in (self.type, *get_args(self.type)):
-            if get_origin(part) is Literal:
-                return get_args(part)
+        """The values of a ``Literal``, also of one that may be None; None for other types."""
+        if get_origin(self.type) is Literal:
+            return get_args(self.type)
+        parts = [part for part in get_args(self.type) if part is not type(None)]
+        if len(parts) == 1 and get_origin(parts[0]) is Literal:
+            return get_args(parts[0])
         return None
 
 
@@ -292,6 +294,12 @@ class BatchOptions(TypedDict, total=False):
         Literal["list", "pad", "offsets", "nested"],
         "list",
         "What lists of varying length become.",
+    ]
+    row_transform: Annotated[
+        Callable[[Any], Any] | None,
+        None,
+        "Function that is called with each row, in the worker; what it returns makes the batch.",
+        _check_callable,
     ]
     transform: Annotated[
         Callable[[Any], Any] | None,
@@ -416,8 +424,8 @@ class LoaderOptions(TypedDict, total=False):
     num_workers: Annotated[
         int | None,
         None,
-        "0: threads of this process; n: n processes; None: processes if transform or collate_fn "
-        "are given, else threads.",
+        "0: threads of this process; n: n processes; None: processes if transform, row_transform "
+        "or collate_fn are given, else threads.",
         _check_natural,
     ]
     accelerator: Annotated[Any, None, "An accelerate.Accelerator that knows the rank."]
@@ -577,7 +585,7 @@ class TarOptions(DatasetOptions, total=False):
         'The columns, with the extensions that each may have: {"image": "jpg;png;webp"}.',
     ]
     sample_key: Annotated[
-        str | Callable[[str], str | None] | None,
+        Literal["first-dot", "last-dot"] | Callable[[str], str | None] | None,
         None,
         'Where names end in keys: "first-dot", "last-dot", or a function that returns the key; '
         "None: as the index pairs names, else at the first dot.",
@@ -692,8 +700,10 @@ class _Options(dict[str, Any]):
 def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the keywords that belong to ``kind``, and all others."""
     known = known_options(kind)
-    mine = {name: value for name, value in given.items() if name in known}
-    return mine, {name: value for name, value in given.items() if name not in known}
+    mine, others = dict[str, Any](), dict[str, Any]()
+    for name, value in given.items():
+        (mine if name in known else others)[name] = value
+    return mine, others
 
 
 def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
@@ -738,7 +748,7 @@ def check_together(options: Mapping[str, Any]) -> None:
             "persistent_workers=True has no effect beside num_workers=0: there are no workers"
         )
     if get("process_group") is not None and get("device_mesh") is not None:
-        raise OptionError("process_group and device_mesh both say who shares the data: give one")
+        raise OptionError("process_group and device_mesh both choose the ranks: give one")
     if get("chunk_size") is not None and get("split_rows") is not None:
         raise OptionError("chunk_size is another name of split_rows: give one of them")
 

@@ -72,7 +72,7 @@ def test_columns_as_fields(tmp_path: Path) -> None:
 
 
 def test_less_in_the_index(folder: Path, tmp_path: Path) -> None:
-    options = ["--no-hash", "--no-sidecars", "--geometry", "--keys", "number"]
+    options = ["--note", "geometry", "--keys", "number"]
     assert convert(folder, tmp_path / "out", "--to", "tar", *options) == 0
     said = json.loads((tmp_path / "out" / "shard_00000.json").read_bytes())
     assert said["includes_image_geometry"]
@@ -112,6 +112,7 @@ def test_several_tars(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--shard-bytes", "many"], "shard_bytes"),
         (["--field", "a=jpg"], "fields has no effect with a folder"),
         (["--catalog", "{}"], "--catalog has no effect"),
+        (["--note", "names"], "--note must be some of geometry, hash, sidecars"),
         (["--pattern", "x.tar"], "pattern must be a name"),
         (["--target-options", "x"], "--target-options must be JSON"),
     ],
@@ -126,24 +127,6 @@ def test_what_is_wrong(
     assert convert(folder, tmp_path / "out", "--to", "tar", *options) == 2
     assert said in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["in"]
-
-
-@pytest.mark.parametrize(
-    ("form", "options", "said"),
-    [
-        ("tar", ["--group-size", "5"], "it is of array-record"),
-        ("tar", ["--codec", "raw"], "--codec has no effect with --to tar"),
-        ("array-record", ["--geometry"], "it is of tar"),
-        ("array-record", ["--work-dir", "x"], "it is of tar and video-frames"),
-        ("video-frames", ["--columns", "x"], "it is of array-record and tar"),
-    ],
-)
-def test_options_of_another_form(
-    folder: Path, capsys: pytest.CaptureFixture[str], form: str, options: list[str], said: str
-) -> None:
-    with pytest.raises(SystemExit):
-        convert(folder, "x", "--to", form, *options)
-    assert said in capsys.readouterr().err
 
 
 def test_records_into_their_own_directory(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
+from headrace.sources.tar.index_files import read_index
 
 
 def write_tar(path: Path, names: list[str]) -> Path:
@@ -34,10 +35,10 @@ def test_indexing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr()
     assert told.out == "6 members of 2 tars indexed\n"
     assert told.err.splitlines() == ["indexing 0%", "indexing 100%"]
-    index = json.loads((folder / "deep" / "one.json").read_text())
-    assert list(index["files"]) == ["a.jpg", "a.json", "b.jpg"]
-    assert index["includes_image_geometry"] is True
-    assert len(index["hash_lfs"]) == 64
+    index = read_index(folder / "deep" / "one.idx.arrow")
+    assert index.names.to_pylist() == ["a.jpg", "a.json", "b.jpg"]
+    assert index.facts.has_geometry
+    assert len(index.facts.hash_lfs or "") == 64
     assert main(["index", str(folder)]) == 0
     assert capsys.readouterr().out == "6 members of 2 tars indexed (2 of them before)\n"
 
@@ -66,7 +67,7 @@ def test_a_broken_tar(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].startswith(f"not indexed: {folder}/none.tar is no tar")
     assert lines[1] == "breaks off: one.tar, the last good member is 'a.jpg'"
     assert lines[2] == "4 members of 2 tars indexed"
-    assert json.loads((folder / "one.json").read_text())["last_good"] == "a.jpg"
+    assert read_index(folder / "one.idx.arrow").facts.last_good == "a.jpg"
 
 
 def test_verifying(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +83,7 @@ def test_verifying(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_converting(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", str(folder)]) == 0
+    assert main(["index", str(folder), "--format", "json"]) == 0
     before = {path: json.loads(path.read_text()) for path in folder.rglob("*.json")}
     capsys.readouterr()
     assert main(["index", str(folder), "--from-json"]) == 0

@@ -89,7 +89,6 @@ def test_four_processes_know_their_place(
         ("with context", "'dp_shard_cp' of device_mesh joins peers that read the same data"),
         ("slice tp", "the peers along 'tp' of device_mesh read the same data"),
         ("slice of experts", "the peers along 'expert' of device_mesh read the same data"),
-        ("mesh and group", "process_group and device_mesh"),
     ],
 )
 def test_what_says_nothing_of_the_data_is_refused(

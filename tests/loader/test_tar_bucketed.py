@@ -25,8 +25,8 @@ from headrace import (
 )
 from headrace.loader.tar import BucketedLoader
 from headrace.model import DataFileInfo
-from headrace.sources.tar.arrow_index import write_arrow_indexes
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.index import write_index
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 
 COUNTS = (37, 26)
@@ -39,7 +39,7 @@ def indexed(folder: Path) -> Path:
     for path in sorted(folder.glob("*.tar")):
         file = DataFileInfo(str(path), path.stat().st_size)
         index = scan_tar(LocalStore(), file, geometry=True)
-        write_arrow_indexes(str(path.with_suffix(".idx.arrow")), [(path.name, index)])
+        write_index(str(path.with_suffix(".idx.arrow")), [(path.name, index)])
     return folder
 
 

@@ -18,9 +18,9 @@ import headrace
 from headrace import OptionError, StaleIndexError, StructuredDataset, TarDataset
 from headrace.cli import main
 from headrace.model import DataFileInfo
-from headrace.sources.tar.arrow_index import write_arrow_indexes
+from headrace.sources.tar.index import write_index
 from headrace.sources.tar.json_index import json_index
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 
 COUNTS = (6, 5)
@@ -113,7 +113,7 @@ def test_one_columnar_index_for_all(folder: Path, tmp_path: Path) -> None:
         (path.name, scan_tar(LocalStore(), DataFileInfo(str(path), path.stat().st_size)))
         for path in sorted(folder.iterdir())
     ]
-    write_arrow_indexes(str(tmp_path / "all.idx.arrow"), made)
+    write_index(str(tmp_path / "all.idx.arrow"), made)
     dataset = TarDataset(folder, metadata=tmp_path / "all.idx.arrow", batch_size=6)
     assert keys(dataset) == ALL
 

@@ -120,8 +120,8 @@ class StoreContract:
 
     odd_names = ODD_NAMES
 
-    @pytest.mark.parametrize("format", FORMATS)
-    def test_a_file_of_every_format(self, place: Place, format: str) -> None:
+    @pytest.mark.parametrize("format", ["parquet", "csv"])  # by places, and from front to end
+    def test_a_file_of_a_format(self, place: Place, format: str) -> None:
         place.put(f"formats/a.{format}", file_of(format))
         path = place.at(f"formats/a.{format}")
         assert read(path, format, **place.options) == table_of().to_pydict()

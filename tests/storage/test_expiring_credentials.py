@@ -56,8 +56,9 @@ def requests_of(source: Source, key: str) -> int:
     return len(source.proxy.requests(key_id=key))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("answer", [EXPIRED_TOKEN_403, EXPIRED_TOKEN_400], ids=["403", "400"])
+@pytest.mark.parametrize(
+    ("workers", "answer"), [(0, EXPIRED_TOKEN_400), (2, EXPIRED_TOKEN_403)], ids=["400", "403"]
+)
 def test_a_key_expires_in_mid_epoch(
     source: Source, keys: KeyFile, workers: int, answer: Answer
 ) -> None:

@@ -150,6 +150,8 @@ def test_a_web_server_that_knows_no_ranges_is_read(
 
 # --- what does not pass
 
+ON_THE_WEB = pytest.mark.parametrize("source", ["http"], indirect=True)
+"""For what does not depend on the kind of store: S3 is read by the same client."""
 PERMANENT: dict[str, tuple[Fault, str]] = {
     "internal error": (INTERNAL_ERROR, "500.*InternalError"),
     "slow down": (SLOW_DOWN, "503.*SlowDown"),
@@ -191,6 +193,7 @@ def _is_last_group(request: Request) -> bool:
     return _range(request)[0] > 60_000
 
 
+@ON_THE_WEB
 @pytest.mark.parametrize(("fault", "cause"), PERMANENT.values(), ids=PERMANENT)
 def test_a_fault_that_stays_is_an_error_that_tells_all(
     source: Source, fault: Fault, cause: str
@@ -198,10 +201,12 @@ def test_a_fault_that_stays_is_an_error_that_tells_all(
     assert len(permanent_failure(source, fault, cause, retries=2)) == 3
 
 
+@ON_THE_WEB
 def test_without_retries_the_first_failure_is_the_last(source: Source) -> None:
     assert len(permanent_failure(source, INTERNAL_ERROR, "500", retries=0)) == 1
 
 
+@ON_THE_WEB
 def test_pauses_grow_and_are_drawn_at_random(source: Source) -> None:
     before = random.getstate()
     gaps = gaps_of(permanent_failure(source, SLOW_DOWN, "503", retries=4))
@@ -216,6 +221,7 @@ def gaps_of(asked: list[Request]) -> list[float]:
     return [after.at_s - before.at_s for before, after in pairwise(asked)]
 
 
+@ON_THE_WEB
 def test_time_ends_attempts_as_well(source: Source) -> None:
     asked = permanent_failure(source, INTERNAL_ERROR, "500", retries=1000, max_elapsed_s=3.0)
     assert len(asked) <= 6  # the pauses before a seventh are more than 3 seconds at the least

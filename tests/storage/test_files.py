@@ -62,6 +62,12 @@ def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["index"]
 
 
+def test_a_folder_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "none" / "index"):
+        pass
+    assert not (tmp_path / "none").exists()
+
+
 def test_mode_and_link_of_the_old_file_stay(tmp_path: Path) -> None:
     target, link = tmp_path / "index", tmp_path / "link"
     target.write_bytes(b"old")

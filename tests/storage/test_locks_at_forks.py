@@ -8,14 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 import pytest
 
 from headrace.model import DataFileInfo
 from headrace.sources.files.cache import BoundedCache
-from headrace.sources.tar.replacing import turn_in_folder
-from headrace.storage import DiskCache, Meter, Parts, Patience, RetryPolicy, threads
+from headrace.storage import Meter, Parts, Patience, RetryPolicy, threads
 from headrace.storage.connection import Connection
 from headrace.storage.threads import in_background
 
@@ -88,27 +86,6 @@ def test_a_child_does_not_wait_for_a_thread_that_it_has_not_got(what: str) -> No
         child = forked(use)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     use()
-
-
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("what", ["cache", "folder"])
-def test_a_child_does_not_keep_the_lock_of_a_file(what: str, tmp_path: Path) -> None:
-    """It has the descriptor too, and knows nothing of it."""
-    cache = DiskCache.at(str(tmp_path), None)
-    makes: dict[str, Callable[[], Holding]] = {
-        "cache": cache._locked,
-        "folder": lambda: turn_in_folder(str(tmp_path)),
-    }
-    with held_by_a_thread(makes[what]()):
-        child = forked(signal.pause)
-    try:
-        waiting = threading.Thread(target=lambda: makes[what]().__enter__(), daemon=True)
-        waiting.start()
-        waiting.join(10)
-        assert not waiting.is_alive()
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def connect_at_once(connection: Connection, threads: int = 16) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.errors import OptionError
 from headrace.storage import Requests
 from headrace.storage.ranges import shares, without
 
@@ -127,22 +124,6 @@ def test_a_gap_is_fetched_by_default_only_if_it_is_small_beside_what_is_wanted()
 def test_nothing_wanted_is_nothing_requested() -> None:
     assert Requests().plan([]) == []
     assert Requests().plan([(5, 5), (9, 9)]) == []
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_gap_bytes": -1},
-        {"max_gap_bytes": 1.5},
-        {"max_gap_bytes": True},
-        {"max_request_bytes": 0},
-        {"max_request_bytes": None},
-        {"max_request_bytes": "1"},
-    ],
-)
-def test_lengths_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=next(iter(options))):
-        Requests(**options)
 
 
 @given(SPANS, st.none() | st.integers(0, 500), st.integers(1, 700))

@@ -243,8 +243,7 @@ def test_a_secret_at_the_edge_of_what_is_shown(
         assert SECRET[:6] not in str(error)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("fault", ["403", "404", "cut"])
+@pytest.mark.parametrize(("fault", "workers"), [("403", 2), ("404", 0), ("cut", 2)])
 def test_failures_while_reading(
     s3_server: S3Server,
     proxy_to: Callable[..., FaultProxy],

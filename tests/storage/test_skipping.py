@@ -34,11 +34,10 @@ def source(request: pytest.FixtureRequest, proxy_to: Callable[..., FaultProxy]) 
     return Source("http", proxy_to(http_server.url), BUCKET)
 
 
-@pytest.mark.parametrize("denial", DENIALS.values(), ids=DENIALS)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_denied_rows_are_an_error(source: Source, denial: Fault, workers: int) -> None:
+@pytest.mark.parametrize(("kind", "workers"), [("401", 0), ("403", 2), ("expired", 0)])
+def test_denied_rows_are_an_error(source: Source, kind: str, workers: int) -> None:
     loader = source.loader(on_error="skip", num_workers=workers)
-    source.proxy.inject(denial, path=NAMES[2], ranged=True)
+    source.proxy.inject(DENIALS[kind], path=NAMES[2], ranged=True)
     with pytest.raises(AccessDeniedError, match=rf"{NAMES[2]}.*check the credentials"):
         ids_of(loader)
     assert loader.stats()["skipped_chunks"] == []

@@ -2,10 +2,11 @@
 
 usage: killed_shuffles.py SOURCE FOLDER events|late|moments COUNT FORMAT new|old
 
-Each case is a run in a process of its own that gets SIGKILL, at the n-th thing that it does to
-files (``events``; ``late`` leaves out the first ones) or after a random time (``moments``), again
-and again until one comes through. With ``old`` there is something in the target before, which is
-overwritten. Processes are forked off before any threads are there, which takes no time.
+Each case is a run in a process of its own that gets SIGKILL, at every second
+thing that it does to files (``events``), at each of the last ones (``late``) or after a random time
+(``moments``), again and again until one comes through. With ``old`` there is something in the
+target before, which is overwritten. Processes are forked off before any threads are there, which
+takes no time.
 
 Prints a line of JSON: how many were killed, in which stages, and the copies that differ from one
 that was never killed.
@@ -26,7 +27,7 @@ from pathlib import Path
 from headrace import shuffle_into
 
 OPTIONS = {"memory_bytes": "1MiB", "file_rows": 5_000, "row_group_rows": 1_000, "seed": 4}
-FIRST_LATE = 27
+FIRST_LATE = 66
 WATCHED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "open"}
 
 
@@ -44,7 +45,7 @@ def main(source: str, folder: Path, how: str, count: int, kind: str, there: str)
             target.mkdir()
             (target / "old.parquet").write_text("is replaced")
         while True:
-            event = {"events": case, "late": FIRST_LATE + case}.get(how)
+            event = {"events": 2 * case, "late": FIRST_LATE + case}.get(how)
             delay = chance.uniform(0, 0.25) if how == "moments" else None
             status = attempt(source, target, kind, event, delay)
             if status == 0:
@@ -120,11 +121,9 @@ def stage_of(target: Path) -> str:
     lines = journal.read_text() if journal.exists() else ""
     if (target / "_headrace_shuffled.json").exists():
         return "done"
-    if '"part"' in lines:
+    if '"writing"' in lines:
         return "writing"
-    if '"scattered"' in lines:
-        return "between"
-    return "sorting" if '"run"' in lines else "beginning"
+    return "sorting" if '"sorting"' in lines else "beginning"
 
 
 def digest(folder: Path) -> dict[str, str]:

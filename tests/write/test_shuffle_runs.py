@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,19 +10,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import IcebergDataFileInfo, StateMismatchError
 from headrace.model import FileList
 from headrace.sources.files.discovery import discover
-from headrace.write.gather import Place, ShuffledRows
+from headrace.write.copier import Task
 from headrace.write.journal import Journal
-from headrace.write.keys import row_keys
-from headrace.write.parts import PartSizes
-from headrace.write.ranges import LAST_KEY, fitting_ranges, parts_of_a_run
-from headrace.write.runs import open_run, write_run
-from headrace.write.source import FileRows
+from headrace.write.rows import StoredRows, plan_by_rows
+from headrace.write.shuffle import _PartSizes
+from headrace.write.sorting import (
+    LAST_KEY,
+    SortedRows,
+    fitting_ranges,
+    parts_of_a_run,
+    row_keys,
+    write_run,
+)
 
 POWERS = st.sampled_from([1, 2, 4, 16, 64])
 SIZES = st.lists(
@@ -67,43 +73,59 @@ def test_parts_are_not_too_large_and_not_too_small(
     assert parts_of_a_run(run, expected, in_range) == parts
 
 
+def runs(tmp_path: Path, sizes: list[int], parts: list[int], table: pa.Table) -> list[Path]:
+    """Runs of a table's rows, sorted by keys of seed 1."""
+    paths, first = [], 0
+    for number, (size, count) in enumerate(zip(sizes, parts, strict=True)):
+        path = tmp_path / f"{number}.arrow"
+        tables = [
+            table.slice(start, min(7, first + size - start))
+            for start in range(first, first + size, 7)
+        ]
+        write_run(path, tables, seed=1, first_row=first, parts=count)
+        assert tables == []
+        paths.append(path)
+        first += size
+    return paths
+
+
+def sorted_rows(paths: list[Path], schema: pa.Schema, range_bytes: int, **how: int) -> SortedRows:
+    sizes = {"part_rows": 100, "group_rows": 30} | how
+    return SortedRows(paths, schema, range_bytes=range_bytes, size_bytes=1, **sizes)
+
+
+def read(rows: SortedRows, task: Task) -> list[pa.Table]:
+    return [table for _, table in rows.read(task)]
+
+
+@settings(max_examples=40)
 @given(
-    st.integers(1, 300),
-    POWERS,
-    st.lists(st.integers(0, LAST_KEY), min_size=2, max_size=2, unique=True).map(sorted),
+    st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    st.lists(POWERS, min_size=4, max_size=4),
+    st.integers(1, 200),
+    st.sampled_from([500, 2_000, 1 << 30]),
 )
-def test_a_run_gives_exactly_the_rows_of_a_range(
-    tmp_path_factory: pytest.TempPathFactory, rows: int, parts: int, between: list[int]
+def test_any_part_is_read_without_those_before_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: list[int],
+    parts: list[int],
+    part_rows: int,
+    range_bytes: int,
 ) -> None:
-    path = tmp_path_factory.mktemp("run") / "a.arrow"
-    tables = [pa.table({"row": range(rows)}).slice(start, 7) for start in range(0, rows, 7)]
-    write_run(path, tables, seed=5, first_row=1_000, parts=parts)
-    assert tables == []
-    run, reader = open_run(path)
-    assert int(run.rows.sum()) == rows
-    found = [table.column("row").to_pylist() for table in run.read(reader, *between)]
-    keys = row_keys(5, 1_000, rows)
-    inside = [int(i) for i in np.argsort(keys) if between[0] <= int(keys[i]) <= between[1]]
-    assert [row for part in found for row in part] == inside
-
-
-def test_rows_are_taken_from_any_place_on(tmp_path: Path) -> None:
-    paths = [tmp_path / "0.arrow", tmp_path / "1.arrow"]
-    write_run(paths[0], [pa.table({"row": range(700)})], seed=1, first_row=0, parts=4)
-    write_run(paths[1], [pa.table({"row": range(700, 900)})], seed=1, first_row=700, parts=1)
-    schema = pa.schema([("row", pa.int64())])
-    expected = np.argsort(row_keys(1, 0, 900)).tolist()
-    places = [(0, Place())]
-    with ShuffledRows(paths, schema, range_bytes=2_000, start=Place()) as rows:
-        while table := rows.take(130):
-            start, _ = places[-1]
-            assert table["row"].to_pylist() == expected[start : start + 130]
-            places.append((start + table.num_rows, rows.place))
-    assert places[-1][0] == 900
-    for start, place in places:
-        for range_bytes in (500, 2_000, 1 << 30):
-            with ShuffledRows(paths, schema, range_bytes=range_bytes, start=place) as rows:
-                assert rows.take(1_000)["row"].to_pylist() == expected[start:]
+    count = sum(sizes)
+    table = pa.table({"row": range(count)})
+    paths = runs(tmp_path_factory.mktemp("runs"), sizes, parts[: len(sizes)], table)
+    expected = np.argsort(row_keys(1, 0, count)).tolist()
+    rows = sorted_rows(paths, table.schema, range_bytes, part_rows=part_rows)
+    assert sum(task.rows or 0 for task in rows.tasks) == count
+    for task in reversed(rows.tasks):
+        fresh = pickle.loads(pickle.dumps(rows))
+        tables = read(fresh, task)
+        found = [row for one in tables for row in one["row"].to_pylist()]
+        assert found == expected[task.number : task.number + task.rows]
+        assert all(len(one) == 30 for one in tables[:-1])
+    in_turn = [one for task in rows.tasks for one in read(rows, task)]
+    assert pa.concat_tables(in_turn)["row"].to_pylist() == expected
 
 
 def test_all_ranges_have_the_same_dictionary(tmp_path: Path) -> None:
@@ -113,11 +135,11 @@ def test_all_ranges_have_the_same_dictionary(tmp_path: Path) -> None:
     few = pa.table({"c": pa.array(["z", "b"]).dictionary_encode()})
     write_run(paths[0], [many], seed=1, first_row=0, parts=16)
     write_run(paths[1], [few], seed=1, first_row=4_000, parts=16)
-    with ShuffledRows(paths, many.schema, range_bytes=4_000, start=Place()) as rows:
-        found = []
-        while table := rows.take(100):
-            assert table["c"].num_chunks == 1
-            found.append(table["c"].chunk(0))
+    rows = sorted_rows(paths, many.schema, 4_000, part_rows=5_000, group_rows=100)
+    found = []
+    for table in read(rows, rows.tasks[0]):
+        assert table["c"].num_chunks == 1
+        found.append(table["c"].chunk(0))
     assert {tuple(column.dictionary.to_pylist()) for column in found} == {("a", "b", "z")}
     values = [value for column in found for value in column.to_pylist()]
     assert sorted(values) == ["a"] * 2_000 + ["b"] * 2_001 + ["z"]
@@ -131,20 +153,21 @@ def test_another_snapshot_of_the_same_files_is_another_source(tmp_path: Path) ->
     for snapshot in (1, 2, 1):
         file = found.files[0]
         listed = IcebergDataFileInfo(file.path, file.file_size, 2, snapshot_id=snapshot)
-        facts.append(FileRows.of(found.reader, FileList([listed])).facts)
+        facts.append(StoredRows.of(found.reader, FileList([listed]), None).facts)
     assert facts[0] == facts[2] != facts[1]
 
 
 def test_a_journal_keeps_whole_lines(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, {"what": "ä"})
+    journal = Journal(tmp_path, {"what": "ä"}, settings={"size": 1})
     journal.note({"run": 1})
     journal.note({"run": 2})
     journal.close()
     path = tmp_path / "journal.jsonl"
     path.write_bytes(path.read_bytes()[:-3])
     for seen in ([1], [1, 3]):
-        journal = Journal(tmp_path, {"what": "ä"})
+        journal = Journal(tmp_path, {"what": "ä"}, settings={"size": 2})
         assert journal.resumed
+        assert journal.settings == {"size": 1}
         assert [entry["run"] for entry in journal.all("run")] == seen
         if seen == [1]:
             journal.note({"run": 3})
@@ -154,16 +177,36 @@ def test_a_journal_keeps_whole_lines(tmp_path: Path) -> None:
     Journal(tmp_path, {"what": "ä"}).close()  # what was refused does not hold the lock
 
 
+def test_a_journal_of_nothing_or_of_what_came_once_is_not_continued(tmp_path: Path) -> None:
+    Journal(tmp_path, {"what": "a"}).close()
+    once = Journal(tmp_path, {"what": "b"}, once=True)
+    assert not once.resumed
+    once.note({"run": 1})
+    once.close()
+    journal = Journal(tmp_path, {"what": "c"})
+    assert not journal.resumed
+    assert journal.all("run") == []
+    journal.close()
+
+
 @pytest.mark.parametrize(
-    ("rows", "size_bytes", "sizes", "parts"),
+    ("rows", "size_bytes", "sizes", "part_rows"),
     [
-        (1_000, 8_000, PartSizes(100, None, 4_000), [500, 500]),
-        (1_050, 8_400, PartSizes(100, None, 4_900), [600, 450]),
-        (1_000, 8_000, PartSizes(100, None, 1), [100] * 10),
-        (1_000, 8_000, PartSizes(100, 350, 1), [350, 350, 300]),
-        (0, 0, PartSizes(100, None, 4_000), [0]),
+        (1_000, 8_000, _PartSizes(100, None, 4_000), 500),
+        (1_050, 8_400, _PartSizes(100, None, 4_900), 600),
+        (1_000, 8_000, _PartSizes(100, None, 1), 100),
+        (1_000, 8_000, _PartSizes(100, 350, 1), 350),
     ],
 )
-def test_parts_of_a_copy(rows: int, size_bytes: int, sizes: PartSizes, parts: list[int]) -> None:
-    layout = sizes.layout(rows, size_bytes)
-    assert [layout.rows_in(part) for part in range(layout.parts)] == parts
+def test_parts_of_a_copy(rows: int, size_bytes: int, sizes: _PartSizes, part_rows: int) -> None:
+    assert sizes.rows_of_a_part(rows, size_bytes) == part_rows
+
+
+@given(st.lists(st.integers(0, 20), max_size=8), st.integers(1, 30))
+def test_rows_are_planned_by_their_number(counts: list[int], part_rows: int) -> None:
+    tasks = plan_by_rows(np.array(counts, np.int64), part_rows)
+    before = np.concatenate([[0], np.cumsum(counts)]).astype(int)
+    assert [task.number for task in tasks] == [*range(0, max(sum(counts), 1), part_rows)]
+    assert sum(task.rows for task in tasks) == sum(counts)
+    for task in tasks:
+        assert before[task.start[0]] + task.start[1] == task.number

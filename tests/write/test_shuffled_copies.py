@@ -19,8 +19,16 @@ from pyarrow import ipc
 from shuffled_rows import beside, copied, ids_of, write_numbered
 from warm_interpreters import run_warm
 
-from headrace import OptionError, SchemaError, StructuredDataset, shuffle_into
-from headrace.write.keys import row_keys
+from headrace import (
+    DataFileInfo,
+    FileSplit,
+    OptionError,
+    SchemaError,
+    SourceDataset,
+    StructuredDataset,
+    shuffle_into,
+)
+from headrace.write.sorting import row_keys
 
 
 @pytest.fixture
@@ -293,24 +301,20 @@ def test_a_dataset_is_copied_as_it_is(source: Path, tmp_path: Path) -> None:
 
 
 class Countdown:
-    """A source of somebody else's."""
+    """A source of the user's own."""
 
     schema = pa.schema([("id", pa.int64())])
-    facts: ClassVar = {"countdown": "30"}
-    weights = (80, 80, 80)
-    local = True
+    files: ClassVar = [DataFileInfo(f"part {n}", file_size=80, record_count=10) for n in range(3)]
 
-    def bounded(self, chunk: int) -> bool:
-        return chunk != 1
-
-    def read(self, chunk: int, block_bytes: int) -> Iterator[pa.Table]:
+    def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        part = int(chunk.file.path.split()[1])
         for start in range(0, 10, 5):
-            ids = [30 - 10 * chunk - i for i in range(start, start + 5)]
-            yield pa.table({"id": ids}, schema=self.schema)
+            ids = [30 - 10 * part - i for i in range(start, start + 5)]
+            yield pa.table({"id": ids}, schema=schema)
 
 
-def test_any_source_with_numbered_chunks(tmp_path: Path) -> None:
-    shuffle_into(Countdown(), tmp_path / "out")
+def test_a_source_of_the_users_own(tmp_path: Path) -> None:
+    shuffle_into(SourceDataset(Countdown()), tmp_path / "out")
     assert ids_of(tmp_path / "out") == [30 - i for i in in_order(0, 30)]
 
 

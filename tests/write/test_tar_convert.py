@@ -20,7 +20,6 @@ from headrace import (
     FileChangedError,
     OptionError,
     StateMismatchError,
-    WriteError,
 )
 from headrace.write import write_array_record, write_tar
 
@@ -31,13 +30,11 @@ class Stop(Exception):
     """Ends a copy as an interrupt would."""
 
 
-def stopping(calls: int) -> Callable[[str, float], None]:
-    """Tells of the progress so often, and then stops the copy."""
-    left = [calls]
+def stopping(at: float) -> Callable[[str, float], None]:
+    """Stops the copy when a share of it is done."""
 
     def progress(stage: str, share: float) -> None:
-        left[0] -= 1
-        if not left[0]:
+        if share >= at:
             raise Stop
 
     return progress
@@ -147,9 +144,9 @@ def test_a_copy_that_is_stopped(tmp_path: Path) -> None:
     table = pa.table({"bin": [bytes([n % 250]) * 900 for n in range(400)]})
     pq.write_table(table, source, row_group_size=64)
     write_tar(source, whole, shard_samples=50)
-    for calls in (2, 3, 4):
+    for share in (0.2, 0.4, 0.6):
         with pytest.raises(Stop):
-            write_tar(source, out, shard_samples=50, progress=stopping(calls))
+            write_tar(source, out, shard_samples=50, progress=stopping(share))
         assert not out.exists()
     staged = sorted((tmp_path / ".out.headrace-parts").glob("*.tar"))
     assert len(staged) > 2
@@ -165,12 +162,12 @@ def test_a_copy_that_is_stopped(tmp_path: Path) -> None:
 def test_another_source_or_other_options(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(Stop):
-        write_tar(folder, out, shard_samples=4, progress=stopping(1))
+        write_tar(folder, out, shard_samples=4, progress=stopping(0.0))
     assert not hidden(tmp_path)  # no tar was whole, so that nothing is to be gone on with
     for n in range(40):
         (folder / f"{n}.txt").write_text("x")
     with pytest.raises(Stop):
-        write_tar(folder, out, shard_samples=3, progress=stopping(2))
+        write_tar(folder, out, shard_samples=3, progress=stopping(0.5))
     with pytest.raises(StateMismatchError, match=r"shard samples.*delete that directory"):
         write_tar(folder, out, shard_samples=4)
     (folder / "new.txt").write_text("x")
@@ -180,14 +177,18 @@ def test_another_source_or_other_options(folder: Path, tmp_path: Path) -> None:
     assert write_tar(folder, out, shard_samples=3).resumed
 
 
-def test_parts_that_are_gone(tmp_path: Path) -> None:
+def test_parts_that_are_gone_are_written_again(tmp_path: Path) -> None:
     pq.write_table(pa.table({"bin": [b"x" * 900] * 400}), tmp_path / "rows.parquet")
     source, out = tmp_path / "rows.parquet", tmp_path / "out"
     with pytest.raises(Stop):
-        write_tar(source, out, shard_samples=50, progress=stopping(4))
+        write_tar(source, out, shard_samples=50, progress=stopping(0.6))
     (tmp_path / ".out.headrace-parts" / "shard_00001.tar").unlink()
-    with pytest.raises(WriteError, match=r"shard_00001\.tar.*is gone or another"):
-        write_tar(source, out, shard_samples=50)
+    kept = tmp_path / ".out.headrace-parts" / "shard_00002.tar"
+    before = kept.stat().st_mtime_ns
+    assert write_tar(source, out, shard_samples=50).resumed
+    assert (out / "shard_00002.tar").stat().st_mtime_ns == before
+    write_tar(source, tmp_path / "whole", shard_samples=50)
+    assert samples(out) == samples(tmp_path / "whole")
 
 
 def test_a_file_that_changes(folder: Path, tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_into_a_store(
     rows = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"bin": [bytes([n]) * 99 for n in range(200)]}), rows)
     with pytest.raises(Stop):
-        write_tar(rows, f"s3://{bucket}/rows", progress=stopping(3), **target)
+        write_tar(rows, f"s3://{bucket}/rows", progress=stopping(0.3), **target)
     before = s3_server.keys(bucket)
     assert before[:2] == ["rows/shard_00000.json", "rows/shard_00000.tar"]
     assert write_tar(rows, f"s3://{bucket}/rows", **target).resumed

@@ -19,12 +19,11 @@ from tars_written import members, numbered, write
 
 from headrace import ConversionError, OptionError, TarWriter
 from headrace.model import DataFileInfo
-from headrace.sources.tar.arrow_index import ArrowIndexes
-from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.index import IndexFile, TarIndex
 from headrace.sources.tar.json_index import json_index, read_json_index
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
-from headrace.write.tar_members import header
+from headrace.write.tar_format import header
 
 
 def scanned(path: Path, **options: Any) -> TarIndex:
@@ -105,7 +104,7 @@ def test_the_index_is_that_of_the_tar(tmp_path: Path) -> None:
     assert first["json_metadata"] == {"caption": "é 0"}
     assert first["sha256"] == hashlib.sha256(members(tar)["a/0.png"]).hexdigest()
     other = tmp_path / "arrow" / "shard_00000.idx.arrow"
-    with_columns = ArrowIndexes.open(str(other), str(other))
+    with_columns = IndexFile.open(other)
     assert list(with_columns.tars) == ["shard_00000.tar"]
     assert json_index(with_columns.index(0)) == written
 

@@ -292,9 +292,9 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
             each sample as an array, -1 for samples of none.
         batch_size: A number, a mapping by key, or a function of the (width, height) of
             AspectBuckets, of the key of others.
-        shuffle: Whether samples and batches are shuffled.
+        shuffle: If True, samples and batches are shuffled.
         seed: The seed of the order.
-        drop_last: Whether batches that are not full are left out.
+        drop_last: If True, batches that are not full are left out.
         rank: The rank of this process; by default that of torch.distributed, if initialised.
         world_size: Number of ranks.
         epoch: The epoch of the first iteration.

@@ -1,4 +1,4 @@
-"""Rows of several sources, one behind the other, as if they were of one."""
+"""Rows of several datasets, one after the other, as one backend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ConcatenatedBackend", "concatenate"]
 
 
 def concatenate(datasets: Sequence[RowDataset]) -> RowDataset:
-    """Return the rows of several datasets, one behind the other.
+    """Return the rows of several datasets, one after the other.
 
     They may be views, and lie in sources of different kinds. All have the same columns, of the same
     types, in any order. The result has the format, the transform and all other options of the first

@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 __all__ = ["end_with_parent"]
 
 _watching_pid: int | None = None
-"""the process that has the thread: a forked child inherits the number, and not the thread"""
+"""The process that has the thread: a forked child inherits the number, but not the thread."""
 
 
 def end_with_parent() -> None:

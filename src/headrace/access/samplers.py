@@ -1,4 +1,4 @@
-"""Samplers whose order is arithmetic: any place of any epoch is computed when it is asked for.
+"""Samplers whose order is arithmetic: any sample of any epoch is computed when it is asked for.
 
 A sampler is one lane a rank: at each step every rank takes the next sample (or batch) of the order
 of an epoch. Its states are those of all loaders, and all that they need is a number of steps; see
@@ -52,13 +52,13 @@ class ResumableSampler(Sampler[T_co]):
     """
 
     _dealt_in_turn = True
-    """Whether ranks take turns, so that any number of them can go on from any step."""
+    """True if ranks take turns, so that any number of them can go on from any step."""
     _next: State
-    """where the next iteration begins"""
+    """The state in which the next iteration begins."""
     _began: State
-    """where the last iteration began; its identity tells iterations apart"""
+    """The state in which the last iteration began; its identity tells iterations apart."""
     _taken: int | None
-    """number of steps that iteration has taken; None if it has not begun, or has ended"""
+    """Number of steps that this iteration has taken; None if it has not begun, or has ended."""
 
     def __init__(self, seed: int, rank: int, world_size: int, epoch: int, even: str) -> None:
         self.seed = whole_number("seed", seed)
@@ -144,7 +144,7 @@ class ResumableSampler(Sampler[T_co]):
 
     @property
     def next_start(self) -> State:
-        """Where the next iteration begins."""
+        """The state in which the next iteration begins."""
         return self._next
 
     def after(self, state: State, steps: int) -> State:
@@ -196,7 +196,7 @@ class ResumableSampler(Sampler[T_co]):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What a state of this sampler refers to."""
+        """A digest of the order that a state of this sampler belongs to."""
         return Fingerprint("", "", self._describe(), self.seed)
 
     def _epoch_or(self, epoch: int | None) -> int:
@@ -424,7 +424,7 @@ class ShardShuffleSampler(ShuffleSampler):
 
     @property
     def _run(self) -> tuple[int, int]:
-        """Where the run of this rank begins and ends; one that is padded goes on at the start."""
+        """The first and last place of the run of this rank; a padded one goes on at the start."""
         rank, ranks = self.rank, self.world_size
         if self.even is False:
             return self.num_rows * rank // ranks, self.num_rows * (rank + 1) // ranks
@@ -444,7 +444,7 @@ _DISTRIBUTED: dict[type, type] = {
     GlobalShuffleSampler: _GlobalOfRank,
     ShardShuffleSampler: _ShardsOfRank,
 }
-"""the classes of samplers of several ranks"""
+"""The classes of samplers of several ranks."""
 
 
 def _rows_by_shard(shards: Any) -> Int64Array:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import headrace
 from headrace.cli.command import Command
+from headrace.cli.common import as_flags
 from headrace.errors import HeadraceError
 
 __all__ = ["COMMANDS", "main"]
 
 _INTERRUPTED = 130
-"""what a shell says of a command that was ended by Ctrl-C"""
+"""the exit code of a command that was ended by Ctrl-C"""
 
 COMMANDS = (
     Command("inspect", "Show what a location holds."),
@@ -27,7 +28,7 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; ``arguments`` are those of the process unless given."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = _parser(next((word for word in arguments if not word.startswith("-")), None))
+    parser = _parser(arguments)
     parsed = parser.parse_args(arguments)
     if parsed.command is None:
         parser.print_help()
@@ -35,15 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(parsed.run(parsed))
     except HeadraceError as error:
-        print(f"headrace {parsed.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        message = as_flags(" ".join(str(error).split()))
+        print(f"headrace {parsed.command}: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"headrace {parsed.command}: interrupted", file=sys.stderr)
         return _INTERRUPTED
 
 
-def _parser(chosen: str | None) -> ArgumentParser:
-    """Return a parser that knows the arguments of the chosen command only."""
+def _parser(given: Sequence[str]) -> ArgumentParser:
+    """Return a parser that knows the arguments of the given command only."""
+    chosen = next((word for word in given if not word.startswith("-")), None)
     parser = ArgumentParser(prog="headrace", description="Feed PyTorch training from data files.")
     parser.add_argument("--version", action="version", version=f"headrace {headrace.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -54,5 +57,7 @@ def _parser(chosen: str | None) -> ArgumentParser:
         if command.name == chosen:
             module = command.load()
             module.add_arguments(subparser)
+            if hasattr(module, "add_form_arguments"):
+                module.add_form_arguments(subparser, given)
             subparser.set_defaults(run=module.run)
     return parser

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from headrace.cli.common import Bar, chosen_storage
 from headrace.errors import OptionError
 from headrace.sources.tar import IndexReport, index_tars
-from headrace.sources.tar.index_files import convert_indexes, verify_tars
+from headrace.sources.tar.index_files import convert_indexes
+from headrace.sources.tar.indexing import verify_tars
 
 __all__ = ["add_arguments", "run"]
 
@@ -39,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="for the indices (default: beside the tars)")
     parser.add_argument("--one-file", metavar="PATH", help="one columnar index of all tars")
     parser.add_argument(
-        "--format", choices=["json", "arrow"], help="of the indices (default: json)"
+        "--format", choices=["arrow", "json"], help="of the indexes (default: arrow)"
     )
     parser.add_argument("--geometry", action="store_true", help="with width and height of images")
     parser.add_argument(
@@ -113,7 +114,7 @@ def _indexed(arguments: Namespace, bar: Bar) -> IndexReport:
         geometry=arguments.geometry,
         sidecars=not arguments.no_sidecars,
         hash=arguments.hash,
-        format=arguments.format or "json",
+        format=arguments.format or "arrow",
         one_file=arguments.one_file,
         workers=arguments.workers,
         checkpoint=arguments.checkpoint,

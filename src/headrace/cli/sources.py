@@ -1,12 +1,11 @@
-"""What commands that read a source are told of it."""
+"""The arguments of commands that read a source."""
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.access import Backend
 from headrace.cli.common import chosen_storage, json_options
 from headrace.errors import OptionError
 from headrace.loader import (
@@ -18,69 +17,70 @@ from headrace.loader import (
 )
 from headrace.loader.datasets import kind_of
 
-__all__ = [
-    "TABLES",
-    "chosen_backend",
-    "chosen_columns",
-    "chosen_source",
-    "opened_source",
-]
+__all__ = ["add_copy_arguments", "copy_options", "open_source"]
 
-TABLES = ("iceberg", "paimon")
-"""formats that are no formats of files"""
-_LANCE, _ARRAY_RECORD, _TAR = "lance", "array-record", "tar"
 _OPENED: dict[str, Callable[..., Any]] = {
-    _LANCE: LanceDataset,
-    _ARRAY_RECORD: ArrayRecordDataset,
-    _TAR: TarDataset,
+    "lance": LanceDataset,
+    "array-record": ArrayRecordDataset,
+    "tar": TarDataset,
 }
 
 
-def chosen_source(source: Any, arguments: Namespace) -> Any:
-    """What is copied: a location, or the dataset of a table."""
+def add_copy_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments that all copies have beside their source and target."""
+    source = parser.add_argument_group("source")
+    source.add_argument(
+        "--format",
+        help="of files, or folder, tar, iceberg, paimon, lance, array-record (default: by name)",
+    )
+    source.add_argument("--columns", metavar="A,B", help="the columns to copy (default: all)")
+    source.add_argument("--catalog", metavar="JSON", help="of a table: its catalog_config/_options")
+    source.add_argument("--storage-options", metavar="JSON", help="credentials for SOURCE")
+    target = parser.add_argument_group("target")
+    target.add_argument("--overwrite", action="store_true", help="replace what is at TARGET")
+    target.add_argument("--target-options", metavar="JSON", help="credentials for TARGET")
+    target.add_argument("--work-dir", help="for what is on its way (default: beside TARGET)")
+    target.add_argument(
+        "--workers", type=int, help="processes; 0 for none (default: one a core, for large sources)"
+    )
+
+
+def copy_options(arguments: Namespace) -> dict[str, Any]:
+    """Return the keywords that all copies have."""
+    return {
+        "target_options": json_options("--target-options", arguments.target_options),
+        "work_dir": arguments.work_dir,
+        "overwrite": arguments.overwrite,
+        "workers": arguments.workers,
+    }
+
+
+def open_source(
+    named: str | Sequence[str], arguments: Namespace, *, as_paths: Sequence[str] = ()
+) -> tuple[Any, dict[str, Any]]:
+    """Return what is copied, and keywords: paths have some, and datasets have been given theirs.
+
+    Args:
+        named: What the user called the source.
+        arguments: Those of ``add_copy_arguments``.
+        as_paths: Kinds of sources that the writer opens itself.
+    """
+    names = [named] if isinstance(named, str) else list(named)
+    source = names[0] if len(names) == 1 else names
+    kind = arguments.format or kind_of(names[0])
     catalog = json_options("--catalog", arguments.catalog)
-    if arguments.format not in TABLES:
-        if catalog is not None:
-            raise OptionError("--catalog has no effect without --format iceberg or paimon")
-        return source
     chosen: dict[str, Any] = {
-        "columns": chosen_columns(arguments),
+        "columns": arguments.columns.split(",") if arguments.columns else None,
         "storage_options": chosen_storage(arguments),
     }
-    if arguments.format == "iceberg":
-        return IcebergDataset(source, catalog, **chosen)
-    return PaimonDataset(source, catalog_options=catalog or {}, **chosen)
-
-
-def chosen_backend(source: str | Sequence[str], arguments: Namespace) -> Backend | None:
-    """The rows of a Lance table, of ArrayRecord files or tars; None if it is anything else."""
-    named = [source] if isinstance(source, str) else list(source)
-    kind = arguments.format or kind_of(named[0])
-    if kind not in _OPENED:
-        return None
-    if arguments.catalog is not None:
+    if kind in ("iceberg", "paimon", "lance") and len(names) > 1:
+        raise OptionError(f"one table of {kind} is copied at a time")
+    if kind == "iceberg":
+        return IcebergDataset(names[0], catalog, **chosen), {}
+    if kind == "paimon":
+        return PaimonDataset(names[0], catalog_options=catalog or {}, **chosen), {}
+    if catalog is not None:
         raise OptionError("--catalog has no effect without --format iceberg or paimon")
-    storage = chosen_storage(arguments)
-    if kind == _ARRAY_RECORD:
-        return ArrayRecordDataset(named, storage_options=storage).backend
-    if kind == _TAR:
-        return TarDataset(named, storage_options=storage).backend
-    if len(named) > 1:
-        raise OptionError("one Lance table is converted at a time")
-    return LanceDataset(named[0], storage_options=storage).backend
-
-
-def opened_source(source: str, arguments: Namespace) -> Any:
-    """What is copied row by row: a location of files, or the dataset of anything else."""
-    kind = arguments.format or kind_of(source)
-    if kind not in _OPENED:
-        return chosen_source(source, arguments)
-    if arguments.catalog is not None:
-        raise OptionError("--catalog has no effect without --format iceberg or paimon")
-    storage, columns = chosen_storage(arguments), chosen_columns(arguments)
-    return _OPENED[kind](source, storage_options=storage, columns=columns)
-
-
-def chosen_columns(arguments: Namespace) -> list[str] | None:
-    """Those of ``--columns``."""
-    return arguments.columns.split(",") if arguments.columns else None
+    if kind in _OPENED and kind not in as_paths:
+        return _OPENED[kind](source, **chosen), {}
+    return source, {"format": arguments.format, **chosen}

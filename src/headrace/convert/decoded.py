@@ -25,7 +25,6 @@ import torch
 
 from headrace.convert.arrays import buffer_view, check_int64, dense_type, null_mask
 from headrace.convert.columns import Column, Rows, object_array
-from headrace.convert.lent import LENT_TYPE
 
 __all__ = [
     "STORED_TYPES",
@@ -45,7 +44,6 @@ class Kind(Enum):
     JSON = "JSON text"
     NPY = "the bytes of .npy files"
     PICKLE = "objects that a function of the user returned, pickled by this library"
-    LENT = "positions of bytes in files that are mapped"
 
 
 Kinds = Mapping[str, Kind]
@@ -55,7 +53,6 @@ STORED_TYPES = {
     Kind.JSON: pa.large_string(),
     Kind.NPY: pa.large_binary(),
     Kind.PICKLE: pa.large_binary(),
-    Kind.LENT: LENT_TYPE,
 }
 """The Arrow types of columns of each kind."""
 _MAGIC = b"\x93NUMPY"

@@ -52,8 +52,8 @@ from headrace.plan import (
     decode_factor,
     known_batches,
 )
-from headrace.sources.crew import usable_cores
 from headrace.sources.reader import Discovered, TabularReader
+from headrace.sources.threads import usable_cores
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
 
@@ -90,6 +90,11 @@ class TabularDataset(IterableDataset[Any]):
         self.counters = Stats()
         self._bookmark = Bookmark()
         self._iterator: weakref.ref[DatasetIterator] | None = None
+        if options["row_transform"] is not None and options["ragged"] in ("offsets", "nested"):
+            raise OptionError(
+                f'row_transform needs rows, which ragged="{options["ragged"]}" has none of; choose '
+                '"list" or "pad"'
+            )
         self._read_from(found)
         for reason in found.broken:
             self.counters.skip(reason)
@@ -131,7 +136,7 @@ class TabularDataset(IterableDataset[Any]):
         ranks = self._ranks.size
         lanes = self._options["lanes"] or ranks * self._workers
         order = order_of(self._options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
-        return order.as_in(self._adopted_order)
+        return order.as_in(self._adopted_order) if self._adopted_order else order
 
     def _planner_for(self, found: Discovered, order: Order) -> Planner:
         """Return the plans of some data for the ranks and workers of this dataset."""
@@ -203,11 +208,6 @@ class TabularDataset(IterableDataset[Any]):
         dataset = cls(*source, **of_dataset)
         return dataset.loader(**of_loader), dataset
 
-    @classmethod
-    def _resolve(cls, options: Any) -> Any:
-        """Return the options of this class of datasets, checked, with their defaults."""
-        return resolve(cls.options_class, options)
-
     def _prepare(self, options: LoaderOptions) -> tuple[LoaderOptions, int]:
         """Find the ranks for a loader; return its options and its number of worker processes."""
         chosen = resolve(LoaderOptions, options)
@@ -242,14 +242,13 @@ class TabularDataset(IterableDataset[Any]):
             return 0
         beside = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # processes that share these cores
         workers = max(1, usable_cores() // beside)
-        logger.info("num_workers=%d: transform and collate_fn run in worker processes", workers)
+        logger.info("num_workers=%d: functions of the user run in worker processes", workers)
         return workers
 
     @property
     def finish(self) -> Finish | None:
-        """The user's functions, which are applied to each batch."""
-        transform, collate_fn = self._options["transform"], self._options["collate_fn"]
-        return Finish(transform, collate_fn) if transform or collate_fn else None
+        """The user's functions, which are applied to each row and each batch."""
+        return Finish.of(self._options)
 
     # --- what there is
 
@@ -616,5 +615,6 @@ def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
         output_format=options["output_format"],
         nulls=options["nulls"],
         ragged=options["ragged"],
+        transform=options["row_transform"],
         on_error=options["on_error"],
     )

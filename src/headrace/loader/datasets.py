@@ -26,12 +26,12 @@ from headrace.options import (
     StructuredOptions,
     VideoFramesOptions,
     documented,
+    resolve,
 )
 from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.sources.array_record.files import Paths as ArrayRecordPaths
 from headrace.sources.arrow.backend import ArrowBackend
-from headrace.sources.files.discovery import discover
-from headrace.sources.files.registry import format_of
+from headrace.sources.files.discovery import discover, format_of
 from headrace.sources.files.schemas import project
 from headrace.sources.reader import Discovered
 from headrace.sources.source import GivenSource, Source
@@ -78,7 +78,7 @@ class StructuredDataset(TabularDataset):
             format: ``parquet``, ``orc``, ``csv``, ``json``, ``jsonl`` or ``arrow``; None: from the
                 extensions, or from the first bytes where there is no known extension.
         """
-        chosen = self._resolve(options)
+        chosen = resolve(StructuredOptions, options)
         found = discover(
             path,
             format,
@@ -130,7 +130,7 @@ class SourceDataset(TabularDataset):
         Args:
             source: The source. It must pickle where worker processes read it.
         """
-        chosen = self._resolve(options)
+        chosen = resolve(DatasetOptions, options)
         for name in ("schema", "files", "read"):
             if not hasattr(source, name):
                 raise OptionError(f"a source has schema, files and read; {source!r} has no {name}")
@@ -180,7 +180,7 @@ class ArrowDataset(BackendDataset):
         **options: Unpack[ArrowOptions],
     ) -> None:
         """Open files, or take a table."""
-        chosen = self._resolve(options)
+        chosen = resolve(ArrowOptions, options)
         counts, schema = chosen["shard_row_counts"], chosen["schema"]
         if isinstance(source, pa.Table):
             backend = ArrowBackend(table=source, shard_row_counts=counts, schema=schema)
@@ -225,7 +225,7 @@ class ArrayRecordDataset(BackendDataset):
             paths: Files, directories or globs; ``path[start:stop]`` and ``FileInstruction`` objects
                 of TFDS are parts of a file.
         """
-        chosen = self._resolve(options)
+        chosen = resolve(ArrayRecordOptions, options)
         backend = ArrayRecordBackend(
             paths,
             decode=chosen["decode"],
@@ -269,7 +269,7 @@ class VideoFramesDataset(BackendDataset):
     @documented(VideoFramesOptions)
     def __init__(self, uri: PathLike, **options: Unpack[VideoFramesOptions]) -> None:
         """Open a Lance data set of frames."""
-        chosen = self._resolve(options)
+        chosen = resolve(VideoFramesOptions, options)
         backend = VideoFramesBackend(
             uri,
             window_length=chosen["window_length"],

@@ -256,7 +256,7 @@ class Feed(IterableDataset[Any]):
         reader = self._pipeline.reader
         found = {**reader.store.given, **reader.source.given}
         if self._finish is not None:
-            found.update(transform=self._finish.transform, collate_fn=self._finish.collate_fn)
+            found.update(self._finish.functions)
         return {**found, "worker_init_fn": self.init}
 
     def __iter__(self) -> Iterator[Any]:

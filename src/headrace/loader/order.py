@@ -69,9 +69,9 @@ def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_ea
     if options["shuffle_buffer_rows"] is not None:
         sizes_are_free = options["split_bytes"] is None and options["split_rows"] is None
         return _with_buffer(order, found.files, options["shuffle_buffer_rows"], sizes_are_free)
-    chosen = ("split_bytes", "split_rows", "split_strategy", "mix")
-    free = all(options.get(name) is None for name in chosen) and options["interleave"] == 1
-    if not options["shuffle"] or not free:
+    sizes = options["split_bytes"], options["split_rows"], options["mix"]
+    chosen = sizes != (None, None, None) or options["interleave"] > 1
+    if not options["shuffle"] or chosen or order.split_strategy is not None:
         return order
     window_bytes = budget_bytes(options) // 2 // lanes_each
     return _shuffled(replace(order, automatic=True), found, window_bytes, lanes)

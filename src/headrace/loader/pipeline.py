@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from torch.utils.data import get_worker_info
 
 from headrace.convert import Block, Converter, concat
-from headrace.convert.decoded import Kind, Kinds
+from headrace.convert.decoded import together
 from headrace.errors import ConversionError, ReadError
 from headrace.loader.stats import Stats
 from headrace.loader.windows import Window
@@ -34,6 +35,7 @@ from headrace.model import (
     FileSplit,
     RowGroups,
 )
+from headrace.options import DatasetOptions
 from headrace.plan import (
     ROW_ORDER,
     Grouping,
@@ -46,26 +48,19 @@ from headrace.plan import (
     row_keys,
     window_pieces,
 )
-from headrace.sources.crew import usable_cores
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.reader import TabularReader
+from headrace.sources.threads import usable_cores
 from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost", "sent_cost"]
+__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost"]
 
 
 def row_cost(schema: pa.Schema) -> RowCost:
     """Return the bytes of a row of these columns in memory once decoded."""
     widths = [width_of(type_) for type_ in schema.types]
     return RowCost(sum(filter(None, widths)), None in widths)
-
-
-def sent_cost(schema: pa.Schema, kinds: Kinds) -> RowCost:
-    """Return the bytes of a row in batches, which hold copies of lent bytes."""
-    held = row_cost(schema)
-    lent = any(kinds.get(name) is Kind.LENT for name in schema.names)
-    return RowCost(held.fixed_bytes, held.variable or lent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +110,67 @@ _WAITING_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The user's functions, which are applied to each batch."""
+    """The user's functions, which are applied to each row and then to each batch."""
 
     transform: Callable[[Any], Any] | None
     collate_fn: Callable[[Any], Any] | None
+    row_transform: Callable[[Any], Any] | None = None
+    output_format: str = "torch"
+
+    @classmethod
+    def of(cls, options: DatasetOptions) -> Finish | None:
+        """Return the functions that are given; None if there is none."""
+        made = cls(
+            options["transform"],
+            options["collate_fn"],
+            options["row_transform"],
+            options["output_format"],
+        )
+        return made if any(made.functions.values()) else None
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """The functions, by the names of their options."""
+        return {
+            "row_transform": self.row_transform,
+            "transform": self.transform,
+            "collate_fn": self.collate_fn,
+        }
 
     def __call__(self, batch: Any) -> Any:
+        if self.row_transform is not None:
+            rows = [self.row_transform(row) for row in _rows(batch)]
+            batch = _joined(rows, self.output_format)
         if self.transform is not None:
             batch = self.transform(batch)
         return batch if self.collate_fn is None else self.collate_fn(batch)
+
+
+def _rows(batch: Any) -> list[Any]:
+    """Return the rows of a batch, as dicts of their columns."""
+    if isinstance(batch, pa.RecordBatch):
+        rows: list[Any] = batch.to_pylist()
+        return rows
+    columns = {
+        name: _rows(column) if isinstance(column, Mapping) else column
+        for name, column in batch.items()
+    }
+    count = min(map(len, columns.values()), default=0)
+    return [{name: column[row] for name, column in columns.items()} for row in range(count)]
+
+
+def _joined(rows: list[Any], output_format: str) -> Any:
+    """Return a batch of rows: dicts and tuples by their items, numbers and arrays stacked."""
+    if output_format == "arrow" or not rows:
+        return rows
+    first = rows[0]
+    if isinstance(first, Mapping):
+        return {name: _joined([row[name] for row in rows], output_format) for name in first}
+    if isinstance(first, tuple):
+        return tuple(_joined(list(items), output_format) for items in zip(*rows, strict=True))
+    if output_format == "torch" and all(isinstance(row, np.ndarray) for row in rows):
+        rows = [torch.from_numpy(row) if row.dtype.kind in "biufc" else row for row in rows]
+    return together(rows, output_format)
 
 
 @dataclass(frozen=True, slots=True)

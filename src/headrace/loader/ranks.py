@@ -1,4 +1,4 @@
-"""Which of how many processes this is."""
+"""Find the rank of this process, and the number of ranks that share the data."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Ranks:
     rank: int = 0
     size: int = 1
     source: str = "one process"
-    """where the numbers come from, in words"""
+    """where the numbers come from"""
     members: tuple[int, ...] | None = None
     """ranks of all of them in torch.distributed; None where there is no process group"""
 
 
 def given_ranks(rank: int | Ranks | None, world_size: int | None) -> Ranks:
-    """The ranks that were found before, or given by number; one process if none were."""
+    """Return the ranks that were found before, or given by number; one process if none were."""
     if isinstance(rank, Ranks):
         return rank
     if rank is None and world_size is None:
@@ -68,13 +68,11 @@ def find_ranks(
     process_group: Any = None,
     device_mesh: Any = None,
 ) -> Ranks:
-    """Which of how many processes this is, from the first of these that knows.
+    """Return the rank of this process, from the first of these that knows it.
 
     Numbers that were given, the process group or the data-parallel dimensions of the mesh, the
     accelerator, an initialised torch.distributed, the environment of a launcher; or it is alone.
     """
-    if process_group is not None and device_mesh is not None:
-        raise OptionError("process_group and device_mesh both say who shares the data: give one")
     if rank is not None or world_size is not None:
         found = _in_default_group(given_ranks(rank, world_size))
     elif process_group is not None:
@@ -106,12 +104,12 @@ def _log_once(level: int, text: str) -> None:
 
 
 def is_initialised() -> bool:
-    """Whether there is a default process group."""
+    """Return True if there is a default process group."""
     return dist.is_available() and dist.is_initialized()
 
 
 def _in_default_group(ranks: Ranks) -> Ranks:
-    """With the members of the default process group, if it counts in the same way."""
+    """Add the members of the default process group, if it counts in the same way."""
     if is_initialised() and (ranks.rank, ranks.size) == (dist.get_rank(), dist.get_world_size()):
         return replace(ranks, members=tuple(range(ranks.size)))
     return ranks
@@ -144,7 +142,7 @@ def _accelerator_ranks(accelerator: Any) -> Ranks:
 
 
 def _mesh_ranks(mesh: Any, source: str) -> Ranks:
-    """The rank among those that differ from this process in data-parallel dimensions only."""
+    """Return the rank among processes that differ in data-parallel dimensions only."""
     if not all(hasattr(mesh, name) for name in ("mesh", "mesh_dim_names", "get_coordinate")):
         raise OptionError(f"device_mesh must be a DeviceMesh, not {mesh!r}")
     coordinate = mesh.get_coordinate()
@@ -160,7 +158,7 @@ def _mesh_ranks(mesh: Any, source: str) -> Ranks:
 
 
 def _data_dims(names: tuple[str, ...] | None, ndim: int) -> list[int]:
-    """The dimensions of a mesh along which data differs."""
+    """Return the dimensions of a mesh along which data differs."""
     if names is None:
         if ndim > 1:
             _refuse_mesh(f"a device_mesh of {ndim} dimensions without names")
@@ -193,30 +191,26 @@ def _refuse_mesh(reason: str) -> NoReturn:
 
 
 def _environment_ranks() -> Ranks:
-    at_terminal = _is_at_slurm_terminal()
     for launcher, rank_name, size_name in _LAUNCHERS:
-        if launcher in _SET_BY_SRUN and at_terminal:
+        rank, size = os.environ.get(rank_name), os.environ.get(size_name)
+        if (rank is None and size is None) or (launcher == "SLURM" and size is None):
             continue
-        said = {name: os.environ[name] for name in (rank_name, size_name) if name in os.environ}
-        if said and not (launcher == "SLURM" and size_name not in said):
-            return _checked(launcher, rank_name, size_name, said)
+        if launcher in _SET_BY_SRUN and _is_at_slurm_terminal():
+            continue
+        source = f"{launcher}'s {rank_name} and {size_name}"
+        numbers = [int(text) for text in (rank, size) if text and text.isascii() and text.isdigit()]
+        if len(numbers) == 2 and numbers[0] < numbers[1]:
+            return Ranks(numbers[0], numbers[1], source)
+        raise OptionError(
+            f"{source} are not a rank and a larger number of ranks: {rank_name}="
+            f"{rank or '(not set)'}, {size_name}={size or '(not set)'}; set both or neither, pass "
+            "rank= and world_size=, or make the loader after torch.distributed is initialised"
+        )
     return Ranks()
 
 
-def _checked(launcher: str, rank_name: str, size_name: str, said: dict[str, str]) -> Ranks:
-    source = f"{launcher}'s {rank_name} and {size_name}"
-    numbers = {name: int(text) for name, text in said.items() if text.isascii() and text.isdigit()}
-    if len(numbers) == 2 and numbers[rank_name] < numbers[size_name]:
-        return Ranks(numbers[rank_name], numbers[size_name], source)
-    found = ", ".join(f"{name}={said.get(name, '(not set)')}" for name in (rank_name, size_name))
-    raise OptionError(
-        f"{source} are not a rank and a larger number of ranks: {found}; set both or neither, "
-        "pass rank= and world_size=, or make the loader after torch.distributed is initialised"
-    )
-
-
 def _is_at_slurm_terminal() -> bool:
-    """Whether this process was started by hand in the shell of ``srun --pty``.
+    """Return True if this process was started by hand in the shell of ``srun --pty``.
 
     That shell is task 0 of a step, and its other tasks, if any, have ended: they have no input.
     Its variables are also there in the tasks that an inner srun starts, but these have no terminal.

@@ -29,6 +29,7 @@ from headrace.options import (
     LoaderOptions,
     PaimonOptions,
     documented,
+    resolve,
 )
 from headrace.plan import Chunks, State
 from headrace.sources.files.filters import to_expression
@@ -179,7 +180,7 @@ class IcebergDataset(TableDataset):
             table: Its name in the catalog.
             catalog_config: Properties that go to pyiceberg as they are, or a catalog.
         """
-        chosen = self._resolve(options)
+        chosen = resolve(IcebergOptions, options)
         with _of_extra("iceberg", "pyiceberg"):
             from headrace.sources.iceberg.table import IcebergTable, Scan, Wanted
         wanted = Wanted(chosen["snapshot_id"], chosen["tag"], chosen["branch"], chosen["as_of"])
@@ -233,7 +234,7 @@ class PaimonDataset(TableDataset):
             table: Its name in the catalog.
             catalog_options: Options that go to pypaimon as they are.
         """
-        chosen = self._resolve(options)
+        chosen = resolve(PaimonOptions, options)
         if chosen["chunk_size"] is not None:
             chosen["split_rows"] = chosen["chunk_size"]
         with _of_extra("paimon", "pypaimon"):
@@ -297,7 +298,7 @@ class LanceDataset(TableDataset):
     @documented(LanceOptions)
     def __init__(self, uri: str | os.PathLike[str], **options: Unpack[LanceOptions]) -> None:
         """Open a Lance dataset."""
-        chosen = self._resolve(options)
+        chosen = resolve(LanceOptions, options)
         for name in ("filesystem", "cache_dir"):
             if chosen.get(name) is not None:
                 raise OptionError(f"{name} has no effect on Lance, which reads by itself")

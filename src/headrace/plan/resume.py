@@ -160,8 +160,10 @@ class Planner:
         epoch = 0 if self.order.same_in_every_epoch else state.epoch
         key = epoch, state.stages
         if key not in self._kept:
-            made = self._shared(self.lanes(state), state.stages)
-            self._report_rows_left_out(state, made)
+            lanes = self.lanes(state)
+            made = self._shared(lanes, state.stages)
+            if made is not lanes:
+                self._report_rows_left_out(state, made)
             self._keep(key, made)
         return self._kept[key]
 

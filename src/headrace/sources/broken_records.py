@@ -1,4 +1,4 @@
-"""What is left out of a stream of records, and what is said of it."""
+"""Records that a stream leaves out, and the error that names them at its end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class BrokenRecords:
-    """How many records are left out, and why the first of them is."""
+    """The number of records that are left out, and the error of the first one."""
 
     first: ReadError | None = None
     count: int = 0
 
     def all_but(self, numbers: Sequence[int], read: Callable[[int], T]) -> list[tuple[int, T]]:
-        """What is read for each number, with its place; those that are broken are left out."""
+        """Return the value for each number, with its place, without those that cannot be read."""
         found: list[tuple[int, T]] = []
         for place, number in enumerate(numbers):
             try:
@@ -35,7 +35,7 @@ class BrokenRecords:
         return found
 
     def tell(self) -> None:
-        """Raise a ReadError if there are any."""
+        """Raise a ReadError if any record was left out."""
         if self.first is not None:
             more = f" (and so are {self.count - 1} more records)" if self.count > 1 else ""
             raise ReadError(f"{self.first}; it is left out{more}") from self.first

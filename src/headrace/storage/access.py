@@ -1,4 +1,4 @@
-"""How stores are reached: what a user says once, for all stores that a dataset reads."""
+"""Access: the options of a user for all stores that a dataset reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ __all__ = ["Access", "protocol_of", "shown_location", "store_for"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Credentials and other options of stores, retries, requests and the cache."""
+    """Credentials and other options of stores, retries, requests and the cache.
+
+    Attributes:
+        storage_options: Options of the store, or a function that returns them.
+        filesystem: A filesystem that the user gives, which is used as it is.
+        retry: The effort that a request is worth.
+        requests: How wanted byte ranges become requests.
+        cache: Keeps fetched bytes on a local disk.
+        meter: Counts requests while files are found.
+    """
 
     storage_options: Options = field(default_factory=dict, repr=False)
     filesystem: Any = field(default=None, repr=False)
@@ -29,7 +38,6 @@ class Access:
     requests: Requests = field(default_factory=Requests)
     cache: DiskCache | None = None
     meter: Meter = field(default_factory=Meter, repr=False)
-    """counts what is asked of stores while files are found"""
 
     def __post_init__(self) -> None:
         given = self.storage_options
@@ -44,32 +52,23 @@ class Access:
             )
 
     def store_for(self, locations: list[str]) -> tuple[Store, list[str]]:
-        """The store that holds some locations, and the locations without secrets in them."""
-        protocols = {protocol_of(location) for location in locations}
-        if self.filesystem is not None:
-            protocols = {""}
+        """Return the store that holds some locations, and the locations without secrets in them."""
+        protocols = {""} if self.filesystem is not None else set(map(protocol_of, locations))
+        if protocols == {""} and self.filesystem is None:
+            return LocalStore(), locations
         shown = [shown_location(one) for one in locations]
         if len(protocols) > 1:
             raise OptionError(f"paths lie in different stores: {', '.join(sorted(shown))}")
-        protocol = protocols.pop()
-        if protocol == "" and self.filesystem is None:
-            return LocalStore(), locations
-        if protocol in ("http", "https"):
-            for one, public in zip(locations, shown, strict=True):
-                if not is_url(one):
-                    raise OptionError(f"{without_secrets(public)} is no URL of a web server")
-            shown = _numbered(locations, shown)
+        [protocol] = protocols
+        is_web = protocol in ("http", "https")
+        if is_web:
+            shown = _shown_urls(locations, shown)
         signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
-        if signed and protocol not in ("http", "https"):
+        if signed and not is_web:
             raise OptionError(
                 f"{min(signed)}: credentials do not belong into a URL of "
                 f"{'a filesystem that is given' if protocol == '' else f'{protocol}://'}; "
                 "give them as storage_options"
-            )
-        if len(set(shown)) < len(set(locations)):
-            raise OptionError(
-                "two URLs differ only in what signs them, so that their files could not be told "
-                f"apart: {', '.join(sorted(one for one in set(shown) if shown.count(one) > 1))}"
             )
         connection = Connection(
             protocol,
@@ -82,29 +81,36 @@ class Access:
         return RemoteStore(connection, self.requests, self.cache, self.meter), shown
 
 
-def _numbered(locations: list[str], shown: list[str]) -> list[str]:
+def _shown_urls(locations: list[str], shown: list[str]) -> list[str]:
     """Return what is shown of URLs, numbered where several look alike: ``https://host/get#2``.
 
     They differ in parameters that may name files or be secrets, which are not shown. The numbers
-    follow from the URLs alone, in whatever order these are given. URLs of one file that only the
-    signature tells apart are not numbered.
+    follow from the URLs alone, in whatever order these are given.
+
+    Raises:
+        OptionError: A location is no URL, or two differ only in what signs them.
     """
     alike: dict[str, set[str]] = {}
     for location, public in zip(locations, shown, strict=True):
+        if not is_url(location):
+            raise OptionError(f"{without_secrets(public)} is no URL of a web server")
         alike.setdefault(public, set()).add(location)
-    numbers = {
-        location: f"{public}#{number}"
-        for public, group in alike.items()
-        if len(group) > 1 and len({unsigned_url(one) for one in group}) == len(group)
-        for number, location in enumerate(sorted(group), 1)
-    }
+    numbers = {}
+    for public, group in alike.items():
+        if len({unsigned_url(one) for one in group}) < len(group):
+            raise OptionError(
+                "two URLs differ only in what signs them, so that their files could not be told "
+                f"apart: {public}"
+            )
+        if len(group) > 1:
+            for number, location in enumerate(sorted(group), 1):
+                numbers[location] = f"{public}#{number}"
     return [numbers.get(one, public) for one, public in zip(locations, shown, strict=True)]
 
 
 def shown_location(location: str) -> str:
-    """A location without secrets; other than in URLs there are none."""
-    looks_like_url = "://" in location and protocol_of(location) != ""
-    if not looks_like_url or not has_secret(location):
+    """Return a location without secrets, which only URLs hold."""
+    if protocol_of(location) == "" or not has_secret(location):
         return location
     try:
         return public_url(location)
@@ -113,11 +119,11 @@ def shown_location(location: str) -> str:
 
 
 def protocol_of(location: str | os.PathLike[str]) -> str:
-    """What stands before ``://``; nothing for paths of this machine."""
+    """Return the part of a URL before ``://``; nothing for paths of this machine."""
     protocol, separator, _ = os.fspath(location).partition("://")
     return protocol if separator and protocol not in ("file", "local") else ""
 
 
 def store_for(url: str, storage_options: Options | None = None) -> Store:
-    """The store that holds one location."""
+    """Return the store that holds one location."""
     return Access(storage_options=storage_options or {}).store_for([url])[0]

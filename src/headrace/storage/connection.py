@@ -46,14 +46,6 @@ class RetryPolicy:
     timeout_s: float = 30.0
     max_elapsed_s: float = 300.0
 
-    def __post_init__(self) -> None:
-        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
-            raise OptionError(f"retries must be an int of at least 0, not {self.retries!r}")
-        for name in ("timeout_s", "max_elapsed_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-                raise OptionError(f"{name} must be a number of seconds above 0, not {value!r}")
-
 
 class _Attempts:
     """The attempts of one request."""

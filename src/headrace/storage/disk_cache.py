@@ -1,8 +1,8 @@
 """Fetched bytes on a local disk, shared by all processes of a machine that name the same folder.
 
-A segment is a file of bytes of one version of one object; its name says which bytes, and their
-checksum. It is written aside and then renamed, so that there are whole segments only, whatever
-is killed; one that does not match its checksum is as good as none.
+A segment is a file of bytes of one version of one object; its name holds the byte range and a
+checksum. It is written aside and then renamed, so that only whole segments exist, whatever is
+killed. A segment that does not match its checksum is removed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import re
 import shutil
 import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
+from pathlib import Path
 from typing import IO, Any
 
 from headrace.errors import HeadraceError, OptionError
-from headrace.storage.file_locks import locked
-from headrace.storage.segments import Segment, segments_in
+from headrace.storage.files import file_lock
 from headrace.storage.store import Meter
 
 __all__ = ["DiskCache"]
@@ -33,22 +34,41 @@ logger = logging.getLogger(__name__)
 _LEFT_AFTER_CLEANING = 0.9
 _ABANDONED_S = 3600.0
 _SECONDS_BETWEEN = 0.05
+_OBJECTS_KNOWN = 1024
 _OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
-_SEGMENT = re.compile(r"\d+-\d+-[0-9a-f]{8}")
+_SEGMENT = re.compile(r"(\d+)-(\d+)-([0-9a-f]{8})")
 _BEING_WRITTEN = re.compile(r"\d+-\d+")
 _numbers = count()
 
 
 @dataclass(frozen=True, slots=True)
+class _Segment:
+    """Bytes of an object."""
+
+    start: int
+    stop: int
+    checksum: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.start}-{self.stop}-{self.checksum:08x}"
+
+
+@dataclass(frozen=True, slots=True)
 class DiskCache:
-    """A folder of segments, of which the ones not used for longest go when it is full."""
+    """A folder of segments; those not used for longest go when it is full.
+
+    Attributes:
+        folder: Where it is.
+        limit_bytes: The most that it may hold.
+    """
 
     folder: str
     limit_bytes: int
 
     @classmethod
     def at(cls, folder: str | os.PathLike[str], limit_bytes: int | None) -> DiskCache:
-        """A cache in a folder, which is made; without a limit, of half of what is free."""
+        """Return a cache in a folder, which is made; it may fill half of the free space."""
         path = os.path.abspath(os.path.expanduser(os.fspath(folder)))
         try:
             os.makedirs(os.path.join(path, "new"), mode=0o700, exist_ok=True)
@@ -66,24 +86,36 @@ class DiskCache:
         fetch: Callable[[int, int], memoryview],
         meter: Meter,
     ) -> memoryview:
-        """Bytes of an object: from segments, and fetched where there are none."""
+        """Return bytes of an object: from segments, and fetched where there are none.
+
+        Args:
+            key: Names a version of an object.
+            start: The first byte.
+            stop: The byte after the last.
+            fetch: Returns bytes of the object.
+            meter: Counts the bytes that came from the cache.
+        """
         folder = self._folder(key)
-        segments = segments_in(folder)
+        segments = _known_segments(folder)
+        is_fresh = False
         pieces: list[memoryview] = []
         while start < stop:
-            held = segments.at(start)
-            if held is None:
-                after = segments.next_start(start)
-                last = stop if after is None else min(after, stop)
-                piece = fetch(start, last)
-                self._keep(folder, start, piece)
-            else:
-                data = _loaded(folder, held)
+            around = [one for one in segments if one.start <= start < one.stop]
+            if not around and not is_fresh:
+                segments, is_fresh = _list_segments(folder), True
+                continue
+            if around:
+                held = max(around, key=lambda one: one.stop)
+                data = _load(folder, held)
                 if data is None:
-                    segments = segments.without(held)
+                    segments = [one for one in segments if one != held]
                     continue
                 piece = data[start - held.start : min(stop, held.stop) - held.start]
                 meter.add(cached_bytes=len(piece))
+            else:
+                last = min([stop, *(one.start for one in segments if one.start > start)])
+                piece = fetch(start, last)
+                self._keep(folder, start, piece)
             pieces.append(piece)
             start += len(piece)
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
@@ -107,23 +139,22 @@ class DiskCache:
                 "cache_bytes"
             )
         folder = self._folder(("copy", *key))
-        for needed in (folder, os.path.join(self.folder, "new")):
-            os.makedirs(needed, mode=0o700, exist_ok=True)
-        with open(os.path.join(folder, "lock"), "ab") as lock, locked(lock):
-            for found in filter(_SEGMENT.fullmatch, os.listdir(folder)):
-                path = os.path.join(folder, found)
-                with suppress(FileNotFoundError):
-                    os.utime(path)
-                    return open(path, "rb")
-            try:
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            with file_lock(os.path.join(folder, "lock")):
+                for segment in _list_segments(folder):
+                    path = os.path.join(folder, segment.name)
+                    with suppress(FileNotFoundError):
+                        os.utime(path)
+                        return open(path, "rb")
                 return self._copied(folder, size, pieces)
-            except HeadraceError:
-                raise
-            except OSError as error:
-                raise OptionError(f"cache_dir cannot hold a copy of {name}: {error}") from error
+        except HeadraceError:
+            raise
+        except OSError as error:
+            raise OptionError(f"cache_dir cannot hold a copy of {name}: {error}") from error
 
     def _copied(self, folder: str, size: int, pieces: Iterator[bytes]) -> IO[bytes]:
-        aside = os.path.join(self.folder, "new", f"{os.getpid()}-{next(_numbers)}")
+        aside = self._aside()
         try:
             while not self._reserve(aside, size):
                 time.sleep(_SECONDS_BETWEEN)
@@ -134,7 +165,7 @@ class DiskCache:
                     copy.write(piece)
                     checksum = zlib.crc32(piece, checksum)
                 copy.flush()
-                os.replace(aside, os.path.join(folder, Segment(0, size, checksum).name))
+                os.replace(aside, os.path.join(folder, _Segment(0, size, checksum).name))
             except BaseException:
                 copy.close()
                 raise
@@ -147,15 +178,21 @@ class DiskCache:
         name = sha256("\0".join(map(str, key)).encode()).hexdigest()
         return os.path.join(self.folder, name[:2], name)
 
+    def _aside(self) -> str:
+        """Return a path for a file that is being written."""
+        folder = os.path.join(self.folder, "new")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        return os.path.join(folder, f"{os.getpid()}-{next(_numbers)}")
+
     def _keep(self, folder: str, start: int, data: memoryview) -> None:
         """Store a segment; a disk that is full or read-only is no reason to fail."""
         if len(data) > self.limit_bytes:
             return
-        segment = Segment(start, start + len(data), zlib.crc32(data))
-        aside = os.path.join(self.folder, "new", f"{os.getpid()}-{next(_numbers)}")
+        segment = _Segment(start, start + len(data), zlib.crc32(data))
+        aside = ""
         try:
-            for needed in (folder, os.path.dirname(aside)):
-                os.makedirs(needed, mode=0o700, exist_ok=True)
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            aside = self._aside()
             if self._reserve(aside, len(data)):
                 with open(aside, "r+b") as file:
                     file.write(data)
@@ -165,32 +202,26 @@ class DiskCache:
             _remove(aside)
 
     def _reserve(self, aside: str, more: int) -> bool:
-        """Make a file of so many bytes, cleaning up if need be; False if there is no room for it.
+        """Make a file of ``more`` bytes, cleaning up if need be; False if there is no room for it.
 
-        What is used is counted in a file that all processes share.
+        The bytes in use are counted in a file that all processes share.
         """
-        with self._locked() as used:
-            total = used.read()
-            now = int(total) if total.isdigit() else self._clean(0)
-            if now + more > self.limit_bytes:
-                now = self._clean(more)
-            fits = now + more <= self.limit_bytes
+        counter = os.path.join(self.folder, "used")
+        with file_lock(f"{counter}.lock"):
+            used = _count_in(counter)
+            if used is None:
+                used = self._clean(0)
+            if used + more > self.limit_bytes:
+                used = self._clean(more)
+            fits = used + more <= self.limit_bytes
             if fits:
                 with open(aside, "xb") as file:
                     file.truncate(more)
-            used.seek(0)
-            used.truncate()
-            used.write(b"%d" % (now + more if fits else now))
+            Path(counter).write_text(str(used + more if fits else used))
         return fits
 
-    @contextmanager
-    def _locked(self) -> Iterator[Any]:
-        descriptor = os.open(os.path.join(self.folder, "used"), os.O_RDWR | os.O_CREAT, 0o600)
-        with open(descriptor, "r+b", buffering=0) as file, locked(file):
-            yield file
-
     def _clean(self, more: int) -> int:
-        """Remove what was not used for longest, until there is room; what is left, in bytes."""
+        """Remove what was not used for longest, until there is room; return the bytes left."""
         found = sorted(self._all())
         total = sum(size for _, size, _ in found)
         allowed = self.limit_bytes
@@ -204,10 +235,10 @@ class DiskCache:
         return total
 
     def _all(self) -> Iterable[tuple[float, int, str]]:
-        """All segments with when they were last used, and those being written as used after all.
+        """Return all segments with the time of their last use; those being written come last.
 
         The latter are looked for first: one that is put in its place meanwhile is then found
-        twice, and counted once, and never missed. What somebody left half written goes.
+        twice, and counted once, and never missed. What a killed process left half written goes.
         """
         found = {}
         for path, file in _files(os.path.join(self.folder, "new"), _BEING_WRITTEN):
@@ -222,21 +253,53 @@ class DiskCache:
         return found.values()
 
 
+_known: OrderedDict[str, list[_Segment]] = OrderedDict()
+"""The segments of objects, by folder: listing thousands of files for each read takes too long."""
+
+
+def _known_segments(folder: str) -> list[_Segment]:
+    """Return the segments of an object as they were last listed; they may be gone by now."""
+    return _known.get(folder, [])
+
+
+def _list_segments(folder: str) -> list[_Segment]:
+    """Return the segments of an object; none if there is no such folder."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        names = []
+    matches = filter(None, map(_SEGMENT.fullmatch, names))
+    segments = [_Segment(int(one[1]), int(one[2]), int(one[3], 16)) for one in matches]
+    _known[folder] = segments
+    if len(_known) > _OBJECTS_KNOWN:
+        with suppress(KeyError):  # another thread was faster
+            _known.popitem(last=False)
+    return segments
+
+
 def _files(folder: str, named: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """The files in a folder that are so named; there may be others, which are not ours."""
+    """Yield the files of a folder that are so named; others are not the cache's."""
     try:
         names = os.listdir(folder)
     except OSError:
         return
     for name in filter(named.fullmatch, names):
         path = os.path.join(folder, name)
-        try:
+        with suppress(FileNotFoundError):
             yield path, os.stat(path)
-        except FileNotFoundError:
-            continue
 
 
-def _loaded(folder: str, segment: Segment) -> memoryview | None:
+def _count_in(path: str) -> int | None:
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _load(folder: str, segment: _Segment) -> memoryview | None:
+    """Return the bytes of a segment; None if it is gone or damaged."""
     path = os.path.join(folder, segment.name)
     try:
         with open(path, "rb") as file:
@@ -251,7 +314,5 @@ def _loaded(folder: str, segment: Segment) -> memoryview | None:
 
 
 def _remove(path: str) -> None:
-    try:
+    with suppress(OSError):
         os.unlink(path)
-    except OSError:
-        return

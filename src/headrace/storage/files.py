@@ -54,6 +54,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     Args:
         path: The file to write. Of a symbolic link the file that it names is replaced.
 
+    Raises:
+        OSError: Its folder does not exist, or cannot be written to.
+
     Example:
         >>> from pathlib import Path
         >>> folder = getfixture("tmp_path")
@@ -63,6 +66,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         ['index.bin']
     """
     target, partial, lock = _names(path)
+    os.stat(target.parent)  # or the lock would make a folder that does not exist
     with file_lock(lock):
         try:
             partial.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
@@ -66,54 +66,39 @@ class HubEngine:
 
     def resolved(self, path: str) -> str:
         """Return a path with the commit that its revision names now."""
-        return _Place.of(path).shown(self._commit(path))
+        return str(self._pinned(path))
 
     def status(self, path: str) -> FileStatus | None:
-        place, commit = _Place.of(path), self._commit(path)
+        place = self._pinned(path)
         if not place.inner.rstrip("/"):
             return None
-        found = self._ask(
-            self._api.get_paths_info,
-            place.repo,
-            [place.inner.rstrip("/")],
-            revision=commit,
-            repo_type=place.kind,
-        )
+        paths = [place.inner.rstrip("/")]
+        found = self._ask(self._api.get_paths_info, place.repo, paths, **place.where)
         files = [entry for entry in found if isinstance(entry, self._hub.hf_api.RepoFile)]
-        return self._status(place, commit, files[0]) if files else None
+        return _status(place, files[0]) if files else None
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
-        place, commit = _Place.of(directory), self._commit(directory)
-        pages = self._api.list_repo_tree(
-            place.repo,
-            place.inner.strip("/") or None,
-            recursive=recursive,
-            revision=commit,
-            repo_type=place.kind,
+        place = self._pinned(directory)
+        entries = self._api.list_repo_tree(
+            place.repo, place.inner.strip("/") or None, recursive=recursive, **place.where
         )
-        while some := self._ask(lambda: list(islice(pages, _AT_ONCE))):
+        while some := self._ask(lambda: list(islice(entries, _AT_ONCE))):
             for entry in some:
                 if isinstance(entry, self._hub.hf_api.RepoFile):
-                    yield self._status(place, commit, entry)
+                    yield _status(place, entry)
                 elif not recursive:
-                    yield place.at(entry.path).shown(commit)
+                    yield str(place._replace(inner=entry.path))
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
-        place, commit = _Place.of(path), self._commit(path)
-        cached = self._hub.try_to_load_from_cache(
-            place.repo, place.inner, revision=commit, repo_type=place.kind
-        )
+        place = self._pinned(path)
+        cached = self._hub.try_to_load_from_cache(place.repo, place.inner, **place.where)
         if isinstance(cached, str) and os.path.getsize(cached) == size:
             with open(cached, "rb") as file:
                 return os.pread(file.fileno(), stop - start, start)
         url = self._hub.hf_hub_url(
-            place.repo,
-            place.inner,
-            revision=commit,
-            repo_type=place.kind,
-            endpoint=self._api.endpoint,
+            place.repo, place.inner, endpoint=self._api.endpoint, **place.where
         )
         link = self._links.get(url)
         if link is not None:
@@ -134,42 +119,32 @@ class HubEngine:
         same = urlsplit(url)[:2] == urlsplit(self._api.endpoint)[:2]
         return self._own_host if same else self._other_hosts
 
-    def _commit(self, path: str) -> str:
+    def _pinned(self, path: str) -> _Place:
+        """Return a place at the commit that its revision names; it is asked for once."""
         place = _Place.of(path)
         if _COMMIT.fullmatch(place.revision):
-            return place.revision
+            return place
         key = place.kind, place.repo, place.revision
         with self._lock:
             if key not in self._commits:
                 info = self._ask(
-                    self._api.repo_info,
-                    place.repo,
-                    revision=place.revision,
-                    repo_type=place.kind,
-                    timeout=self._timeout_s,
+                    self._api.repo_info, place.repo, timeout=self._timeout_s, **place.where
                 )
                 self._commits[key] = str(info.sha)
-            return self._commits[key]
+            return place._replace(revision=self._commits[key])
 
     def _ask(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
         with _translated():
             return within(longest_wait(self._timeout_s), partial(method, *args, **options))
 
-    def _status(self, place: _Place, commit: str, entry: Any) -> FileStatus:
-        large = entry.lfs
-        size, oid = (large.size, large.sha256) if large else (entry.size, entry.blob_id)
-        return FileStatus(place.at(entry.path).shown(commit), int(size), oid)
 
-
-class _Place:
+class _Place(NamedTuple):
     """A path of the hub in its parts."""
 
-    def __init__(self, prefix: str, kind: str, repo: str, revision: str, inner: str) -> None:
-        self.prefix = prefix
-        self.kind = kind
-        self.repo = repo
-        self.revision = revision
-        self.inner = inner
+    kind: str
+    repo: str
+    revision: str
+    inner: str
 
     @classmethod
     def of(cls, path: str) -> _Place:
@@ -177,14 +152,22 @@ class _Place:
         if found is None or found[2].startswith(("datasets/", "spaces/")):
             raise OptionError(f"{path} is no path of the hub: hf://datasets/OWNER/NAME/PATH is")
         kind, repo, revision, inner = found.groups()
-        prefix = f"{kind}/" if kind else ""
-        return cls(prefix, _KINDS[kind], repo, unquote(revision or "main"), inner or "")
+        return cls(_KINDS[kind], repo, unquote(revision or "main"), inner or "")
 
-    def at(self, inner: str) -> _Place:
-        return _Place(self.prefix, self.kind, self.repo, self.revision, inner)
+    @property
+    def where(self) -> dict[str, Any]:
+        """Keywords of huggingface_hub that name the repository and its revision."""
+        return {"repo_type": self.kind, "revision": self.revision}
 
-    def shown(self, commit: str) -> str:
-        return f"hf://{self.prefix}{self.repo}@{commit}/{self.inner}"
+    def __str__(self) -> str:
+        prefix = "" if self.kind == "model" else f"{self.kind}s/"
+        return f"hf://{prefix}{self.repo}@{self.revision}/{self.inner}"
+
+
+def _status(place: _Place, entry: Any) -> FileStatus:
+    large = entry.lfs
+    size, oid = (large.size, large.sha256) if large else (entry.size, entry.blob_id)
+    return FileStatus(str(place._replace(inner=entry.path)), int(size), oid)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""What was found at a location, in a file: a job of many ranks lists once and not a thousand times.
+"""The files of a location in a file: a job of many ranks lists once and not a thousand times.
 
-An Arrow IPC stream with a row for each file: path, size, etag, and the parts of it that planning
-looks at (a footer, mostly). It holds no credentials and no options. Behind the stream comes a line
-with the version of the format and a checksum of all that is before it: nothing of a file that was
-damaged or cut short is looked at.
+A manifest is an Arrow IPC stream with a row for each file: path, size, etag, and the parts of it
+that planning looks at (a footer, mostly). It holds no credentials and no options. A last line holds
+the version of the format and a checksum of all before it: nothing of a file that was damaged or cut
+short is used.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pyarrow import ipc
 from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.model import DataFileInfo
 from headrace.storage.access import Access, protocol_of
+from headrace.storage.files import atomic_write
 from headrace.storage.listing import Listing, named_locations
 from headrace.storage.redaction import public_url
 from headrace.storage.remote import Parts, RemoteStore
@@ -33,7 +34,7 @@ _ABOUT = b"headrace.manifest"
 _VERSION = 2
 _LAST_LINE = re.compile(rb"headrace\.manifest (\d{1,6}) ([0-9a-f]{64})\n\Z")
 _LAST_LINE_BYTES = 128
-"""no last line is longer"""
+_ROWS_AT_ONCE = 10_000
 _PART = pa.struct([("start", pa.int64()), ("data", pa.large_binary())])
 _SCHEMA = pa.schema(
     [
@@ -44,41 +45,60 @@ _SCHEMA = pa.schema(
         ("parts", pa.list_(_PART)),
     ]
 )
-_ROWS_AT_ONCE = 10_000
 
 
 def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
-    """Write what was found, whole or not at all."""
-    about = {"locations": list(listing.locations), "roots": list(listing.roots)}
-    schema = _SCHEMA.with_metadata({_ABOUT: json.dumps(about).encode()})
+    """Write the files that were found to a local file, whole or not at all."""
     if protocol_of(path):
         place = public_url(os.fspath(path))
         raise OptionError(f"{place}: a manifest is saved to a file here, to be uploaded from there")
+    about = {"locations": list(listing.locations), "roots": list(listing.roots)}
+    schema = _SCHEMA.with_metadata({_ABOUT: json.dumps(about).encode()})
+    compressed = ipc.IpcWriteOptions(compression="zstd")
     [target] = named_locations(path, as_they_are=False)
-    aside = f"{target}.{os.getpid()}.new"
     try:
-        compressed = ipc.IpcWriteOptions(compression="zstd")
-        with (
-            pa.OSFile(aside, "wb") as file,
-            ipc.new_stream(file, schema, options=compressed) as stream,
-        ):
-            for batch in _batches(listing):
-                stream.write_batch(batch)
-        _add_last_line(aside)
-        os.replace(aside, target)
+        with atomic_write(target) as partial:
+            with (
+                pa.OSFile(os.fspath(partial), "wb") as file,
+                ipc.new_stream(file, schema, options=compressed) as stream,
+            ):
+                for batch in _batches(listing):
+                    stream.write_batch(batch)
+            with open(partial, "r+b") as written:
+                checksum = hashlib.file_digest(written, "sha256").hexdigest()
+                written.seek(0, os.SEEK_END)
+                written.write(b"headrace.manifest %d %s\n" % (_VERSION, checksum.encode()))
     except OSError as error:
         raise OptionError(f"{target}: the manifest cannot be saved: {error}") from error
-    finally:
-        if os.path.exists(aside):
-            os.unlink(aside)
+
+
+def _batches(listing: Listing) -> Iterator[pa.RecordBatch]:
+    known = listing.store.parts if isinstance(listing.store, RemoteStore) else Parts()
+    for first in range(0, len(listing.files), _ROWS_AT_ONCE):
+        rows = [
+            {
+                "path": status.path,
+                "size": status.size,
+                "etag": status.etag,
+                "named": status.path in listing.named,
+                "parts": [
+                    {"start": start, "data": bytes(data)} for start, data in known.of(_file(status))
+                ],
+            }
+            for status in listing.files[first : first + _ROWS_AT_ONCE]
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
 
 
 def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -> Listing:
-    """What was found at a location when the manifest was saved; nothing is listed."""
+    """Return the files that were at a location when the manifest was saved; nothing is listed."""
     as_they_are = access.filesystem is not None
     store, locations = access.store_for(named_locations(path, as_they_are=as_they_are))
-    table, about, place = _read(_reaching(manifest, access, locations), manifest)
-    if _ends(locations) != _ends(about["locations"]):
+    if access.filesystem is not None or protocol_of(manifest) != protocol_of(locations[0]):
+        # It lies in another kind of store than the files, for which their options do not hold.
+        access = replace(access, storage_options={}, filesystem=None)
+    table, about, place = _read(access, manifest)
+    if _without_slashes(locations) != _without_slashes(about["locations"]):
         raise OptionError(
             f"{place} is a manifest of {', '.join(about['locations'])}, and not of "
             f"{', '.join(locations)}"
@@ -93,22 +113,14 @@ def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -
     return Listing(store, files, about["roots"], named, tuple(locations))
 
 
-def _reaching(manifest: str | os.PathLike[str], access: Access, locations: Sequence[str]) -> Access:
-    """The same options if it lies in a store of the same kind as the files, else none."""
-    if access.filesystem is None and protocol_of(manifest) == protocol_of(locations[0]):
-        return access
-    return replace(access, storage_options={}, filesystem=None)
-
-
-def _ends(locations: Sequence[str]) -> list[str]:
-    """Locations, whether a directory was written with a slash at its end or without."""
+def _without_slashes(locations: Sequence[str]) -> list[str]:
     return [location.rstrip("/") for location in locations]
 
 
 def locations_in_manifest(path: str) -> list[str]:
-    """Return the locations that a local manifest says it is of; none if it cannot be read.
+    """Return the locations that a local manifest is of; none if it cannot be read.
 
-    Only its beginning is looked at, and no checksum: what it says holds if it can be loaded.
+    Only its beginning is read, and no checksum is compared: ``load_manifest`` does that.
     """
     try:
         with pa.memory_map(path) as file:
@@ -117,16 +129,10 @@ def locations_in_manifest(path: str) -> list[str]:
         return []
 
 
-def _add_last_line(path: str) -> None:
-    with open(path, "r+b") as file:
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
-        file.seek(0, os.SEEK_END)
-        file.write(b"headrace.manifest %d %s\n" % (_VERSION, checksum.encode()))
-
-
 def _read(
     access: Access, manifest: str | os.PathLike[str]
 ) -> tuple[pa.Table, dict[str, list[str]], str]:
+    """Return the rows of a manifest, its locations and roots, and its own place."""
     store, [place] = access.store_for(named_locations(manifest, as_they_are=False))
     status = store.status(place)
     if status is None:
@@ -176,25 +182,6 @@ def _about(schema: pa.Schema) -> dict[str, list[str]]:
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise ValueError(f"{name} are {value!r}")
     return found
-
-
-def _batches(listing: Listing) -> Iterator[pa.RecordBatch]:
-    known = listing.store.parts if isinstance(listing.store, RemoteStore) else Parts()
-    for first in range(0, len(listing.files), _ROWS_AT_ONCE):
-        files = listing.files[first : first + _ROWS_AT_ONCE]
-        parts = [
-            [{"start": start, "data": bytes(data)} for start, data in known.of(_file(status))]
-            for status in files
-        ]
-        columns = (
-            [status.path for status in files],
-            [status.size for status in files],
-            [status.etag for status in files],
-            [status.path in listing.named for status in files],
-            parts,
-        )
-        arrays = [pa.array(values, f.type) for values, f in zip(columns, _SCHEMA, strict=True)]
-        yield pa.record_batch(arrays, schema=_SCHEMA)
 
 
 def _file(status: FileStatus) -> DataFileInfo:

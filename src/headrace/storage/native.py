@@ -40,4 +40,4 @@ class NativeLibrary:
 
 
 PYARROW_CLIENTS = NativeLibrary("a remote filesystem of pyarrow")
-"""its clients of object stores, whoever asks them"""
+"""The clients of object stores in pyarrow."""

@@ -181,11 +181,14 @@ class BucketEngine(StoreEngine):
             self._note_slowness()
         return data
 
-    def _read_slowly(self, answer: Any) -> bytearray:
+    def _read_slowly(self, answer: Any, stop: float = math.inf) -> bytearray:
+        """Return the bytes of an answer, or its first ones up to ``stop``."""
         data, pace = bytearray(), Pace(self._timeout_s)
         for piece in answer.stream(min_chunk_size=1):
             data += piece
             pace.add(len(piece))
+            if len(data) >= stop:
+                break
         return data
 
     def _note_slowness(self) -> None:
@@ -401,20 +404,10 @@ class WebEngine(BucketEngine):
                 raise
         store, key, _ = self._place(path, slow=True)
 
-        def read(answer: Any) -> bytes:
-            return self._read_until(answer, stop)[start:]
+        def read(answer: Any) -> bytearray:
+            return self._read_slowly(answer, stop)[start:stop]
 
         return self._get(store, key, (start, stop), etag, size, read, whole=True)
-
-    def _read_until(self, answer: Any, stop: int) -> bytes:
-        """Return the beginning of an answer, for servers that send all of a file."""
-        data, pace = bytearray(), Pace(self._timeout_s)
-        for piece in answer.stream(min_chunk_size=1):
-            data += piece
-            pace.add(len(piece))
-            if len(data) >= stop:
-                break
-        return bytes(data[:stop])
 
     def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
         encoding = answer.attributes.get("Content-Encoding", "identity").strip().lower()

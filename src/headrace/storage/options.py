@@ -38,64 +38,40 @@ Options = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
 _ALIASES: dict[str, dict[str, str]] = {
     "S3": {
-        "access_key_id": "key access_key_id aws_access_key_id access_key",
-        "secret_access_key": "secret secret_access_key aws_secret_access_key secret_key",
-        "session_token": "token session_token aws_session_token",
-        "anon": "anon anonymous skip_signature",
-        "endpoint": "endpoint_url endpoint endpoint_override aws_endpoint_url",
-        "region": "region region_name aws_region",
-        "profile": "profile profile_name",
-        "requester_pays": "requester_pays request_payer",
-        "use_ssl": "use_ssl",
-        "verify": "verify",
-        "addressing_style": "addressing_style",
-        "client_kwargs": "client_kwargs",
-        "config_kwargs": "config_kwargs",
+        "access_key_id": "key aws_access_key_id access_key",
+        "secret_access_key": "secret aws_secret_access_key secret_key",
+        "session_token": "token aws_session_token",
+        "anon": "anonymous skip_signature",
+        "endpoint": "endpoint_url endpoint_override aws_endpoint_url",
+        "region": "region_name aws_region",
+        "profile": "profile_name",
+        "requester_pays": "request_payer",
+        **dict.fromkeys(("use_ssl", "verify", "addressing_style"), ""),
+        **dict.fromkeys(("client_kwargs", "config_kwargs"), ""),
     },
     "Google Cloud Storage": {
-        "token": "token",
-        "bearer_token": "bearer_token access_token",
-        "anon": "anon anonymous skip_signature",
-        "project": "project",
-        "access": "access",
-        "service_account": "service_account",
-        "service_account_key": "service_account_key",
-        "application_credentials": "application_credentials",
-        "base_url": "base_url",
-        "endpoint_url": "endpoint_url",
-        "verify": "verify",
+        "bearer_token": "access_token",
+        "anon": "anonymous skip_signature",
+        **dict.fromkeys(("token", "service_account", "service_account_key"), ""),
+        **dict.fromkeys(("application_credentials", "project", "access"), ""),
+        **dict.fromkeys(("base_url", "endpoint_url", "verify"), ""),
     },
     "Azure": {
-        "account_name": "account_name",
-        "account_key": "account_key",
-        "connection_string": "connection_string",
-        "sas_key": "sas_token sas_key",
-        "token": "token bearer_token",
-        "tenant_id": "tenant_id",
-        "client_id": "client_id",
-        "client_secret": "client_secret",
-        "credential": "credential",
-        "endpoint": "endpoint endpoint_url account_url account_host",
-        "anon": "anon anonymous skip_signature",
-        "use_azure_cli": "use_azure_cli",
-        "use_emulator": "use_emulator",
-        "federated_token_file": "federated_token_file",
-        "verify": "verify",
+        "sas_key": "sas_token",
+        "token": "bearer_token",
+        "endpoint": "endpoint_url account_url account_host",
+        "anon": "anonymous skip_signature",
+        **dict.fromkeys(("account_name", "account_key", "connection_string", "credential"), ""),
+        **dict.fromkeys(("tenant_id", "client_id", "client_secret", "federated_token_file"), ""),
+        **dict.fromkeys(("use_azure_cli", "use_emulator", "verify"), ""),
     },
     "HTTP": {
-        "headers": "headers",
-        "auth": "auth",
-        "token": "token bearer_token",
-        "verify": "verify",
-        "client_kwargs": "client_kwargs",
+        "token": "bearer_token",
+        **dict.fromkeys(("headers", "auth", "verify", "client_kwargs"), ""),
     },
-    "the Hugging Face hub": {
-        "token": "token",
-        "endpoint": "endpoint endpoint_url",
-        "verify": "verify",
-    },
+    "the Hugging Face hub": {"endpoint": "endpoint_url", "token": "", "verify": ""},
 }
-"""By kind of store: the names of an option that users know, by the name used below."""
+"""By kind of store: options, and the other names by which users know them."""
 
 _OF_LINES = {"service_account_key"}
 """Options whose values are texts of several lines."""
@@ -187,7 +163,9 @@ def _meant(store: str, options: Mapping[str, Any], inside: str = "") -> dict[str
 
     Values are not shown in errors: they may be secret.
     """
-    names = {alias: name for name, text in _ALIASES[store].items() for alias in text.split()}
+    names = {name: name for name in _ALIASES[store]}
+    for name, others in _ALIASES[store].items():
+        names.update(dict.fromkeys(others.split(), name))
     found: dict[str, Any] = {}
     for name, value in options.items():
         meant = names.get(name)
@@ -461,13 +439,12 @@ def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
             "Google Cloud Storage: gcsfs, which reads from there, trusts what Python trusts; set "
             "SSL_CERT_FILE, or give the server as base_url if it speaks the XML API"
         )
-    if options.get("endpoint_url") is not None:
+    if "endpoint_url" in options:
         options["endpoint_url"] = _server_url("endpoint_url", options["endpoint_url"])
     if _flag(options, "anon"):
         options["token"] = "anon"
     token = options.pop("bearer_token", options.get("token"))
-    _google_token(token)  # refuses what is none
-    if isinstance(token, str) and token not in _GCSFS_TOKENS and not os.path.exists(token):
+    if "bearer_token" in _google_token(token) and token not in _GCSFS_TOKENS:
         from google.oauth2.credentials import Credentials
 
         token = Credentials(token)  # type: ignore[no-untyped-call]

@@ -1,4 +1,8 @@
-"""Byte ranges that are wanted, and the requests that fetch them. Pure arithmetic."""
+"""Byte ranges of remote files: how wanted ranges become requests, and a file that reads by them.
+
+A reader announces the ranges that it will need (``will_read``). They are joined where that wastes
+little, cut where they are long, and fetched side by side before the reader asks for them.
+"""
 
 from __future__ import annotations
 
@@ -11,37 +15,35 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from headrace.errors import OptionError
 from headrace.storage.threads import Patience, forget, in_background
 
 __all__ = ["Fetch", "RangeReader", "RemoteFile", "Requests", "Span", "will_read"]
 
 Span = tuple[int, int]
-"""first byte, and the byte after the last"""
+"""The first byte of a range, and the byte after the last."""
 
 _WIDEST_GAP_BYTES = 1 << 20
 _WASTE = 16
-"""of so many bytes one may be fetched that nobody asked for, unless the user says otherwise"""
+"""One of so many fetched bytes may be one that is not wanted, unless the user says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How wanted ranges become requests."""
+    """How wanted ranges become requests.
+
+    Attributes:
+        max_gap_bytes: Bytes between two ranges that are fetched rather than asking twice; None: up
+            to 1 MiB, as long as all of them together are a sixteenth of what is wanted.
+        max_request_bytes: The largest range to ask for in one request.
+    """
 
     max_gap_bytes: int | None = None
-    """bytes between two ranges that are fetched rather than asking twice; None: up to 1 MiB, as
-    long as all of them together are a sixteenth of what is wanted"""
     max_request_bytes: int = 8 << 20
 
-    def __post_init__(self) -> None:
-        if self.max_gap_bytes is not None:
-            _check("max_gap_bytes", self.max_gap_bytes, 0)
-        _check("max_request_bytes", self.max_request_bytes, 1)
-
     def plan(self, wanted: Iterable[Span]) -> list[Span]:
-        """Requests in the order of the file: ranges joined where that pays, and none too long.
+        """Return requests in the order of the file: ranges are joined where that pays.
 
-        A range goes into one request unless it is itself longer than one may be.
+        A range goes into one request unless it is longer than ``max_request_bytes``.
         """
         spans = _joined_overlaps(wanted)
         joined: list[Span] = []
@@ -54,7 +56,7 @@ class Requests:
         return [part for span in joined for part in self._parts(span)]
 
     def _worth_fetching(self, spans: list[Span]) -> set[int]:
-        """Where the gaps begin that are fetched: the smallest ones, as far as they may."""
+        """Return where the gaps begin that are fetched: the smallest ones, as far as they may."""
         sizes = sorted((after[0] - before[1], before[1]) for before, after in pairwise(spans))
         if self.max_gap_bytes is not None:
             return {start for size, start in sizes if size <= self.max_gap_bytes}
@@ -68,7 +70,7 @@ class Requests:
         return chosen
 
     def _parts(self, span: Span) -> list[Span]:
-        """A range in requests of about the same size."""
+        """Return a range in requests of about the same size."""
         start, stop = span
         count = -(-(stop - start) // self.max_request_bytes)
         cuts = [start + (stop - start) * i // count for i in range(count + 1)]
@@ -76,7 +78,7 @@ class Requests:
 
 
 def shares(wanted: Iterable[Span], requests: Sequence[Span]) -> list[list[Span]]:
-    """What each of some requests, which follow each other, holds of the wanted ranges."""
+    """Return the wanted ranges that each of some requests, sorted by place, holds."""
     found: list[list[Span]] = [[] for _ in requests]
     for start, stop in wanted:
         index = max(bisect_right(requests, start, key=lambda span: span[0]) - 1, 0)
@@ -89,20 +91,13 @@ def shares(wanted: Iterable[Span], requests: Sequence[Span]) -> list[list[Span]]
 
 
 def without(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
-    """What is left of some ranges when one is taken away."""
+    """Return what is left of some ranges when one is taken away."""
     cut = [part for a, b in spans for part in ((a, min(b, start)), (max(a, stop), b))]
     return [(a, b) for a, b in cut if a < b]
 
 
-def _check(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{name} must be an int, not {value!r}")
-    if value < least:
-        raise OptionError(f"{name} must be at least {least}, not {value!r}")
-
-
 def _joined_overlaps(wanted: Iterable[Span]) -> list[Span]:
-    """The same bytes in ranges that do not overlap; ranges that only touch stay apart."""
+    """Return the same bytes in ranges that do not overlap; ranges that only touch stay apart."""
     spans: list[Span] = []
     for start, stop in sorted(span for span in wanted if span[1] > span[0]):
         if spans and start < spans[-1][1]:
@@ -115,7 +110,7 @@ def _joined_overlaps(wanted: Iterable[Span]) -> list[Span]:
 Fetch = Callable[[int, int], memoryview]
 
 _HELD_BYTES = 32 << 20
-"""of a file, at a time; where more is announced, what has been read is let go"""
+"""Bytes of a file that are held at a time; of more, those that have been read are let go."""
 _TAIL_BYTES = 64 << 10
 _HEAD_BYTES = 16 << 10
 _LONGEST_TAIL = 16 << 20
@@ -124,23 +119,29 @@ _MOST_IN_A_ROW = 4 << 20
 
 
 def will_read(file: pa.NativeFile, ranges: Iterable[Span]) -> None:
-    """Say which bytes are read next: of a file elsewhere they are fetched at once, together."""
+    """Announce the ranges that are read next: those of a remote file are fetched at once."""
     if isinstance(file, RemoteFile):
         file.reader.announce(ranges)
 
 
 class RemoteFile(pa.PythonFile):  # type: ignore[misc]
-    """What pyarrow is given; it takes both arguments before ``__init__`` does."""
+    """A remote file as pyarrow reads it; ``pa.PythonFile`` takes both arguments before."""
 
     def __init__(self, reader: RangeReader, mode: str) -> None:
         self.reader = reader
 
 
 class RangeReader:
-    """Reads at any place, from what was announced and fetched, or else by a request of its own.
+    """Reads at any place, from announced ranges or else by a request of its own.
 
-    ``known`` are parts that need not be fetched. ``learned`` is told, in the end, what was needed
-    of the beginning and the end of the file: every reader begins by looking at one of them.
+    Args:
+        size: The size of the file.
+        fetch: Returns the bytes between two places.
+        requests: How wanted ranges become requests.
+        known: Parts that need not be fetched, as (first byte, bytes).
+        learned: Called when the file is closed, with the beginning and the end that were needed:
+            every reader begins with one of them.
+        patience: Ends the waiting of a reader that gives up.
     """
 
     closed = False
@@ -172,7 +173,7 @@ class RangeReader:
         self._lets_go = False
         self._unread: list[list[Span]] = []
 
-    # --- what pyarrow calls
+    # --- the methods that pyarrow calls
 
     def size(self) -> int:
         return self._size
@@ -223,10 +224,10 @@ class RangeReader:
             self._learned(start, memoryview(bytes(self._tail[start - self._size :])))
         self._known.clear()
 
-    # --- what was announced
+    # --- announced ranges
 
     def announce(self, ranges: Iterable[Span]) -> None:
-        """Begin to fetch what will be read; of very much, the first part."""
+        """Begin to fetch ranges that will be read; of very much, the first part."""
         within = [(max(a, 0), min(b, self._size)) for a, b in ranges]
         missing = [span for span in within if span[0] < span[1]]
         with self._lock:
@@ -247,7 +248,7 @@ class RangeReader:
                 self._begin(index)
 
     def _small_ones(self) -> Iterator[tuple[int, memoryview]]:
-        """What was announced before and may be read again: footers of parts of the file."""
+        """Yield what was announced before and may be read again: footers of parts of the file."""
         for index, future in self._waiting.items():
             start, stop = self._spans[index]
             if stop - start <= _SMALL_BYTES and future.done() and future.exception() is None:
@@ -288,7 +289,7 @@ class RangeReader:
         return data
 
     def _follows(self, index: int, last: int) -> bool:
-        """Whether a request goes on where another ends, and has not been read already."""
+        """Return True if a request goes on where another ends, and has not been read already."""
         known = index < len(self._spans) and self._spans[index][0] == last
         return known and bool(self._unread[index])
 
@@ -299,10 +300,10 @@ class RangeReader:
             if not self._unread[index]:
                 self._waiting.pop(index, None)
 
-    # --- what was not
+    # --- other ranges
 
     def _unannounced(self, start: int, stop: int) -> memoryview:
-        """One request, larger than asked for at both ends of a file, and when in a row."""
+        """Make one request, larger than asked for at both ends of a file, and when in a row."""
         known = self._is_known(start, stop)
         if known is not None:
             return known
@@ -325,7 +326,7 @@ class RangeReader:
         return data[start - first : stop - first]
 
     def _look(self, start: int, stop: int) -> None:
-        """Note what was needed of the beginning and of the end."""
+        """Note how much was needed of the beginning and of the end."""
         head, tail = self._looked_at
         if self._head is not None and stop <= len(self._head):
             head = max(head, stop)

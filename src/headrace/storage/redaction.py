@@ -1,4 +1,4 @@
-"""Keeping credentials out of everything that people or files get to see."""
+"""Keep credentials out of everything that people or files get to see."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _HARMLESS = re.compile(
     r"part|path|persistentid|prefix|raw|ref|rev|revision|row|rows|shard|size|sort|split|start|stop|"
     r"subset|tag|type|v|version|versionid|year"
 )
-"""names of the parameters of URLs whose values are shown; the value of any other may be a secret"""
+"""Names of parameters of URLs whose values are shown; any other value may be a secret."""
 _MAY_BE_NESTED = re.compile(r"(?i)[=@]|%3d|%40")
-"""what a URL inside of a value has in front of its own secrets"""
+"""The signs that a URL inside of a value has in front of its own secrets."""
 _WORD = re.compile(r"[^\s\"'<>]+")
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
 _WITHOUT_QUERY = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "file", "local"}
-"""schemes of URLs in which a question mark is a part of a path, or of a pattern"""
+"""Schemes of URLs in which a question mark is a part of a path, or of a pattern."""
 # A name has no slash: what follows the question mark of a pattern may be `/month=1`.
 _QUERY = re.compile(r"([?&][^=&?#/\s\"'<>,]+)=((?:[^&\s\"'<>,]|,(?=[^&\s\"'<>]))+)")
 # Words that are names of columns as well, and so of folders, count in the query of a URL only.
@@ -72,7 +72,7 @@ _IN_THE_OPEN = re.compile(
     r"expires_at|host|hostname|profile|profile_name|project|signature_version|verify"
 )
 _WORDS = {"anon", "browser", "cache", "cloud", "default", "google_default"}
-"""what some options take beside secrets"""
+"""Words that some options take beside secrets."""
 _SHORTEST = 4
 _SHORTEST_LINE = 16
 
@@ -86,11 +86,11 @@ class Redaction:
 
     @computed_once
     def _longest_first(self) -> list[str]:
-        """How the secrets may be written. Computed for the first error: signed URLs may be many."""
+        """The forms in which secrets may be written; computed late, for signed URLs may be many."""
         return sorted({form for one in self.secrets for form in _forms(one)}, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """The text without credentials: neither those of the options nor those in URLs."""
+        """Return the text without credentials: neither those of the options nor those in URLs."""
         for form in self._longest_first:
             text = text.replace(form, _HIDDEN)
         return without_secrets(text)
@@ -119,7 +119,7 @@ def _is_harmless(name: str, value: str) -> bool:
 
 
 def has_secret(url: str) -> bool:
-    """Whether a URL contains something that must not be shown."""
+    """Return True if a URL contains something that must not be shown."""
     return without_secrets(url) != url
 
 
@@ -153,7 +153,7 @@ def _with_parameters(url: str, keep: Callable[[str], bool]) -> str:
 
 
 def of_environment() -> dict[str, str]:
-    """What the environment holds for clients that look there by themselves."""
+    """Return the secrets of the environment, where clients look by themselves."""
     return {name: value for name, value in os.environ.items() if _AMBIENT.fullmatch(name)}
 
 
@@ -179,7 +179,7 @@ def _strings(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """A secret, and those inside it: of a connection string, a signed URL, a key of many lines."""
+    """Yield a secret and those inside: of a connection string, a URL, a key of many lines."""
     yield secret
     yield secret.strip()
     yield secret.rstrip("=")  # some leave the padding out
@@ -202,7 +202,7 @@ def _parts(secret: str) -> Iterator[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """How it may be written."""
+    """Yield the forms in which a secret may be written."""
     yield from (secret, " ".join(secret.split()))
     for quoted in (quote(secret), quote(secret, safe=""), quote_plus(secret)):
         yield quoted

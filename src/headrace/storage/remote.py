@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -22,46 +20,52 @@ from headrace.storage.connection import Connection
 from headrace.storage.disk_cache import DiskCache
 from headrace.storage.engine import Engine, Failure, PinningEngine, RequestError
 from headrace.storage.ranges import RangeReader, RemoteFile, Requests
-from headrace.storage.store import UNKNOWN_SIZE, FileStatus, Meter, changed, matching, vanished
+from headrace.storage.store import (
+    UNKNOWN_SIZE,
+    FileStatus,
+    Meter,
+    changed,
+    check_version,
+    matching,
+    vanished,
+)
 from headrace.storage.threads import Patience, in_background, interruptibly
 
 __all__ = ["Parts", "RemoteStore"]
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
+_PAGE = 1000
 _LISTED_IN_ONE = 4000
-"""objects after which a directory is listed by its directories, side by side"""
+"""Objects after which a directory is listed by its directories, side by side."""
 _MAGIC = "*?["
-_INHERITED_BY_FORK = {"memory"}
-_MOVING = {"hf"}
-"""where a location may mean something else tomorrow"""
-_A_REQUEST_EACH = {"http", "https"}
-"""where each directory is a request, so that one that fails must not fail the others"""
-
-Listed = tuple[list[FileStatus], list[str]]
-"""files, and directories that are still to be listed"""
-
-
 _KEPT_BYTES = 256 << 20
+
+Entries = list[FileStatus | str]
+"""Files, and the paths of directories."""
+Listed = tuple[list[FileStatus], list[str]]
+"""Files, and directories that are still to be listed."""
 
 
 @dataclass(slots=True)
 class _Kept:
-    """The parts that one process has. A garbage collection may ask for the lock again."""
-
+    # A garbage collection may ask for the lock again.
     lock: threading.RLock = field(default_factory=threading.RLock)
     parts: OrderedDict[tuple[Any, ...], dict[int, bytes]] = field(default_factory=OrderedDict)
     size: int = 0
 
 
 class Parts:
-    """What readers look at first, and would fetch each time. Goes with its store to workers."""
+    """Beginnings and ends of files, which every reader needs first.
+
+    They go with their store to worker processes, so that a footer is fetched once.
+    """
 
     def __init__(self) -> None:
         self._kept = PerProcess(_Kept)
 
     def of(self, file: DataFileInfo) -> list[tuple[int, memoryview]]:
-        """What is known of a file, as (first byte, bytes)."""
+        """Return the known parts of a file, as (first byte, bytes)."""
         kept = self._kept.get()
         with kept.lock:
             found = kept.parts.get(_key(file), {})
@@ -97,54 +101,20 @@ def _key(file: DataFileInfo) -> tuple[Any, ...]:
     return file.path, file.file_size, file.etag
 
 
-Entry = FileStatus | str
-"""a file, or the path of a directory"""
-
-_PAGE = 1000
-
-
-class Pages:
-    """The entries of a directory so far, in the order in which they came."""
-
-    def __init__(self, directory: str, *, recursive: bool) -> None:
-        self._directory = directory
-        self._recursive = recursive
-        self._found: dict[Entry, None] = {}
-        self._rest: Iterator[Entry] | None = None
-        self.complete = False
-
-    @property
-    def entries(self) -> list[Entry]:
-        return list(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    @property
-    def nested(self) -> bool:
-        """Whether there are directories in it, as far as can be seen."""
-        start = len(self._directory.rstrip("/")) + 1
-        return any("/" in _path(entry)[start:] for entry in self._found)
-
-    def more(self, engine: Engine) -> None:
-        """Ask for the next page; after an error, for what comes behind the last entry."""
-        rest, self._rest = self._rest, None
-        if rest is None:
-            last = _path(next(reversed(self._found), "")) if self._recursive else ""
-            rest = engine.entries(self._directory, self._recursive, last)
-        page = list(islice(rest, _PAGE))
-        self._found.update(dict.fromkeys(page))
-        self._rest = rest
-        self.complete = len(page) < _PAGE
-
-
-def _path(entry: Entry) -> str:
-    return entry if isinstance(entry, str) else entry.path
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteStore:
-    """A store behind a connection. Reads are tied to the version that was discovered."""
+    """A store behind a connection. Reads are tied to the version that was discovered.
+
+    Attributes:
+        connection: Makes the requests.
+        requests: How wanted byte ranges become requests.
+        cache: Keeps fetched bytes on a local disk.
+        meter: Counts requests and bytes.
+        patience: Ends the waiting of a reader that gives up.
+        parts: Beginnings and ends of files.
+        immutable: True if files are never written again, as those of tables: then path and size
+            are enough to cache them.
+    """
 
     connection: Connection
     requests: Requests = field(default_factory=Requests)
@@ -153,11 +123,10 @@ class RemoteStore:
     patience: Patience = field(default_factory=Patience, repr=False)
     parts: Parts = field(default_factory=Parts, repr=False)
     immutable: bool = False
-    """whether files are never written again, as those of tables: then size and path tell them"""
 
     @property
     def fork_safe(self) -> bool:
-        return self.connection.protocol in _INHERITED_BY_FORK
+        return self.connection.protocol == "memory"
 
     @property
     def local(self) -> bool:
@@ -171,73 +140,81 @@ class RemoteStore:
     def identity(self) -> str:
         return self.connection.identity
 
+    @property
+    def _is_web(self) -> bool:
+        """True where a directory is a page, with an address that ends in a slash."""
+        return self.connection.protocol in ("http", "https")
+
     def during(self, meter: Meter, patience: Patience) -> RemoteStore:
-        """The same store for somebody else, who counts requests and may give up waiting."""
         return replace(self, meter=meter, patience=patience)
 
-    # --- what there is
+    def _ask(self, what: str, ask: Callable[[Engine], T]) -> T:
+        return self.connection.request(what, ask, self.meter, self.patience)
+
+    # --- finding files
 
     def resolved(self, location: str) -> str:
-        """A location with the commit in it, where it names what may be moved."""
-        if self.connection.protocol not in _MOVING:
+        if self.connection.protocol != "hf":
             return location
-        return interruptibly(lambda: self._resolved(location))
 
-    def _resolved(self, location: str) -> str:
+        def ask(engine: Engine) -> str:
+            return cast(PinningEngine, engine).resolved(location)
+
         try:
-            return self.connection.request(
-                location,
-                lambda engine: cast(PinningEngine, engine).resolved(location),
-                self.meter,
-                self.patience,
-            )
+            return interruptibly(lambda: self._ask(location, ask))
         except RequestError:
-            return location  # it is missing, and that is found out again
+            return location  # it is missing, which listing it will say
 
     def list(self, directory: str) -> Iterator[FileStatus]:
-        """A large directory is listed by the directories in it, side by side."""
-        pending: set[Future[Listed]] = {self._list(directory)}
+        """Yield all files below a directory; a large one is listed by its directories at once."""
+        pending: set[Future[Listed]] = {in_background(partial(self._listed, directory))}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for listed in done:
                 files, directories = listed.result()
-                pending.update(map(self._list, directories))
-                yield from self._looked_at(files)
-
-    def _looked_at(self, files: Sequence[FileStatus]) -> Iterator[FileStatus]:
-        """The files; those that are known by name only are asked for one by one, side by side."""
-        asked = [
-            in_background(partial(self._status, status.path))
-            for status in files
-            if status.size == UNKNOWN_SIZE
-        ]
-        yield from (status for status in files if status.size != UNKNOWN_SIZE)
-        yield from (found for one in asked if (found := one.result()) is not None)
-
-    def _list(self, directory: str) -> Future[Listed]:
-        return in_background(lambda: self._listed(directory))
+                pending.update(in_background(partial(self._listed, one)) for one in directories)
+                # An index page shows names only.
+                asked = [
+                    in_background(partial(self._status, status.path))
+                    for status in files
+                    if status.size == UNKNOWN_SIZE
+                ]
+                yield from (status for status in files if status.size != UNKNOWN_SIZE)
+                yield from (found for one in asked if (found := one.result()) is not None)
 
     def _listed(self, directory: str) -> Listed:
-        """All below a directory; if that is much, the files in it and the directories."""
-        pages = Pages(directory, recursive=self.connection.protocol not in _A_REQUEST_EACH)
-        self._fill(pages, directory, _LISTED_IN_ONE)
-        if not pages.complete and pages.nested:
-            pages = Pages(directory, recursive=False)
-        self._fill(pages, directory)
-        files = [entry for entry in pages.entries if isinstance(entry, FileStatus)]
-        directories = [entry for entry in pages.entries if isinstance(entry, str)]
+        """Return all files below a directory; if these are many, its own files and directories."""
+        entries = self._entries(directory, recursive=not self._is_web)
+        files = [entry for entry in entries if isinstance(entry, FileStatus)]
+        directories = [entry for entry in entries if isinstance(entry, str)]
         return _without_markers(files, directory, directories), directories
 
-    def _fill(self, pages: Pages, directory: str, most: float = math.inf) -> None:
-        """Ask for pages until there are no more, or more entries than ``most``."""
+    def _entries(self, directory: str, *, recursive: bool) -> Entries:
+        """Return what is in a directory, page by page; a page that fails is asked for again."""
+        found: dict[FileStatus | str, None] = {}
+        rest: Iterator[FileStatus | str] | None = None
+
+        def next_page(engine: Engine) -> int:
+            nonlocal rest
+            pages, rest = rest, None
+            if pages is None:
+                last = _path(next(reversed(found), "")) if recursive else ""
+                pages = engine.entries(directory, recursive, last)
+            page = list(islice(pages, _PAGE))
+            found.update(dict.fromkeys(page))
+            rest = pages
+            return len(page)
+
         try:
-            while not pages.complete and len(pages) <= most:
-                self.connection.request(
-                    f"listing {directory}", pages.more, self.meter, self.patience
-                )
+            while self._ask(f"listing {directory}", next_page) == _PAGE:
+                is_large = len(found) > _LISTED_IN_ONE >= len(found) - _PAGE
+                start = len(directory.rstrip("/")) + 1
+                if recursive and is_large and any("/" in _path(one)[start:] for one in found):
+                    return self._entries(directory, recursive=False)
         except RequestError as error:
             if error.failure is not Failure.MISSING:
                 raise ReadError(f"listing {directory}: {error.detail}") from None
+        return list(found)
 
     def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
         parts = pattern.split("/")
@@ -246,24 +223,22 @@ class RemoteStore:
         yield from matching(self.list(root), root, parts[fixed:])
 
     def status(self, path: str) -> FileStatus | None:
-        if path.endswith("/") and self.connection.protocol not in _A_REQUEST_EACH:
+        if path.endswith("/") and not self._is_web:
             return None  # clients drop the slash, and there may be an object of the folder's name
         return interruptibly(lambda: self._status(path))
 
     def _status(self, path: str) -> FileStatus | None:
         try:
-            return self.connection.request(
-                path, lambda engine: engine.status(path), self.meter, self.patience
-            )
+            return self._ask(path, lambda engine: engine.status(path))
         except RequestError as error:
             if error.failure is Failure.MISSING:
                 return None
             raise ReadError(f"{path}: {error.detail}") from None
 
-    # --- what is in it
+    # --- reading them
 
     def open(self, file: DataFileInfo) -> pa.NativeFile:
-        """Nothing is asked for yet: each read says which version it wants."""
+        """Return a file for reading; nothing is asked for yet, and each read names the version."""
         if file.file_size is None:
             found = self.status(file.path)
             if found is None:
@@ -293,51 +268,38 @@ class RemoteStore:
         )
 
     def _fetched(self, file: DataFileInfo, start: int, stop: int) -> memoryview:
-        what = f"{file.path}, bytes {start}-{stop}"
+        def ask(engine: Engine) -> Any:
+            try:
+                return engine.fetch(file.path, start, stop, file.etag, file.file_size)
+            except RequestError as error:
+                if engine.conditional or error.failure is not Failure.TRANSIENT:
+                    raise
+                # A filesystem that fails on a file that is another by now did not fail.
+                now = engine.status(file.path)
+                if now is not None and now.size == file.file_size and file.etag in (None, now.etag):
+                    raise
+            raise RequestError(Failure.CHANGED, "it is another by now")
+
         try:
-            data: Any = self.connection.request(
-                what,
-                lambda engine: _fetch(engine, file, start, stop),
-                self.meter,
-                self.patience,
-            )
-            if not self.connection.conditional:
-                self._check(file)
+            data = self._ask(f"{file.path}, bytes {start}-{stop}", ask)
         except RequestError as error:
-            if error.failure is Failure.MISSING:
-                raise FileChangedError(vanished(file.path)) from None
-            raise FileChangedError(changed(file.path)) from None
+            missing = error.failure is Failure.MISSING
+            message = vanished(file.path) if missing else changed(file.path)
+            raise FileChangedError(message) from None
+        if not self.connection.conditional:
+            check_version(file, self._status(file.path))
         self.meter.add(fetched_bytes=stop - start)
         return memoryview(data)
 
-    def _check(self, file: DataFileInfo) -> None:
-        """Whether what was read is what was discovered, where a request cannot say so itself."""
-        now = self._status(file.path)
-        if now is None:
-            raise FileChangedError(vanished(file.path))
-        if now.size != file.file_size:
-            raise FileChangedError(changed(file.path, file.file_size, now.size))
-        if file.etag is not None and now.etag != file.etag:
-            raise FileChangedError(changed(file.path))
 
-
-def _fetch(engine: Engine, file: DataFileInfo, start: int, stop: int) -> Any:
-    """Bytes of a file. What an engine cannot tell from a fault is no fault if the file is new."""
-    try:
-        return engine.fetch(file.path, start, stop, file.etag, file.file_size)
-    except RequestError as error:
-        if engine.conditional or error.failure is not Failure.TRANSIENT:
-            raise
-        now = engine.status(file.path)
-        if now is not None and now.size == file.file_size and file.etag in (None, now.etag):
-            raise
-    raise RequestError(Failure.CHANGED, "it is another by now")
+def _path(entry: FileStatus | str) -> str:
+    return entry if isinstance(entry, str) else entry.path
 
 
 def _without_markers(
     files: list[FileStatus], directory: str, directories: list[str]
 ) -> list[FileStatus]:
-    """Files without the empty objects that some tools put where a directory is to be."""
+    """Return files without the empty objects that some tools put where a directory is to be."""
     if all(status.size for status in files):
         return files
     above = {directory.rstrip("/"), *directories}

@@ -28,6 +28,7 @@ __all__ = [
     "Meter",
     "Store",
     "changed",
+    "check_version",
     "matches",
     "matching",
     "vanished",
@@ -210,13 +211,7 @@ class LocalStore:
         return self
 
     def open(self, file: DataFileInfo) -> pa.NativeFile:
-        now = self.status(file.path)
-        if now is None:
-            raise FileChangedError(vanished(file.path))
-        if file.file_size is not None and now.size != file.file_size:
-            raise FileChangedError(changed(file.path, file.file_size, now.size))
-        if file.etag is not None and now.etag != file.etag:
-            raise FileChangedError(changed(file.path))
+        check_version(file, self.status(file.path))
         return pa.OSFile(os.fsencode(file.path), "rb")  # names need not be UTF-8
 
 
@@ -244,6 +239,16 @@ def matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
     if patterns[0] == "**":
         return matches(parts[1:], patterns)
     return fnmatch.fnmatchcase(parts[0], patterns[0]) and matches(parts[1:], patterns[1:])
+
+
+def check_version(file: DataFileInfo, now: FileStatus | None) -> None:
+    """Raise a FileChangedError unless a file is still the one that was discovered."""
+    if now is None:
+        raise FileChangedError(vanished(file.path))
+    if file.file_size is not None and now.size != file.file_size:
+        raise FileChangedError(changed(file.path, file.file_size, now.size))
+    if file.etag is not None and now.etag != file.etag:
+        raise FileChangedError(changed(file.path))
 
 
 def vanished(path: str) -> str:

@@ -1,24 +1,26 @@
-"""Copies of data sets: in random order, as ArrayRecord files, as tars, as frames of videos."""
+"""Copies of data sets: shuffled or in order, as files, tables, records, tars and frames."""
 
 from headrace.write.array_record import ArrayRecordReport, write_array_record
-from headrace.write.shuffle import ROW_GROUP_ROWS, ShuffleReport, shuffle_into
-from headrace.write.tar import TarWriter
-from headrace.write.tar_copy import TarReport, write_tar
-from headrace.write.target import Receipt, TargetOptions, TargetWriter, register_target
-from headrace.write.video_frames import VideoFramesReport, write_video_frames
-from headrace.write.work import Progress
+from headrace.write.copier import Progress, Share
+from headrace.write.shuffle import ROW_GROUP_ROWS, RowsReport, copy_rows, shuffle_into
+from headrace.write.tar import TarReport, write_tar
+from headrace.write.tar_writer import TarWriter
+from headrace.write.targets import Receipt, TargetOptions, TargetWriter, register_target
+from headrace.write.video import VideoFramesReport, write_video_frames
 
 __all__ = [
     "ROW_GROUP_ROWS",
     "ArrayRecordReport",
     "Progress",
     "Receipt",
-    "ShuffleReport",
+    "RowsReport",
+    "Share",
     "TarReport",
     "TarWriter",
     "TargetOptions",
     "TargetWriter",
     "VideoFramesReport",
+    "copy_rows",
     "register_target",
     "shuffle_into",
     "write_array_record",

@@ -1,105 +1,136 @@
-"""What of a long work is done: lines of JSON, each on the disk before the next step begins."""
+"""The journal of a copy: which tasks are done, in lines of JSON that last.
+
+A work directory has one journal and is used by one process at a time. The first line describes the
+work. Each further line is a task that is done, and is on the disk before the next step begins.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import errno
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from headrace.errors import StateMismatchError, WriteError
-from headrace.storage.file_locks import close_locked
-from headrace.write.durable import flush_directory
-from headrace.write.failures import writing
+import pyarrow as pa
 
-__all__ = ["Journal"]
+from headrace.errors import HeadraceError, StateMismatchError, WriteError
+from headrace.storage import file_lock, flush_directory, named_locations, protocol_of
 
-_NAME = "journal.jsonl"
-_LOCK = "lock"
+__all__ = ["Journal", "PathLike", "target_location", "work_directory", "writing"]
+
+PathLike = str | os.PathLike[str]
+
+_NAME, _LOCK = "journal.jsonl", "lock"
+_VERSION = 2
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Journal:
-    """The journal of a work directory, held by one process at a time.
+    """The journal of a work directory, which this process has for itself until it is closed.
 
-    The first line says what the work is: going on with other data or options is refused. A line
-    that a kill cut short counts as not written.
+    Args:
+        directory: The work directory, which is made if it does not exist.
+        work: Describes the work. Unfinished work of another description is refused.
+        once: True if the work cannot be continued, since its source can be read but once.
+        settings: What may differ from run to run; those of the first run hold for all.
     """
 
-    def __init__(self, directory: Path, work: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        work: Mapping[str, Any],
+        *,
+        once: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.directory = directory
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(directory / _LOCK)
+            self._lock = file_lock(directory / _LOCK, wait=False)
+            try:
+                self._lock.__enter__()
+            except BlockingIOError:
+                raise WriteError(
+                    f"another process is working in {directory}; wait for it"
+                ) from None
         try:
             with writing(directory / _NAME):
-                self.entries = _whole_lines(directory / _NAME)
-            self.resumed = bool(self.entries)
-            if self.resumed:
-                self._check(work)
-            self._file = open(directory / _NAME, "ab", buffering=0)  # noqa: SIM115
-            if not self.resumed:
-                self.note(work)
-                flush_directory(directory)
+                self._open({"version": _VERSION, **work}, once, settings or {})
         except BaseException:
-            close_locked(self._lock)
+            self._lock.release()
             raise
+
+    def _open(self, work: dict[str, Any], once: bool, settings: Mapping[str, Any]) -> None:
+        path = self.directory / _NAME
+        self._entries = _whole_lines(path)
+        self.resumed = self.has_results and not self._entries[0]["once"]
+        if self.resumed:
+            self._check(work)
+        else:
+            self._entries = []
+            path.unlink(missing_ok=True)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        if not self.resumed:
+            self.note({**work, "once": once, "run": uuid4().hex, "settings": settings})
+            flush_directory(self.directory)
+        self.run: str = self._entries[0]["run"]
+        self.settings: dict[str, Any] = self._entries[0]["settings"]
 
     @staticmethod
     def exists(directory: Path) -> bool:
-        """Whether there is work to go on with."""
+        """Return True if a work directory has a journal, of whatever work."""
         return (directory / _NAME).exists()
 
+    @property
+    def has_results(self) -> bool:
+        """True if a task is done."""
+        return len(self._entries) > 1
+
     def note(self, entry: Mapping[str, Any]) -> None:
-        """Add a line; it lasts when this returns."""
+        """Add a line, which lasts when this returns."""
         with writing(self.directory / _NAME):
             line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
             if self._file.write(line) != len(line):
                 raise OSError("only a part of a line was written")
             os.fsync(self._file.fileno())
-        self.entries.append(dict(entry))
+        self._entries.append(dict(entry))
 
     def all(self, kind: str) -> list[dict[str, Any]]:
-        """The lines that have a certain field."""
-        return [entry for entry in self.entries if kind in entry]
+        """Return the lines of tasks that have a certain field."""
+        return [entry for entry in self._entries[1:] if kind in entry]
 
     def close(self) -> None:
-        """Let others have the work directory."""
+        """Let other processes have the work directory."""
         self._file.close()
-        close_locked(self._lock)
+        self._lock.release()
 
-    def forget(self) -> None:
-        """Remove the journal: there is nothing to go on with any more."""
-        for name in (_LOCK, _NAME):
+    def remove(self) -> None:
+        """Remove the journal, and the work directory if nothing else is in it."""
+        for name in (_NAME, _LOCK):
             (self.directory / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.directory.rmdir()
 
     def _check(self, work: Mapping[str, Any]) -> None:
-        before = self.entries[0]
-        differing = [name for name in work if before.get(name) != work[name]]
+        before = self._entries[0]
+        now = json.loads(json.dumps(work))
+        differing = [name for name in now if before.get(name) != now[name]]
         if differing:
             named = ", ".join(name.replace("_", " ") for name in differing)
             raise StateMismatchError(
-                f"{self.directory} holds unfinished work that is another (not the same: "
-                f"{named}); run it with the same source and options to finish it, or delete that "
-                "directory to start anew"
+                f"{self.directory} holds unfinished work that is another (not the same: {named}); "
+                "run it with the same source and options to finish it, or delete that directory to "
+                "start anew"
             )
 
 
-def _locked(path: Path) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        if not isinstance(error, BlockingIOError):
-            raise
-        raise WriteError(f"another process is working in {path.parent}; wait for it") from None
-    return handle
-
-
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines that were written to their end; what follows them is cut off."""
+    """Return the lines that were written to their end, and cut off what a kill left behind them."""
     if not path.exists():
         return []
     entries: list[dict[str, Any]] = []
@@ -115,3 +146,44 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
             good += len(line)
         file.truncate(good)
     return entries
+
+
+@contextmanager
+def writing(place: object) -> Iterator[None]:
+    """Raise errors of pyarrow and of the system as a WriteError that names ``place``.
+
+    Running out of memory stays a MemoryError.
+    """
+    try:
+        yield
+    except (HeadraceError, MemoryError):
+        raise
+    except (pa.ArrowException, OSError) as error:
+        text = str(error) or type(error).__name__
+        full = isinstance(error, OSError) and error.errno in _NO_ROOM
+        cure = "make room" if full else "mend that"
+        raise WriteError(
+            f"{place} cannot be written: {text}; {cure} and run the same again: it continues where "
+            "it stopped"
+        ) from error
+
+
+def target_location(target: PathLike) -> str:
+    """Return a target as an absolute path or a URL, without a slash at its end."""
+    (location,) = named_locations(target, as_they_are=False)
+    return location.rstrip("/") or location
+
+
+def work_directory(given: PathLike | None, location: str) -> Path:
+    """Return where a copy keeps its journal and what is on its way.
+
+    It lies beside a local target, under a hidden name, and else where caches are kept.
+    """
+    if given is not None:
+        return Path(os.path.abspath(os.path.expanduser(given)))
+    if not protocol_of(location):
+        real = Path(os.path.realpath(location))
+        return real.with_name(f".{real.name}.headrace-work")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    name = hashlib.sha256(location.encode()).hexdigest()[:16]
+    return Path(cache, "headrace", "copies", name)

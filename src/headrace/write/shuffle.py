@@ -1,56 +1,70 @@
-"""``shuffle_into``: a copy of any source whose rows are in random order."""
+"""Copies of rows: ``shuffle_into`` in random order, ``copy_rows`` in the order that they have."""
 
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.errors import OptionError
+from headrace.model import computed_once
 from headrace.options import checked_keywords, parse_bytes
 from headrace.storage import Access, Options
-from headrace.write.journal import Journal
-from headrace.write.keys import row_keys
-from headrace.write.memory import MemoryPlan
-from headrace.write.overlap import refuse_overlap
-from headrace.write.parts import PartSizes, write_parts
-from headrace.write.scatter import scatter
-from headrace.write.source import FileRows, SourceRows, as_rows
-from headrace.write.target import (
-    Receipt,
-    TargetOptions,
-    TargetWriter,
-    make_target,
-    target_kind,
+from headrace.write.copier import (
+    Copied,
+    Items,
+    PartSource,
+    Progress,
+    Reading,
+    SizedParts,
+    Stage,
+    Task,
+    copy,
+    ignore,
+    run_stage,
+    worker_count,
 )
-from headrace.write.work import PathLike, Progress, nobody, target_location, work_directory
+from headrace.write.journal import Journal, PathLike
+from headrace.write.rows import RowParts, Rows, as_rows, refuse_overlap
+from headrace.write.sorting import SortedRows, parts_of_a_run, row_keys, write_run
+from headrace.write.targets import Receipt, TargetOptions, make_target, target_kind
 
-__all__ = ["ROW_GROUP_ROWS", "ShuffleReport", "shuffle_into"]
+__all__ = ["ROW_GROUP_ROWS", "RowsReport", "copy_rows", "shuffle_into"]
 
 logger = logging.getLogger(__name__)
 
 ROW_GROUP_ROWS = 5_000
 """as few as chunks of 1,000 rows are read well from, and not so few that files become slow"""
-_VERSION = 1
+_FILE_BYTES = "512MiB"
+_LEAST_MEMORY = 1 << 20
+_MOST_AT_ONCE = 1 << 30
+"""more brings nothing, and a column of texts may hold 2 GiB only"""
 
 
 @dataclass(frozen=True, slots=True)
-class ShuffleReport:
-    """What was written."""
+class RowsReport:
+    """A copy of rows that was written.
+
+    Attributes:
+        target: Its location.
+        format: The kind of target.
+        rows: The number of rows.
+        parts: What is known of each file or fragment.
+        resumed: True if earlier, unfinished work was continued.
+    """
 
     target: str
     format: str
     rows: int
     parts: tuple[Receipt, ...]
-    """one for each file or fragment"""
     resumed: bool
-    """whether earlier, unfinished work was gone on with"""
 
 
 @checked_keywords
@@ -76,25 +90,48 @@ def shuffle_into(
     target_options: Options | None = None,
     work_dir: PathLike | None = None,
     overwrite: bool = False,
+    workers: int | None = None,
     progress: Progress | None = None,
-) -> ShuffleReport:
+) -> RowsReport:
     """Write the rows of ``source`` to ``target``, each exactly once, in random order.
 
     The order is a function of the seed and of the order of the source: every permutation is as
     likely as any other. No more than about ``memory_bytes`` of data is in memory at a time; the
     rest waits in ``work_dir``. The target appears when it is complete. A run that was killed is
-    gone on with by the next one with the same source and options, other limits of memory allowed.
+    continued by the next one with the same source and options, other limits of memory allowed.
 
-    ``storage_options`` are for the source, ``target_options`` for the target. ``as_files`` reads
-    the files of a table format with the rows that were deleted, as for ``StructuredDataset``.
+    Args:
+        source: A path, paths or URL of files, or a dataset of this library, which is copied as it
+            is.
+        target: A directory, a URL, or a table.
+        format: The format of the files of the source; None to tell it from their names.
+        target_format: ``"parquet"``, ``"arrow"``, ``"lance"`` or ``"paimon"``; None to tell it from
+            the ending of the target.
+        seed: Chooses the order.
+        memory_bytes: The data that are in memory at a time, in all processes.
+        row_group_rows: The number of rows of a row group.
+        file_rows: The number of rows of a file.
+        file_bytes: About how many bytes of data in memory make a file, where ``file_rows`` is not
+            given.
+        compression: The compression of the files.
+        columns: The columns to copy; None for all.
+        filters: Which rows to copy.
+        schema: The types of the columns of the source.
+        partitioning: How columns stand in the paths of the source.
+        format_options: Options of the reader of the source.
+        as_files: Read the files of a table format with the rows that were deleted.
+        storage_options: Credentials for the source.
+        target_options: Credentials for the target.
+        work_dir: For what is on its way; None for a hidden directory beside the target.
+        overwrite: Replace what is in the target.
+        workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        progress: Called with a stage and the ``Share`` of it that is done.
     """
-    memory = MemoryPlan(parse_bytes("memory_bytes", memory_bytes))
+    memory = parse_bytes("memory_bytes", memory_bytes)
+    if memory < _LEAST_MEMORY:
+        raise OptionError(f"memory must be 1MiB at least, not {memory} bytes")
     row_keys(seed, 0, 0)  # a seed that is none is refused before anything is read
-    if file_rows is not None and file_bytes is not None:
-        raise OptionError("file_rows and file_bytes both say how large a file is; give one")
-    part_bytes = parse_bytes("file_bytes", "512MiB" if file_bytes is None else file_bytes)
-    sizes = PartSizes(row_group_rows, file_rows, part_bytes)
-    rows, named = as_rows(
+    rows = as_rows(
         source,
         format=format,
         columns=columns,
@@ -103,94 +140,289 @@ def shuffle_into(
         partitioning=partitioning,
         format_options=format_options,
         as_files=as_files or None,
-        access=None if storage_options is None else Access(storage_options=storage_options),
+        access=_access(storage_options),
     )
-    location = target_location(target)
-    paths = rows.files.paths if isinstance(rows, FileRows) else ()
-    refuse_overlap(paths, named, location)
-    kind = target_kind(target_format, location)
-    directory = work_directory(work_dir, location, "shuffle")
-    writer = make_target(
-        kind,
-        TargetOptions(
-            location=location,
-            work_dir=directory,
-            overwrite=overwrite,
-            compression=compression,
-            storage_options=target_options or {},
-        ),
+    if rows.once:
+        raise OptionError(
+            "source must be a path, a list of paths, or a dataset of this library, not a "
+            f"{type(source).__name__}"
+        )
+    sizes = _PartSizes.of(row_group_rows, file_rows, file_bytes)
+    workers = worker_count(int(rows.sizes.sum()), workers)
+    sort = _Sort(rows, seed, memory // max(workers, 1), sizes, workers, progress or ignore)
+    options = TargetOptions.of(
+        target, work_dir, target_options, overwrite=overwrite, compression=compression
     )
-    work = {
-        "version": _VERSION,
-        **rows.facts,
-        "target": location,
-        "target_format": kind,
-        "seed": seed,
-        **asdict(sizes),
-        "compression": compression,
-    }
-    shuffle = _Shuffle(rows, writer, memory, sizes, progress or nobody)
-    if not Journal.exists(directory):
-        writer.refuse(rows.schema)
-    journal = Journal(directory, work)
-    try:
-        receipts = shuffle.finish(journal, seed, {"format": kind, "seed": seed})
-        logger.info("%s: %d rows in %d parts", location, _rows_of(receipts), len(receipts))
-        _tidy(journal)
-    finally:
-        journal.close()
-    return ShuffleReport(location, kind, _rows_of(receipts), tuple(receipts), journal.resumed)
+    return _write(
+        rows,
+        sort.sorted_rows,
+        options,
+        target_format,
+        sizes,
+        facts={"seed": seed},
+        settings={"part_bytes": _run_bytes(sort.memory_bytes)},
+        workers=workers,
+        progress=progress,
+    )
+
+
+@checked_keywords
+def copy_rows(
+    source: Any,
+    target: PathLike,
+    *,
+    format: str | None = None,
+    target_format: str | None = None,
+    row_group_rows: int = ROW_GROUP_ROWS,
+    file_rows: int | None = None,
+    file_bytes: int | str | None = None,
+    compression: str | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Options | None = None,
+    target_options: Options | None = None,
+    work_dir: PathLike | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> RowsReport:
+    """Write the rows of ``source`` to ``target`` in the order that they have.
+
+    The keywords are those of ``shuffle_into``. The source may also be a table, or tables or record
+    batches one after the other; such a copy cannot be continued if it is killed.
+    """
+    rows = as_rows(source, format=format, columns=columns, access=_access(storage_options))
+    sizes = _PartSizes.of(row_group_rows, file_rows, file_bytes)
+    part_bytes = None if sizes.part_rows else sizes.part_bytes
+    options = TargetOptions.of(
+        target, work_dir, target_options, overwrite=overwrite, compression=compression
+    )
+    return _write(
+        rows,
+        RowParts(rows, sizes.part_rows, part_bytes, sizes.group_rows),
+        options,
+        target_format,
+        sizes,
+        workers=workers,
+        progress=progress,
+    )
+
+
+def _access(storage_options: Options | None) -> Access | None:
+    return None if storage_options is None else Access(storage_options=storage_options)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shuffle:
-    rows: SourceRows
-    target: TargetWriter
-    memory: MemoryPlan
-    sizes: PartSizes
+class _PartSizes:
+    """How large the parts of a copy are to be.
+
+    Attributes:
+        group_rows: The rows of a row group.
+        part_rows: The rows of a part; None if its bytes decide.
+        part_bytes: The bytes of a part in memory.
+    """
+
+    group_rows: int
+    part_rows: int | None
+    part_bytes: int
+
+    @classmethod
+    def of(cls, group_rows: int, file_rows: int | None, file_bytes: int | str | None) -> _PartSizes:
+        if file_rows is not None and file_bytes is not None:
+            raise OptionError("file_rows and file_bytes both say how large a file is; give one")
+        for name, value in (("row_group_rows", group_rows), ("file_rows", file_rows)):
+            whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
+            if value is not None and not whole:
+                raise OptionError(f"{name} must be a positive number of rows, not {value!r}")
+        return cls(group_rows, file_rows, parse_bytes("file_bytes", file_bytes or _FILE_BYTES))
+
+    def rows_of_a_part(self, rows: int, size_bytes: int) -> int:
+        """Return the rows of a part; one that follows from bytes has whole row groups."""
+        if self.part_rows is not None:
+            return self.part_rows
+        fitting = self.part_bytes * max(rows, 1) // max(size_bytes, 1)
+        return max(fitting // self.group_rows, 1) * self.group_rows
+
+
+def _write(
+    rows: Rows,
+    source: PartSource | Callable[[Journal], PartSource],
+    target: TargetOptions,
+    target_format: str | None,
+    sizes: _PartSizes,
+    *,
+    workers: int | None,
+    progress: Progress | None,
+    facts: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> RowsReport:
+    facts = facts or {}
+    location = target.location
+    refuse_overlap(rows.paths, rows.locations, location)
+    kind = target_kind(target_format, location)
+    work = {
+        "work": "shuffle" if facts else "copy",
+        **rows.facts,
+        "target": location,
+        "target_format": kind,
+        **facts,
+        "group_rows": sizes.group_rows,
+        "part_rows": sizes.part_rows,
+        "part_bytes": sizes.part_bytes,
+        "compression": target.compression,
+    }
+    copied: Copied = copy(
+        source,
+        make_target(kind, target),
+        work=work,
+        work_dir=target.work_dir,
+        schema=rows.schema,
+        facts={"row_group_rows": sizes.group_rows, "format": kind, **facts},
+        once=rows.once,
+        settings=settings,
+        workers=workers,
+        progress=progress,
+    )
+    logger.info("%s: %d rows in %d parts", location, copied.rows, len(copied.receipts))
+    return RowsReport(location, kind, copied.rows, tuple(copied.receipts), copied.resumed)
+
+
+# The first pass of a shuffle.
+
+
+@dataclass(frozen=True, slots=True)
+class _Sort:
+    """Sorts rows into runs on the disk, within the memory of one process.
+
+    In memory are a run that is read, its columns a second time while they are sorted, and what is
+    read ahead; later a range of keys, and its columns a second time while they are joined.
+    """
+
+    rows: Rows
+    seed: int
+    memory_bytes: int
+    sizes: _PartSizes
+    workers: int
     progress: Progress
 
-    def finish(self, journal: Journal, seed: int, facts: Mapping[str, Any]) -> list[Receipt]:
-        """Do what the journal does not say is done."""
-        for entry in journal.all("committed"):
-            receipts: list[Receipt] = entry["committed"]
-            return receipts
-        if not journal.all("begun"):
-            journal.note({"begun": uuid4().hex})
-        run = journal.all("begun")[0]["begun"]
-        self.progress("sorting", 0.0)
-        totals = scatter(
-            self.rows,
-            journal,
-            seed=seed,
-            memory=self.memory,
-            progress=lambda share: self.progress("sorting", share),
+    def sorted_rows(self, journal: Journal) -> SortedRows:
+        """Write the runs that are missing, and return the source of the second pass."""
+        folder = journal.directory / "runs"
+        memory = self.memory_bytes
+        source = _RunParts(
+            rows=self.rows,
+            part_bytes=journal.settings["part_bytes"],
+            run_bytes=_run_bytes(memory),
+            ahead_bytes=memory // 8,
+            block_bytes=max(1 << 16, min(16 << 20, memory // 32)),
         )
-        layout = self.sizes.layout(**totals)
-        receipts = write_parts(
-            self.target,
+        range_bytes = min(memory // 6, _MOST_AT_ONCE)
+        write = partial(_write_runs, folder, self.seed, source, range_bytes)
+        receipts = run_stage(
+            Stage("sorting", source, write),
             journal,
+            workers=self.workers,
+            progress=self.progress,
+            holds=lambda receipt: all((folder / name).exists() for name in receipt["runs"]),
+        )
+        total_rows = sum(receipt["rows"] for receipt in receipts)
+        total_bytes = sum(receipt["size_bytes"] for receipt in receipts)
+        return SortedRows(
+            [folder / name for receipt in receipts for name in receipt["runs"]],
             self.rows.schema,
-            layout,
-            run=run,
-            memory=self.memory,
-            progress=lambda share: self.progress("writing", share),
+            self.sizes.rows_of_a_part(total_rows, total_bytes),
+            self.sizes.group_rows,
+            range_bytes,
+            total_bytes,
         )
-        told = {"run": run, "rows": layout.rows, "row_group_rows": layout.group_rows, **facts}
-        self.target.commit(self.rows.schema, receipts, told)
-        journal.note({"committed": receipts})
-        self.progress("writing", 1.0)
-        return receipts
 
 
-def _rows_of(receipts: Sequence[Receipt]) -> int:
-    return sum(int(receipt["rows"]) for receipt in receipts)
+def _run_bytes(memory: int) -> int:
+    return min(memory // 4, _MOST_AT_ONCE)
 
 
-def _tidy(journal: Journal) -> None:
-    """Remove what was in the work directory; the journal last, so that a kill is harmless."""
-    for name in ("runs", "parts"):
-        shutil.rmtree(journal.directory / name, ignore_errors=True)
-    journal.forget()
-    if not any(journal.directory.iterdir()):
-        journal.directory.rmdir()
+@dataclass(frozen=True, kw_only=True)
+class _RunParts(SizedParts):
+    """Rows in parts of whole chunks that make up about a run. A place is a chunk, and 0."""
+
+    rows: Rows
+    part_bytes: int
+    run_bytes: int
+    ahead_bytes: int
+    block_bytes: int
+
+    @property
+    def unit_bytes(self) -> Sequence[int]:
+        sizes: list[int] = self.rows.sizes.tolist()
+        return sizes
+
+    @computed_once
+    def stops(self) -> dict[int, int]:
+        """Where the part ends that begins at a chunk."""
+        stops: dict[int, int] = {}
+        start, held = 0, 0
+        sizes = self.unit_bytes
+        for chunk, size in enumerate(sizes):
+            held += size
+            if held >= self.part_bytes or chunk == len(sizes) - 1:
+                stops[start] = chunk + 1
+                start, held = chunk + 1, 0
+        return stops
+
+    @computed_once
+    def tasks(self) -> Sequence[Task] | None:
+        counts = self.rows.counts
+        if counts is None:
+            return None if len(self.rows.sizes) else []
+        before = np.concatenate([[0], np.cumsum(counts)]).tolist()
+        return [
+            Task(part, (start, 0), before[start], before[stop] - before[start])
+            for part, (start, stop) in enumerate(self.stops.items())
+        ]
+
+    def read(self, task: Task) -> Reading:
+        stop = self.stops[task.start[0]]
+        reading = self.rows.read(
+            task.start[0], stop, block_bytes=self.block_bytes, ahead_bytes=self.ahead_bytes
+        )
+        try:
+            for chunk, table in reading:
+                yield (chunk, 0), table
+        finally:
+            reading.close()
+        return (stop, 0) if stop < len(self.rows.sizes) else None
+
+
+def _write_runs(
+    folder: Path, seed: int, source: _RunParts, range_bytes: int, task: Task, tables: Items
+) -> Receipt:
+    """Sort the tables of a part into runs of as many rows as fit into memory."""
+    receipt: Receipt = {"runs": [], "rows": 0, "size_bytes": 0}
+    held: list[pa.Table] = []
+    held_bytes = 0
+    folder.mkdir(exist_ok=True)
+
+    def write() -> None:
+        nonlocal held_bytes
+        rows = sum(table.num_rows for table in held)
+        name = f"{task.part:06d}-{len(receipt['runs']):03d}.arrow"
+        # Estimate the bytes of all rows in memory by what this part has beside its size on the
+        # disk.
+        stop = source.stops[task.start[0]]
+        share = source.bytes_before((stop, 0)) - source.bytes_before(task.start)
+        expected = int((receipt["size_bytes"] + held_bytes) * source.size_bytes / max(share, 1))
+        parts = parts_of_a_run(held_bytes, expected, range_bytes)
+        first_row = task.number + receipt["rows"]
+        write_run(folder / name, held, seed=seed, first_row=first_row, parts=parts)
+        receipt["runs"].append(name)
+        receipt["rows"] += rows
+        receipt["size_bytes"] += held_bytes
+        held_bytes = 0
+
+    for table in tables:
+        held.append(table)
+        held_bytes += table.nbytes
+        if held_bytes >= source.run_bytes:
+            write()
+    if held:
+        write()
+    return receipt

@@ -1,234 +1,248 @@
-"""``TarWriter``: samples into indexed tar shards, in one pass."""
+"""``write_tar``: any source as indexed tar shards, which appear when all of them are whole."""
 
 from __future__ import annotations
 
-import fcntl
+import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from headrace.errors import OptionError, WriteError
-from headrace.model import DataFileInfo
-from headrace.options import checked_keywords
-from headrace.sources.tar.arrow_index import ArrowIndexes
-from headrace.sources.tar.checks import check_index
-from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.json_index import read_json_index
-from headrace.sources.tar.scanning import scan_tar
-from headrace.storage import LocalStore
-from headrace.storage.file_locks import close_locked
-from headrace.write.failures import writing
-from headrace.write.tar_members import checked_key
-from headrace.write.tar_shard import Noting, members_of
-from headrace.write.tar_shards import ShardLayout, ShardReceipt, Shards, clear_unfinished
-from headrace.write.work import PathLike, target_location
+import pyarrow as pa
 
-__all__ = ["TarWriter"]
+from headrace.errors import OptionError
+from headrace.sources.files.discovery import format_of
+from headrace.sources.tar.collection import TarCollection
+from headrace.sources.tar.payloads import Payloads
+from headrace.storage import Access, Listing, Options, find_files
+from headrace.write.copier import Items, Progress, copy
+from headrace.write.journal import PathLike
+from headrace.write.rows import as_rows, refuse_overlap
+from headrace.write.tar_format import checked_key
+from headrace.write.tar_sources import Fields, FolderSamples, RowSamples, TarSamples
+from headrace.write.tar_writer import Member, Shard, TarLayout
+from headrace.write.targets import FolderTarget, Receipt, TargetOptions, folder_at
+
+__all__ = ["TarReport", "write_tar"]
+
+logger = logging.getLogger(__name__)
+
+_MARKER = "_headrace_tars.json"
+_TARS = re.compile(r"\.(tar(\.\w+)?|tgz)$", re.IGNORECASE)
+_OPENED = re.compile(r"\.(lance|array_?record[^/]*)$")
+_KEYS = ("keep", "prefix", "number")
 
 
-@checked_keywords
-class TarWriter:
-    """Writes samples into tars of a certain size, each with its index, in a directory.
+@dataclass(frozen=True, slots=True)
+class TarReport:
+    """Tars that were written.
 
-    A sample is ``{"__key__": "a/0001", "jpg": bytes, "json": {...}, "cls": 3}``; values that are
-    no bytes are encoded by the extension of their field (txt, json, cls, npy, npz, and pictures by
-    Pillow). Fields that are None are left out. The same samples make the same bytes.
-
-    A tar appears under its name when it is whole, behind its index. What an error or a kill cuts
-    short is not there: ``resume=True`` goes on behind the last whole tar, and ``samples_written``
-    says how many samples are in those. Use it as a context manager, or ``close`` it.
+    Attributes:
+        target: Their directory.
+        samples: The number of samples.
+        shards: The names of the tars.
+        resumed: True if earlier, unfinished work was continued.
     """
 
-    def __init__(
-        self,
-        directory: PathLike,
-        *,
-        shard_bytes: int | str = "1GiB",
-        shard_samples: int | None = None,
-        pattern: str = "shard_{:05d}.tar",
-        index: str | None = "json",
-        geometry: bool = False,
-        hash: bool = True,
-        sidecars: bool = True,
-        resume: bool = False,
-        overwrite: bool = False,
-    ) -> None:
-        """``shard_bytes``: of a tar at most, unless one sample is larger.
+    target: str
+    samples: int
+    shards: tuple[str, ...]
+    resumed: bool
 
-        ``index``: the form of the index, ``"json"``, ``"arrow"`` or None for none. It says sizes
-        of pictures (``geometry``), SHA-256 of members and tar (``hash``), and holds what is in
-        JSON sidecars (``sidecars``).
-        """
-        if resume and overwrite:
-            raise OptionError("resume goes on with what is there, and overwrite removes it")
-        self.directory = _local(directory)
-        self.shards: list[ShardReceipt] = []
-        self._layout = ShardLayout(
-            shard_bytes=shard_bytes,
-            shard_samples=shard_samples,
-            pattern=pattern,
-            index=index,
-            noting=Noting(geometry=geometry, hash=hash, sidecars=sidecars),
-        )
-        self._resume, self._overwrite = resume, overwrite
-        self._lock = -1
-        self._open: Shards | None = None
-        self._closed = False
-        self._in_shard = 0
 
-    @property
-    def samples_written(self) -> int:
-        """How many samples were taken, with those that were there before."""
-        if not self._closed:
-            self._opened()
-        return sum(shard["samples"] for shard in self.shards) + self._in_shard
+def write_tar(
+    source: Any,
+    directory: PathLike,
+    *,
+    shard_bytes: int | str = "1GiB",
+    shard_samples: int | None = None,
+    pattern: str = "shard_{:05d}.tar",
+    index: str | None = "json",
+    geometry: bool = False,
+    hash: bool = True,
+    sidecars: bool = True,
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    fields: Mapping[str, str] | None = None,
+    key_column: str | None = None,
+    keys: str = "keep",
+    metadata: str | os.PathLike[str] | None = None,
+    storage_options: Options | None = None,
+    target_options: Options | None = None,
+    work_dir: PathLike | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> TarReport:
+    """Write a source as tar shards with their indexes, in its order.
 
-    def write(self, sample: Mapping[str, Any]) -> None:
-        """Append a sample; one that is refused leaves all as it was."""
-        key = checked_key(sample)
-        members = members_of(key, sample)
-        shards = self._opened()
+    The directory appears when all is written. A run that was killed is continued by the next one
+    with the same source and options, and to the same bytes. Captions in the indexes of source tars
+    go into those of the copy; nothing else of them does.
+
+    Args:
+        source: A folder of files (those whose paths are the same up to the first dot of the name
+            are a sample), tars, tabular files, a dataset or backend of this library, or tables at
+            hand.
+        directory: A directory, or a URL of an object store.
+        shard_bytes: See ``TarWriter``, as for the keywords that follow.
+        shard_samples: The number of samples of a tar at most.
+        pattern: The names of tars, with their number.
+        index: The form of the index, ``"json"``, ``"arrow"`` or None for none.
+        geometry: Note sizes of pictures in the index.
+        hash: Note the SHA-256 of members and tar in the index.
+        sidecars: Put the content of JSON sidecars into the index.
+        format: What a path is: ``"folder"``, ``"tar"``, or the format of a table; None to tell it
+            from the names of files.
+        columns: The columns of a table to write; None for all.
+        fields: Which field a column of a table becomes (``{"image": "jpg"}``). Other columns of
+            bytes, and those named txt, cls, npy or json, are fields by their names, and all that is
+            left goes into the field ``json`` (where NaN is null).
+        key_column: The column that holds the keys; None: ``__key__`` if there is one, else rows are
+            numbered.
+        keys: ``"prefix"`` puts the path of a source tar before its keys, for tars whose keys
+            repeat; ``"number"`` gives all samples new ones.
+        metadata: Where the indexes of source tars are.
+        storage_options: Credentials for the source.
+        target_options: Credentials for the target.
+        work_dir: For what is on its way; None for a hidden directory beside the target.
+        overwrite: Replace what is in the directory.
+        workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        progress: Called with a stage and the ``Share`` of it that is done.
+    """
+    layout = TarLayout(
+        shard_bytes=shard_bytes,
+        shard_samples=shard_samples,
+        pattern=pattern,
+        index=index,
+        geometry=geometry,
+        hash=hash,
+        sidecars=sidecars,
+    )
+    options = TargetOptions.of(directory, work_dir, target_options, overwrite=overwrite)
+    folder = folder_at(options, _MARKER)
+    chosen = {"columns": columns, "fields": fields, "key_column": key_column, "metadata": metadata}
+    samples = _samples(source, layout, format, keys, storage_options, chosen)
+    refuse_overlap(samples.paths, samples.locations, options.location)
+    choice = {"fields": fields or {}, "key_column": key_column, "keys": keys}
+    described = {"work": "tar", **samples.facts, **choice, **asdict(layout)}
+    copied = copy(
+        samples,
+        FolderTarget(folder, _Encoder(layout, samples.advice)),
+        work={**described, "target": options.location},
+        work_dir=options.work_dir,
+        once=samples.once,
+        workers=workers,
+        progress=progress,
+    )
+    shards = tuple(receipt["name"] for receipt in copied.receipts)
+    logger.info("%s: %d samples in %d tars", options.location, copied.rows, len(shards))
+    return TarReport(options.location, copied.rows, shards, copied.resumed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoder:
+    """Writes samples to one tar, until it is full."""
+
+    layout: TarLayout
+    advice: str
+
+    def __call__(self, folder: Path, part: int, schema: pa.Schema, samples: Items) -> Receipt:
+        shard = Shard(folder, self.layout, part)
         try:
-            shards.add(key, members)
-        except WriteError:
-            self.abandon()
+            for sample in samples:
+                with self._advising():
+                    key = checked_key(sample)
+                members = Member.all(key, sample)
+                if shard.is_full(members):
+                    samples.put_back()
+                    break
+                with self._advising():
+                    shard.add(key, members)
+        except BaseException:
+            shard.abandon()
             raise
-        self._in_shard += 1
+        receipt = shard.finish()
+        return {**receipt, "rows": receipt["samples"]}
 
-    def close(self) -> None:
-        """End the last tar."""
+    @contextmanager
+    def _advising(self) -> Iterator[None]:
+        """Tell what to do if keys cannot be kept."""
         try:
-            if self._open is not None:
-                self._open.finish()
-        finally:
-            self._end()
-
-    def abandon(self) -> None:
-        """Leave without the tar that is not whole."""
-        if self._open is not None:
-            self._open.abandon()
-        self._end()
-
-    def __enter__(self) -> Self:
-        self._opened()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
-
-    def _opened(self) -> Shards:
-        if self._open is not None:
-            return self._open
-        if self._closed:
-            raise OptionError(f"the writer of {self.directory} is closed")
-        with writing(self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self.directory)
-            try:
-                self._take_stock()
-            except BaseException:
-                self._end()
-                raise
-        self._open = Shards(
-            self.directory, self._layout, first=len(self.shards), finished=self._note
-        )
-        return self._open
-
-    def _note(self, receipt: ShardReceipt) -> None:
-        self.shards.append(receipt)
-        self._in_shard = 0
-
-    def _end(self) -> None:
-        self._open, self._closed = None, True
-        if self._lock >= 0:
-            close_locked(self._lock)
-            self._lock = -1
-
-    def _take_stock(self) -> None:
-        """See to what earlier runs left."""
-        clear_unfinished(self.directory, self._layout)
-        numbers = self._layout.numbers(self.directory)
-        if numbers and self._overwrite:
-            for number in numbers:
-                self._remove(self._layout.name(number))
-            return
-        if numbers and not self._resume:
-            raise OptionError(
-                f"{self.directory} holds {self._layout.name(numbers[0])}; give resume=True to go "
-                "on behind what is there, or overwrite=True to replace it"
-            )
-        if numbers != list(range(len(numbers))):
-            missing = next(n for n, number in enumerate(numbers) if n != number)
-            raise OptionError(
-                f"{self.directory} holds {self._layout.name(numbers[-1])} and no "
-                f"{self._layout.name(missing)}: it cannot be told what is missing"
-            )
-        self.shards = [self._receipt(self._layout.name(number)) for number in numbers]
-
-    def _remove(self, tar: str) -> None:
-        """The tar first: an index alone leads nobody astray."""
-        (self.directory / tar).unlink()
-        for index in self._layout.index_names(tar):
-            (self.directory / index).unlink(missing_ok=True)
-
-    def _receipt(self, tar: str) -> ShardReceipt:
-        """Of a tar that is there already."""
-        size = (self.directory / tar).stat().st_size
-        name = self._layout.index_name(tar)
-        path = None if name is None else self.directory / name
-        if path is not None and path.exists():
-            index = _read_index(path)
-            check_index(index, size, str(path))
-            return {
-                "name": tar,
-                "size_bytes": size,
-                "samples": index.num_samples,
-                "index": path.name,
-                "index_bytes": path.stat().st_size,
-            }
-        file = DataFileInfo(str(self.directory / tar), file_size=size)
-        samples = scan_tar(LocalStore(), file, sidecars=False).num_samples
-        return {
-            "name": tar,
-            "size_bytes": size,
-            "samples": samples,
-            "index": None,
-            "index_bytes": 0,
-        }
+            yield
+        except OptionError as error:
+            raise OptionError(f"{error}; {self.advice}") from error
 
 
-def _read_index(path: Path) -> TarIndex:
-    if path.name.endswith(".json"):
-        return read_json_index(path.read_bytes(), str(path))
-    return ArrowIndexes.open(str(path), str(path)).index(0)
-
-
-def _local(directory: PathLike) -> Path:
-    location = target_location(directory)
-    if "://" in location:
-        raise OptionError(
-            f"{location} is not on this machine, where a TarWriter writes; copy the tars there "
-            "when they are whole, or use write_tar"
-        )
-    return Path(location)
-
-
-def _locked(directory: Path) -> int:
-    """The lock of a directory, which one writer has at a time."""
-    handle = os.open(directory, os.O_RDONLY)
+def _samples(
+    source: Any,
+    layout: TarLayout,
+    format: str | None,
+    keys: str,
+    storage_options: Options | None,
+    chosen: Mapping[str, Any],
+) -> FolderSamples | TarSamples | RowSamples:
+    """Return the samples of a source; ``chosen`` are keywords that not every source has."""
+    if keys not in _KEYS:
+        raise OptionError(f"keys must be one of {', '.join(_KEYS)}, not {keys!r}")
+    named = [source] if isinstance(source, str | os.PathLike) else source
+    if not isinstance(named, list | tuple) or not all(
+        isinstance(one, str | os.PathLike) for one in named
+    ):
+        given = {**chosen, "format": format, "storage_options": storage_options}
+        _refuse("an object", given, "format", "storage_options", "metadata")
+        return _rows(source, keys, chosen)
+    access = Access(storage_options=storage_options or {})
+    listing = find_files(source, access)
+    kind = format or _kind(listing)
+    if kind == "tar":
+        _refuse("tars", chosen, "columns", "fields", "key_column")
+        collection = TarCollection.find(source, metadata=chosen["metadata"], access=access)
+        return TarSamples(layout, collection, Payloads(collection), listing.locations, keys)
+    if kind == "folder":
+        _refuse("a folder", chosen, "columns", "fields", "key_column", "metadata")
+        return FolderSamples.of(layout, listing, numbered=keys == "number")
+    _refuse("rows", chosen, "metadata")
+    given_access = None if storage_options is None else access
+    if format is not None:
+        return _rows(source, keys, chosen, format=format, access=given_access)
+    logger.info(
+        '%d files are read as tables, since format="folder" is not given', len(listing.files)
+    )
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise WriteError(f"another process is writing to {directory}; wait for it") from None
-    return handle
+        return _rows(source, keys, chosen, access=given_access)
+    except OptionError as error:
+        raise OptionError(
+            f'{error}; these files are taken for tables, format="folder" takes them as they are'
+        ) from error
+
+
+def _rows(source: Any, keys: str, chosen: Mapping[str, Any], **options: Any) -> RowSamples:
+    if keys == "prefix":
+        raise OptionError('keys="prefix" is for tars; rows have the path of no tar to begin with')
+    rows = as_rows(source, columns=chosen["columns"], **options)
+    fields = chosen["fields"] or {}
+    made = Fields.of(rows.schema, fields, chosen["key_column"], numbered=keys == "number")
+    return RowSamples(rows=rows, fields=made)
+
+
+def _refuse(what: str, given: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if given[name]:
+            raise OptionError(f"{name} has no effect with {what}")
+
+
+def _kind(listing: Listing) -> str | None:
+    """Return what lies there by the names of files: tars, tables (None), or any files."""
+    paths = [file.path for file in listing.files]
+    if any(map(_TARS.search, paths)):
+        return "tar"
+    opened = next(filter(_OPENED.search, paths), None)
+    if opened is not None:
+        raise OptionError(
+            f"{opened} is opened by a dataset of its own; give headrace.open({opened!r}).backend"
+        )
+    return None if all(format_of(path) for path in paths) else "folder"

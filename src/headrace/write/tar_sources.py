@@ -1,163 +1,548 @@
-"""What is copied into tars: files of a folder, rows of tables, samples of other tars."""
+"""Samples as the source of tars: files of a folder, samples of other tars, and rows.
+
+Each source plans which samples a tar gets where that is known before they are read: by the sizes of
+files and of members. How large rows become is known when they are encoded; of those a tar begins
+where the one before ended, unless the number of its samples decides.
+"""
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import json
 import logging
-import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, islice, pairwise, takewhile
 from typing import Any
-from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
-from headrace.access import Backend
-from headrace.errors import OptionError
-from headrace.sources.files.registry import format_of
-from headrace.storage import Access, Listing, Options, find_files
-from headrace.write.incoming import Incoming
-from headrace.write.source import FileRows, SourceRows, as_rows
-from headrace.write.tar_folder import FolderSamples
-from headrace.write.tar_rows import Fields, RowSamples
-from headrace.write.tar_samples import Samples
-from headrace.write.tar_tars import TarSamples
+from headrace.errors import ConversionError, OptionError, StaleIndexError
+from headrace.model import DataFileInfo, computed_once
+from headrace.sources.files.failures import naming
+from headrace.sources.tar.collection import TarCollection
+from headrace.sources.tar.grouping import WHOLE, Int32Array
+from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.payloads import Payloads
+from headrace.sources.tar.sidecars import Captions, is_captions
+from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_threads
+from headrace.write.copier import Place, Reading, SizedParts, Task
+from headrace.write.rows import RowParts, digest_of
+from headrace.write.tar_format import KEY, room
+from headrace.write.tar_writer import Captioned, Pieces, TarLayout
 
-__all__ = ["Choice", "is_at_hand", "other_keys", "samples_of"]
+__all__ = ["Fields", "FolderSamples", "RowSamples", "TarSamples"]
 
 logger = logging.getLogger(__name__)
 
-_TARS = re.compile(r"\.(tar(\.\w+)?|tgz)$", re.IGNORECASE)
-_OPENED = re.compile(r"\.(lance|array_?record[^/]*)$")
-_KEYS = ("keep", "prefix", "number")
+Sample = Mapping[str, Any]
+"""fields and a ``__key__``, as a TarWriter takes them"""
+
+_THREADS = 8
+_KEY_DIGITS = 9
+_WHOLE_BYTES = 4 << 20
+"""of a file that is read at once"""
+_BLOCK_BYTES = 8 << 20
+"""of payloads of a tar that are read at once"""
+_REST = "json"
+_BY_NAME = ("cls", "json", "npy", "txt")
+"""columns that are fields by their names though they hold no bytes"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What of a source is taken, and as what."""
-
-    format: str | None = None
-    columns: Sequence[str] | None = None
-    fields: Mapping[str, str] = field(default_factory=dict)
-    key_column: str | None = None
-    keys: str = "keep"
-    metadata: str | os.PathLike[str] | None = None
-    storage_options: Options | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.keys not in _KEYS:
-            raise OptionError(f"keys must be one of {', '.join(_KEYS)}, not {self.keys!r}")
-
-    @property
-    def access(self) -> Access:
-        return Access(storage_options=self.storage_options or {})
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What has to be the same when the work is gone on with."""
-        return {"fields": dict(self.fields), "key_column": self.key_column, "keys": self.keys}
+def numbered_key(number: int) -> str:
+    """Return the key of a sample that is known by its number; such keys sort in their order."""
+    return f"{number:0{_KEY_DIGITS}d}"
 
 
-def samples_of(source: Any, choice: Choice) -> Samples:
-    """The samples of a source."""
-    if not isinstance(source, str | os.PathLike) and not _are_paths(source):
-        return _rows(*_given(source, choice), choice)
-    listing = find_files(source, choice.access)
-    kind = choice.format or _kind(listing)
-    if kind == "tar":
-        _refuse(choice, "tars", "columns", "fields", "key_column")
-        named = listing.locations
-        return TarSamples.of(source, named, choice.metadata, choice.access, choice.keys)
-    if kind == "folder":
-        _refuse(choice, "a folder", "columns", "fields", "key_column", "metadata")
-        return FolderSamples.of(listing, numbered=choice.keys == "number")
-    _refuse(choice, "rows", "metadata")
-    if kind is None:
-        logger.info(
-            '%d files are read as tables, for format="folder" is not given', len(listing.files)
-        )
-    access = None if choice.storage_options is None else choice.access
-    try:
-        rows, named = as_rows(source, format=choice.format, columns=choice.columns, access=access)
-        return _rows(rows, named, choice)
-    except OptionError as error:
-        if choice.format is not None:
-            raise
-        raise OptionError(
-            f'{error}; these files are taken for tables, format="folder" takes them as they are'
-        ) from error
+def plan_tars(layout: TarLayout, samples: Iterable[tuple[Place, int]]) -> list[Task]:
+    """Return the task of each tar.
+
+    Args:
+        layout: The limits of a tar.
+        samples: The place of each sample, and how many bytes its members take.
+    """
+    tasks: list[Task] = []
+    start: Place = (0, 0)
+    number = size = count = 0
+    for place, more in samples:
+        if layout.is_full(size, count, more):
+            tasks.append(Task(len(tasks), start, number, count))
+            start, number, size, count = place, number + count, 0, 0
+        size += more
+        count += 1
+    tasks.append(Task(len(tasks), start, number, count))
+    return tasks
 
 
-def _are_paths(source: Any) -> bool:
-    return isinstance(source, list | tuple) and all(
-        isinstance(one, str | os.PathLike) for one in source
-    )
-
-
-def _kind(listing: Listing) -> str | None:
-    """What lies there by the names of files: tars, tables, or anything."""
-    paths = [file.path for file in listing.files]
-    if any(map(_TARS.search, paths)):
-        return "tar"
-    opened = next(filter(_OPENED.search, paths), None)
-    if opened is not None:
-        raise OptionError(
-            f"{opened} is opened by a dataset of its own; give headrace.open({opened!r}).backend"
-        )
-    return None if all(format_of(path) for path in paths) else "folder"
-
-
-def _refuse(choice: Choice, what: str, *names: str) -> None:
-    given = next((name for name in names if getattr(choice, name)), None)
-    if given is not None:
-        raise OptionError(f"{given} has no effect with {what}")
-
-
-def _rows(rows: SourceRows, named: Sequence[str], choice: Choice) -> RowSamples:
-    if choice.keys == "prefix":
-        raise OptionError('keys="prefix" is for tars; rows have the path of no tar to begin with')
-    numbered = choice.keys == "number"
-    fields = Fields.of(rows.schema, choice.fields, choice.key_column, numbered)
-    return RowSamples(rows, named, fields)
-
-
-def _given(source: Any, choice: Choice) -> tuple[SourceRows, Sequence[str]]:
-    """The rows of an object: a backend, a dataset, or tables that are at hand."""
-    _refuse(choice, "an object", "format", "storage_options", "metadata")
-    if isinstance(source, Backend):
-        found = source.found(columns=choice.columns)
-        return FileRows.of(found.reader, found.files), source.locations
-    if isinstance(source, SourceRows) or hasattr(source, "pipeline"):
-        return as_rows(source, columns=choice.columns)
-    incoming = Incoming.of(source, columns=choice.columns)
-    return _AtHand(incoming.schema, incoming.tables), ()
-
-
-def is_at_hand(samples: Samples) -> bool:
-    """Whether they can be gone through but once, so that nobody can go on with them."""
-    return isinstance(samples, RowSamples) and isinstance(samples.rows, _AtHand)
-
-
-def other_keys(samples: Samples) -> str:
-    """What to do if keys cannot be kept."""
-    advice = 'or give keys="number" for new keys'
-    if isinstance(samples, TarSamples) and samples.keys == "keep":
-        advice += ', or keys="prefix" for the path of each tar before its keys'
-    return advice
+# Folders.
 
 
 @dataclass(frozen=True, slots=True)
-class _AtHand:
-    """Tables that are gone through once: a run that was killed is not gone on with."""
+class _File:
+    key: str
+    field: str
+    status: FileStatus
 
-    schema: pa.Schema
-    tables: Iterator[pa.Table]
-    facts: Mapping[str, str] = field(default_factory=lambda: {"source_files": uuid4().hex})
-    weights: Sequence[int] = (1,)
-    local: bool = True
 
-    def bounded(self, chunk: int) -> bool:
-        return False
+@dataclass(frozen=True)
+class FolderSamples(SizedParts):
+    """Files of a folder: those whose paths are the same up to the first dot of the name are a
+    sample.
 
-    def read(self, chunk: int, block_bytes: int) -> Iterator[pa.Table]:
-        return self.tables
+    Keys are paths below the folder, or numbers. A place is a sample, and 0.
+    """
+
+    layout: TarLayout
+    store: Store
+    groups: Sequence[Sequence[_File]]
+    locations: Sequence[str]
+    numbered: bool
+
+    advice = 'or give keys="number" for new keys'
+    once = False
+
+    @classmethod
+    def of(cls, layout: TarLayout, listing: Listing, *, numbered: bool) -> FolderSamples:
+        """Return the samples of all files of a listing."""
+        root = _common_folder([*listing.roots])
+        files = sorted(
+            (_file(status, root) for status in listing.files), key=lambda one: (one.key, one.field)
+        )
+        groups = [list(group) for _, group in groupby(files, key=lambda one: one.key)]
+        return cls(layout, listing.store, groups, listing.locations, numbered)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        statuses = (file.status for group in self.groups for file in group)
+        return {"source_files": digest_of(f"{s.path}\0{s.size}\0{s.etag}" for s in statuses)}
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return [file.status.path for group in self.groups for file in group]
+
+    @computed_once
+    def tasks(self) -> Sequence[Task] | None:
+        """One task a tar; None if a store does not tell the sizes of files."""
+        files = [file for group in self.groups for file in group]
+        if any(file.status.size == UNKNOWN_SIZE for file in files):
+            return None
+        return plan_tars(self.layout, self._rooms())
+
+    def _rooms(self) -> Iterator[tuple[Place, int]]:
+        for number, group in enumerate(self.groups):
+            key = self._key(number)
+            names = [key if file.field == WHOLE else f"{key}.{file.field}" for file in group]
+            sizes = [file.status.size for file in group]
+            yield (number, 0), sum(map(room, names, sizes))
+
+    @property
+    def unit_bytes(self) -> Sequence[int]:
+        return [sum(max(file.status.size, 1) for file in group) for group in self.groups]
+
+    def read(self, task: Task) -> Reading:
+        """Yield samples, while threads read the next."""
+        stop = len(self.groups) if task.rows is None else task.start[0] + task.rows
+        under_way: deque[Future[Sample]] = deque()
+        with side_threads(_THREADS) as submit:
+            following = task.start[0]
+            for number in range(task.start[0], stop):
+                while following < min(stop, number + _THREADS + 1):
+                    under_way.append(submit(partial(self._sample, following)))
+                    following += 1
+                yield (number + 1, 0), under_way.popleft().result()
+        return None
+
+    def _key(self, number: int) -> str:
+        return numbered_key(number) if self.numbered else self.groups[number][0].key
+
+    def _sample(self, number: int) -> Sample:
+        sample: dict[str, Any] = {KEY: self._key(number)}
+        for file in self.groups[number]:
+            sample[file.field] = self._payload(file.status)
+        return sample
+
+    def _payload(self, status: FileStatus) -> bytes | Pieces:
+        size = None if status.size == UNKNOWN_SIZE else status.size
+        file = DataFileInfo(status.path, file_size=size, etag=status.etag)
+        if size is not None and size > _WHOLE_BYTES:
+            return Pieces(size, self._pieces(file))
+        with naming(status.path), self.store.open(file) as opened:
+            data: bytes = opened.read()
+            return data
+
+    def _pieces(self, file: DataFileInfo) -> Iterator[bytes]:
+        with naming(file.path), self.store.open(file) as opened:
+            while data := opened.read(_WHOLE_BYTES):
+                yield data
+
+
+def _file(status: FileStatus, root: str) -> _File:
+    path = status.path[len(root) :].lstrip("/")
+    folder, slash, base = path.rpartition("/")
+    name, dot, field = base.partition(".")
+    if dot and not field:
+        raise OptionError(f"{status.path} ends in a dot, so that it is no field; rename it")
+    return _File(folder + slash + name, field if dot else WHOLE, status)
+
+
+def _common_folder(roots: Sequence[str]) -> str:
+    """Return the folder that all roots are in."""
+    if len(set(roots)) == 1:
+        return roots[0]
+    parts = [root.rstrip("/").split("/") for root in roots]
+    same = list(takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
+    return "/".join(level[0] for level in same)
+
+
+# Tars.
+
+
+@dataclass(frozen=True)
+class TarSamples(SizedParts):
+    """The samples of tars, tar by tar, with the captions that their indexes have.
+
+    Files that belong to no sample are left out. A place is a tar, and samples of it.
+    """
+
+    layout: TarLayout
+    collection: TarCollection
+    payloads: Payloads
+    locations: Sequence[str]
+    keys: str
+
+    once = False
+
+    @property
+    def advice(self) -> str:
+        """What to do if keys cannot be kept."""
+        advice = 'or give keys="number" for new keys'
+        if self.keys == "keep":
+            advice += ', or keys="prefix" for the path of each tar before its keys'
+        return advice
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        files = self.collection.files
+        lines = (f"{file.path}\0{file.file_size}\0{file.etag}" for file in files)
+        return {"source_files": digest_of(lines)}
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return self.collection.files.paths
+
+    @computed_once
+    def tasks(self) -> Sequence[Task]:
+        """One task a tar, by the sizes of members."""
+        return plan_tars(self.layout, self._rooms())
+
+    def _rooms(self) -> Iterator[tuple[Place, int]]:
+        number = 0
+        for shard in range(len(self.collection)):
+            index = self.collection.index(shard)
+            starts, members = index.sample_members
+            sizes = index.sizes[members].tolist()
+            names = index.names.take(members).to_pylist()
+            for sample, (low, high) in enumerate(pairwise(starts.tolist())):
+                key = self._key(shard, names[low], number)
+                fields = (_field(name) for name in names[low:high])
+                written = [key if field == WHOLE else f"{key}.{field}" for field in fields]
+                yield (shard, sample), sum(map(room, written, sizes[low:high]))
+                number += 1
+
+    @property
+    def unit_bytes(self) -> Sequence[int]:
+        return [max(file.file_size or 1, 1) for file in self.collection.files]
+
+    def rows_of(self, unit: int) -> int | None:
+        return self.collection.index(unit).num_samples
+
+    def read(self, task: Task) -> Reading:
+        yield from islice(self._read(task), task.rows)
+        return None
+
+    def _read(self, task: Task) -> Iterator[tuple[Place, Sample]]:
+        first, done = task.start
+        number = task.number
+        for shard in range(first, len(self.collection)):
+            for sample in self._samples(shard, done, number):
+                done, number = done + 1, number + 1
+                yield (shard, done), sample
+            done = 0
+
+    def _samples(self, shard: int, first: int, number: int) -> Iterator[Sample]:
+        index = self.collection.index(shard)
+        starts, members = index.sample_members
+        if len(members) < len(index) and not first:
+            path, left = self.collection.files[shard].path, len(index) - len(members)
+            logger.info("%s: %d files belong to no sample and are left out", path, left)
+        for start, stop in _blocks(index, first):
+            taken = members[starts[start] : starts[stop]]
+            names = index.names.take(taken).to_pylist()
+            payloads = self._with_captions(shard, taken, self.payloads.read(shard, taken))
+            edges = (starts[start : stop + 1] - starts[start]).tolist()
+            for sample, (low, high) in enumerate(pairwise(edges), start):
+                fields = dict(zip(map(_field, names[low:high]), payloads[low:high], strict=True))
+                key = self._key(shard, names[low], number + sample - first)
+                yield {KEY: key, **fields}
+
+    def _with_captions(
+        self, shard: int, members: Int32Array, payloads: list[bytes]
+    ) -> list[bytes | Captioned]:
+        index = self.collection.index(shard)
+        if index.captions is None:
+            return [*payloads]
+        texts = index.captions.take(members).to_pylist()
+        return [
+            payload if text is None else Captioned(payload, self._captions(shard, member, text))
+            for member, text, payload in zip(members.tolist(), texts, payloads, strict=True)
+        ]
+
+    def _captions(self, shard: int, member: int, text: str) -> Captions:
+        try:
+            captions = json.loads(text)
+        except ValueError:
+            captions = None
+        if is_captions(captions):
+            return captions
+        path, name = self.collection.files[shard].path, self.collection.index(shard).name(member)
+        raise StaleIndexError(
+            f"the index of {path} is damaged at the captions of {name}; make it anew with: "
+            "headrace index"
+        )
+
+    def _key(self, shard: int, name: str, number: int) -> str:
+        if self.keys == "number":
+            return numbered_key(number)
+        folder, slash, base = name.rpartition("/")
+        key = folder + slash + base.partition(".")[0]
+        while key.startswith("./"):
+            key = key[2:]
+        if self.keys == "prefix":
+            return f"{self.collection.names[shard].removesuffix('.tar')}/{key}"
+        return key
+
+
+def _field(name: str) -> str:
+    base = name.rpartition("/")[2]
+    return base.partition(".")[2] or WHOLE
+
+
+def _blocks(index: TarIndex, first: int) -> Iterator[tuple[int, int]]:
+    """Yield runs of samples whose payloads are about as many bytes as are read at once."""
+    starts, members = index.sample_members
+    before = np.concatenate([[0], np.cumsum(index.sizes[members])])[starts]
+    while first < index.num_samples:
+        stop = int(np.searchsorted(before, before[first] + _BLOCK_BYTES, side="right")) - 1
+        stop = min(max(stop, first + 1), index.num_samples)
+        yield first, stop
+        first = stop
+
+
+# Rows.
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What becomes of columns.
+
+    Attributes:
+        key: The column that holds keys; None if rows are numbered.
+        members: The field that a column becomes.
+        rest: Columns that go together into the field ``json``.
+    """
+
+    key: str | None
+    members: Mapping[str, str]
+    rest: Sequence[str]
+
+    @classmethod
+    def of(
+        cls, schema: pa.Schema, chosen: Mapping[str, str], key: str | None, numbered: bool
+    ) -> Fields:
+        """Return the fields of columns. Bytes, and columns named txt, cls, npy or json, are fields.
+
+        Columns such as ``__url__`` describe a sample and are no fields.
+        """
+        unknown = [name for name in (*chosen, *([key] if key else ())) if name not in schema.names]
+        if unknown:
+            raise OptionError(
+                f"there is no column {unknown[0]!r}; the columns are {', '.join(schema.names)}"
+            )
+        if key is None and not numbered and KEY in schema.names:
+            key = KEY
+        members = {
+            field.name: chosen.get(field.name, field.name)
+            for field in schema
+            if field.name in chosen or _is_field(field)
+        }
+        members.pop(key or "", None)
+        rest = [
+            name
+            for name in schema.names
+            if name not in members and name != key and not _is_description(name)
+        ]
+        cls._check(members, rest)
+        return cls(None if numbered else key, members, rest)
+
+    @staticmethod
+    def _check(members: Mapping[str, str], rest: Sequence[str]) -> None:
+        for column, field in members.items():
+            if "/" in field or not field.strip("."):
+                raise OptionError(
+                    f"the column {column!r} cannot be a field of that name; name the field that it "
+                    f'is, as by fields={{"{column}": "jpg"}}'
+                )
+        taken = [*members.values(), *([_REST] if rest else ())]
+        twice = next((field for field in taken if taken.count(field) > 1), None)
+        if twice == _REST and rest:
+            raise OptionError(
+                f"there is a field {_REST} already, which {', '.join(rest)} would go into; name "
+                "the fields that these are (fields=), or choose columns without them"
+            )
+        if twice is not None:
+            raise OptionError(f"two columns would be the field {twice!r}; name them apart")
+        if not taken:
+            raise OptionError("there is no column that could be a field")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSamples(RowParts):
+    """Rows as samples: columns that are fields become members, and all others together JSON.
+
+    How large rows become is unknown, so that each tar begins where the one before ended.
+    """
+
+    fields: Fields
+
+    advice = 'or give keys="number" for new keys'
+
+    @property
+    def once(self) -> bool:
+        return self.rows.once
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        return self.rows.facts
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return self.rows.paths
+
+    @property
+    def locations(self) -> Sequence[str]:
+        return self.rows.locations
+
+    def read(self, task: Task) -> Reading:
+        number = task.number
+        reading = super().read(task)
+        try:
+            for (chunk, stop), table in reading:
+                first = stop - table.num_rows
+                for row, sample in enumerate(self._samples(table, number), first + 1):
+                    yield (chunk, row), sample
+                number += table.num_rows
+        finally:
+            reading.close()
+        return None
+
+    def _samples(self, table: pa.Table, number: int) -> Iterator[Sample]:
+        columns = {
+            field: _values(table.column(column), field)
+            for column, field in self.fields.members.items()
+        }
+        rest = _plain_rows(table.select(self.fields.rest)) if self.fields.rest else None
+        for row, key in enumerate(self._keys(table, number)):
+            sample = {KEY: key, **{field: values[row] for field, values in columns.items()}}
+            if rest is not None:
+                sample[_REST] = _object(rest[row], key)
+            yield sample
+
+    def _keys(self, table: pa.Table, number: int) -> list[str]:
+        if self.fields.key is None:
+            return [numbered_key(number + row) for row in range(table.num_rows)]
+        keys = table.column(self.fields.key).to_pylist()
+        if None in keys:
+            raise ConversionError(
+                f"row {number + keys.index(None)} has no key: {self.fields.key} is null there"
+            )
+        return [key if isinstance(key, str) else str(key) for key in keys]
+
+
+def _plain_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return rows as Python values; nanoseconds, which Python does not count, as text."""
+    fine = [pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in table.schema]
+    columns = [
+        column.cast(pa.string()) if as_text else column
+        for column, as_text in zip(table.columns, fine, strict=True)
+    ]
+    rows: list[dict[str, Any]] = pa.table(columns, table.column_names).to_pylist()
+    return rows
+
+
+def _is_field(field: pa.Field) -> bool:
+    return not _is_description(field.name) and (
+        field.name.rpartition(".")[2] in _BY_NAME or _holds_bytes(field.type)
+    )
+
+
+def _is_description(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name != "__data__"
+
+
+def _holds_bytes(type_: pa.DataType) -> bool:
+    """Return True if cells are bytes, or bytes beside a file name, as pictures often are."""
+    if pa.types.is_struct(type_):
+        names = {field.name: field.type for field in type_}
+        return "bytes" in names and _holds_bytes(names["bytes"])
+    return bool(
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_binary_view(type_)
+        or pa.types.is_fixed_size_binary(type_)
+    )
+
+
+def _values(column: pa.ChunkedArray, field: str) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_struct(column.type) and _holds_bytes(column.type):
+        return [None if value is None else value["bytes"] for value in values]
+    if field.rpartition(".")[2].lower() == "npy" and not _holds_bytes(column.type):
+        dtype = _dtype(column.type)
+        return [None if value is None else np.asarray(value, dtype) for value in values]
+    return values
+
+
+def _dtype(type_: pa.DataType) -> Any:
+    while pa.types.is_nested(type_) and hasattr(type_, "value_type"):
+        type_ = type_.value_type
+    return type_.to_pandas_dtype() if pa.types.is_primitive(type_) else None
+
+
+def _object(row: Mapping[str, Any], key: str) -> bytes:
+    """Return the JSON of a row; NaN and infinities, which JSON has not, are null."""
+    try:
+        text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ConversionError(
+            f"the row of {key!r} is no JSON: {error}; name the field that the column is (fields=), "
+            "or leave it out (columns=)"
+        ) from error
+    return text.encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value) if isinstance(value, decimal.Decimal) else value

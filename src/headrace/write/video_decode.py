@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
@@ -205,7 +205,7 @@ def quarter_turns(frame: Any) -> int:
 
 def encoded_frames(
     frames: Iterable[Any], encoding: Encoding, height: int, width: int
-) -> Iterator[bytes]:
+) -> Generator[bytes, None, None]:
     """Frames as images, in order; a few are on their way at a time, whatever their number."""
     threads = min(os.cpu_count() or 1, _MOST_THREADS)
     waiting: deque[Future[bytes]] = deque()

@@ -57,7 +57,6 @@ def meshes(accelerator: Any) -> dict[str, Ranks | str]:
         "one without name": outcome(device_mesh=mesh(shape=(4,))),
         "with context": outcome(device_mesh=mesh("dp_shard_cp", "tp")),
         "part of the processes": outcome(device_mesh=DeviceMesh("cpu", [1, 3])),
-        "mesh and group": outcome(device_mesh=dp_tp, process_group=dist.group.WORLD),
         "numbers before mesh": outcome(rank=0, world_size=3, device_mesh=dp_tp),
     }
 

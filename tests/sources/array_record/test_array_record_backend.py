@@ -18,7 +18,7 @@ from headrace import ArrayRecordDataset
 from headrace.access import StorageBackend
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.sources.array_record.backend import ArrayRecordBackend
-from headrace.write.array_record import write_array_record
+from headrace.write import write_array_record
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from array_record_files import records_of, write_records
 from headrace import ArrayRecordDataset
 from headrace.errors import FileChangedError, ReadError
 from headrace.sources.array_record.backend import ArrayRecordBackend
-from headrace.write.array_record import write_array_record
+from headrace.write import write_array_record
 
 
 def test_a_file_that_is_replaced_is_not_opened_again(tmp_path: Path) -> None:

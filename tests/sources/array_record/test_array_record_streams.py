@@ -17,7 +17,7 @@ from headrace.access import Backend
 from headrace.errors import OptionError, ReadError
 from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.testing import BackendContract
-from headrace.write.array_record import write_array_record
+from headrace.write import write_array_record
 
 
 class TestArrayRecords(BackendContract):

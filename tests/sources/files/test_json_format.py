@@ -229,10 +229,10 @@ def test_byte_order_mark_and_large_integers(tmp_path: Path) -> None:
         (b'[{"a": 1},]', "element 2, at byte 10: expected one object"),
         (b'[{"a": 1} {"a": 2}]', "element 1, at byte 1"),
         (b'[{"a": 1},\n\n {"a": tru}]', "line 3: not JSON"),
-        (b'[{"a": 1},\n [7]]', "line 2: expected an object"),
+        (b'[{"a": 1},\n [7]]', "element 2, at byte 12: expected one object"),
         (b'[{"a": 1}, {"a"', "inside an array, after 1 elements"),
         (b'[{"a": 1}] {"a": 2}', r"end of the file at byte 9, found b'\] {"),
-        (b'[{"a": 1}}', "end of the file at byte 9"),
+        (b'[{"a": 1}}', "element 1, at byte 9: expected one object"),
         (b'{"a": 1}\n\n{"a": 2]\n', "line 3: not JSON"),
         (b'{"a": 1}\n{"a": 2, "a": 3}\n', "line 2: .*twice"),
         (b'{"a": 1}\n"text"\n', "line 2: expected an object"),
@@ -263,11 +263,8 @@ def test_a_misfit_after_the_first_block_names_line_and_field(
     rows[45_000] = row
     lines = "\n,".join(rows) if array else "\n".join(rows)
     text = f"[{lines}]" if array else lines
-    if array and complaint == "not JSON":
-        complaint = "after 45000 elements"
     format_, file, facts = found(tmp_path / "a.json", text.encode())
-    place = "" if complaint.startswith("after") else "line 45001: "
-    with pytest.raises(ReadError, match=rf"a\.json.*{place}{complaint}"):
+    with pytest.raises(ReadError, match=rf"a\.json.*line 45001: {complaint}"):
         rows_of(format_, FileSplit(file), facts.schema, 300_000)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.model import DataFileInfo
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 
 END = bytes(1024)

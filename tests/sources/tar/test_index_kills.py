@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from tar_making import write_tar
 from warm_interpreters import PATIENCE_S, ColdProcess, WarmProcess
 
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.arrow_index import ArrowIndexes
+from headrace.sources.tar.index import IndexFile
 
 INDEX = ["-m", "headrace", "index"]
 
@@ -29,7 +30,7 @@ def test_runs_into_one_file_at_the_same_time(tmp_path: Path) -> None:
     with WarmProcess(*command) as one, WarmProcess(*command) as two, WarmProcess(*command) as three:
         ended = [run.finish() for run in (one, two, three)]
     assert [run.returncode for run in ended] == [0, 0, 0], ended
-    assert len(ArrowIndexes.open(str(place), "all").tars) == 40
+    assert len(IndexFile.open(place).tars) == 40
     assert sorted(os.listdir(tmp_path)) == ["all.arrow", "d"]
 
 
@@ -45,7 +46,7 @@ def write_slow_tars(folder: Path) -> None:
 
 def wait_for_first_tar(folder: Path) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not (folder / "0.json").exists():
+    while not (folder / "0.idx.arrow").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -64,21 +65,39 @@ def test_ctrl_c_is_told_in_one_line(tmp_path: Path, start: type[WarmProcess], wo
     assert "Traceback" not in ended.stderr
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_a_run_that_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+    write_slow_tars(tmp_path)
+    with ColdProcess(*INDEX, tmp_path, "--hash", "--workers", 2) as run:
+        wait_for_first_tar(tmp_path)
+        workers = [os.pidfd_open(child) for child in children_of(run.pid)]
+        assert len(workers) == 2
+        run.send_signal(number)
+        run.finish()
+        for worker in workers:  # which become readable when the process ends
+            ended, _, _ = select.select([worker], [], [], PATIENCE_S)
+            assert ended, "a worker is left behind"
+            os.close(worker)
+
+
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:
     write_slow_tars(tmp_path)
     with WarmProcess(*INDEX, tmp_path, "--hash", "--workers", 2) as run:
         wait_for_first_tar(tmp_path)
-        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-        os.kill(int(children[-1]), signal.SIGKILL)
+        os.kill(children_of(run.pid)[-1], signal.SIGKILL)
         ended = run.finish()
     assert ended.returncode == 2, ended.stderr
-    assert "headrace index: a process that indexes tars was killed, at " in ended.stderr
+    assert "headrace index: a process that indexes tars was killed at " in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
     tar = write_tar(tmp_path / "x.tar", [("a.jpg", b"1")])
-    left = tar.with_name("x.json.partial")
+    left = tar.with_name("x.idx.arrow.partial")
     left.write_bytes(b"half an ind")
     index_tars(tar)
     assert not left.exists()

@@ -12,12 +12,17 @@ from servers.hub import HubServer
 from servers.s3 import S3Server
 from tar_making import member, scanned, write_tar
 
+from headrace import TarShards
 from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from headrace.sources.tar.index_files import convert_indexes, verify_tars
+from headrace.sources.tar.index import IndexFile, TarIndex, write_index
+from headrace.sources.tar.index_files import (
+    convert_indexes,
+    path_below,
+    read_index,
+)
+from headrace.sources.tar.indexing import verify_tars
 from headrace.sources.tar.json_index import json_index
-from headrace.sources.tar.own_files import place_below, read_index, write_index
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (7).to_bytes(4, "big") + (5).to_bytes(4, "big")
 
@@ -41,10 +46,9 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
-def age(path: Path, seconds: int = 60) -> None:
-    """Make a file older than all that is written now."""
-    then = path.stat().st_mtime_ns - seconds * 10**9
-    os.utime(path, ns=(then, then))
+def entries(index: TarIndex) -> object:
+    """What an index says of members."""
+    return json.loads(json_index(index))["files"]
 
 
 # --- where indices go
@@ -54,6 +58,12 @@ def test_beside_the_tars(folder: Path) -> None:
     report = index_tars(folder)
     assert (report.members, report.failed, len(report.tars)) == (18, [], 3)
     assert [tar.name for tar in report.tars] == ["a.tar", "x/a.tar", "x/y/b.tar"]
+    assert {"a.idx.arrow", "x/a.idx.arrow", "x/y/b.idx.arrow"} < set(files_below(folder))
+    assert read_index(folder / "x/a.idx.arrow").captions[0].as_py() == '"t"'
+
+
+def test_json_for_other_tools(folder: Path) -> None:
+    index_tars(folder, format="json")
     assert {"a.json", "x/a.json", "x/y/b.json"} < set(files_below(folder))
     told = json.loads((folder / "x/a.json").read_text())
     assert told["filesize"] == (folder / "x/a.tar").stat().st_size
@@ -70,7 +80,7 @@ def test_in_a_folder_of_their_own_tars_of_one_name_stay_apart(
     assert files_below(tmp_path / "out") == [name + ending for name in names]
     for name in names:
         index = read_index(str(tmp_path / "out" / (name + ending)))
-        assert json_index(index) == json_index(scanned(folder / f"{name}.tar", geometry=True))
+        assert entries(index) == entries(scanned(folder / f"{name}.tar", geometry=True))
         assert index.widths.tolist() == [7, 0] * 3
     assert not any(name.endswith(ending) for name in files_below(folder))
 
@@ -80,10 +90,10 @@ def test_one_file_for_all(folder: Path, tmp_path: Path) -> None:
     for was_there in (False, True):
         report = index_tars(folder, one_file=path, hash=True)
         assert [tar.was_there for tar in report.tars] == [was_there] * 3
-        found = ArrowIndexes.open(str(path), "all")
+        found = IndexFile.open(path)
         assert list(found.tars) == ["a.tar", "x/a.tar", "x/y/b.tar"]
-        expected = json_index(scanned(folder / "x/y/b.tar", hash=True))
-        assert json_index(found.index(2)) == expected
+        expected = entries(scanned(folder / "x/y/b.tar", hash=True))
+        assert entries(found.index(2)) == expected
     assert files_below(path.parent) == ["all.arrow"]
 
 
@@ -92,7 +102,7 @@ def test_a_list_of_tars_and_a_range(folder: Path, tmp_path: Path) -> None:
     assert [tar.name for tar in report.tars] == ["a.tar", "b.tar"]
     report = index_tars(str(folder / "**" / "*.tar"), tmp_path / "some", range=(1, 5))
     assert [tar.name for tar in report.tars] == ["x/a.tar", "x/y/b.tar"]
-    assert files_below(tmp_path / "some") == ["x/a.json", "x/y/b.json"]
+    assert files_below(tmp_path / "some") == ["x/a.idx.arrow", "x/y/b.idx.arrow"]
 
 
 def test_names_of_members_are_never_paths(tmp_path: Path) -> None:
@@ -100,25 +110,25 @@ def test_names_of_members_are_never_paths(tmp_path: Path) -> None:
     write_tar(tmp_path / "in" / "a.tar", [(name, b"x") for name in names])
     index_tars(tmp_path / "in", tmp_path / "out" / "deep", checkpoint=tmp_path / "kept")
     index_tars(tmp_path / "in", one_file=tmp_path / "out" / "all.arrow")
-    assert list(json.loads((tmp_path / "out/deep/a.json").read_text())["files"]) == names
+    assert read_index(tmp_path / "out/deep/a.idx.arrow").names.to_pylist() == names
     assert [name for name in files_below(tmp_path) if not name.startswith("kept/")] == [
         "in/a.tar",
         "out/all.arrow",
-        "out/deep/a.json",
+        "out/deep/a.idx.arrow",
     ]
 
 
 @pytest.mark.parametrize("name", ["../a.tar", "a/../../b.tar", "/a.tar", "a//b.tar", "a\\..\\b"])
 def test_a_tar_whose_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(OptionError, match="cannot be the name of a file in"):
-        place_below(str(tmp_path), name)
+        path_below(str(tmp_path), name)
 
 
 def test_names_of_tars_in_an_index_are_not_trusted(folder: Path, tmp_path: Path) -> None:
     index = scanned(folder / "a.tar")
     (tmp_path / "deep").mkdir()
     path = tmp_path / "deep" / "all.arrow"
-    write_arrow_indexes(path, [("../out.tar", index), ("in.tar", index)])
+    write_index(path, [("../out.tar", index), ("in.tar", index)])
     with pytest.raises(OptionError, match="cannot be the name of a file in"):
         convert_indexes(path, "json")
     assert files_below(tmp_path / "deep") == ["all.arrow"]
@@ -129,7 +139,7 @@ def test_names_of_tars_in_an_index_are_not_trusted(folder: Path, tmp_path: Path)
 
 def test_a_second_run_leaves_what_is_there(folder: Path) -> None:
     index_tars(folder)
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")}
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.arrow")}
     write_tar(folder / "new.tar", members(90))
     report = index_tars(folder)
     assert [tar.was_there for tar in report.tars] == [True, False, True, True]
@@ -150,12 +160,12 @@ def test_what_an_index_lacks_is_added(folder: Path, format: str) -> None:
 
 
 def test_captions_that_were_written_stay(folder: Path) -> None:
-    index_tars(folder / "a.tar")
+    index_tars(folder / "a.tar", format="json")
     path = folder / "a.json"
     told = json.loads(path.read_text())
     told["files"]["1.png"]["captions"] = ["by hand"]
     path.write_text(json.dumps(told))
-    index_tars(folder / "a.tar", geometry=True)
+    index_tars(folder / "a.tar", format="json", geometry=True)
     files = json.loads(path.read_text())["files"]
     assert files["1.png"]["captions"] == ["by hand"]
     assert files["2.png"]["captions"] == "t"
@@ -163,21 +173,22 @@ def test_captions_that_were_written_stay(folder: Path) -> None:
 
 
 def test_a_stale_index_is_made_anew(folder: Path) -> None:
-    index_tars(folder / "a.tar")
-    age(folder / "a.json")
+    for format in ("arrow", "json"):
+        index_tars(folder / "a.tar", format=format)
     write_tar(folder / "a.tar", members(50))
-    index_tars(folder / "a.tar")
-    assert "50.png" in json.loads((folder / "a.json").read_text())["files"]
+    for format, path in (("arrow", folder / "a.idx.arrow"), ("json", folder / "a.json")):
+        assert not index_tars(folder / "a.tar", format=format).tars[0].was_there
+        assert "50.png" in read_index(path).names.to_pylist()
+    (folder / "a.idx.arrow").unlink()
     told = json.loads((folder / "a.json").read_text())
     told["files"]["50.png"]["offset"] = -512
     (folder / "a.json").write_text(json.dumps(told))
-    assert not index_tars(folder / "a.tar").tars[0].was_there
-    assert index_tars(folder / "a.tar").tars[0].was_there
+    assert not index_tars(folder / "a.tar", format="json").tars[0].was_there
+    assert index_tars(folder / "a.tar", format="json").tars[0].was_there
 
 
 def test_a_tar_written_again_with_the_same_size(folder: Path) -> None:
     index_tars(folder / "a.tar")
-    age(folder / "a.json")
     renamed = [(name.replace("0", "9"), payload) for name, payload in members(0)]
     write_tar(folder / "a.tar", renamed)
     assert not index_tars(folder / "a.tar").tars[0].was_there
@@ -186,7 +197,9 @@ def test_a_tar_written_again_with_the_same_size(folder: Path) -> None:
 def test_a_file_that_is_no_index_is_not_written_over(folder: Path) -> None:
     (folder / "x" / "a.json").write_text('{"mine": true}')
     with pytest.raises(OptionError, match=r"x/a\.json.*holds something else; move it"):
-        index_tars(folder)
+        index_tars(folder, format="json")
+    assert (folder / "x" / "a.json").read_text() == '{"mine": true}'
+    index_tars(folder)
     assert (folder / "x" / "a.json").read_text() == '{"mine": true}'
 
 
@@ -233,8 +246,7 @@ def test_tars_that_cannot_be_indexed(folder: Path, tmp_path: Path, workers: int)
     assert [tar.name for tar in report.tars] == ["a.tar", "broken.tar", "x/a.tar", "x/y/b.tar"]
     assert len(report.failed) == 1
     assert "none.tar is no tar" in report.failed[0]
-    told = json.loads((tmp_path / "out/broken.json").read_text())
-    assert told["last_good"] == "good.jpg"
+    assert read_index(tmp_path / "out/broken.idx.arrow").facts.last_good == "good.jpg"
     with pytest.raises(ReadError, match="breaks off"):
         index_tars(folder / "broken.tar", tmp_path / "out")
 
@@ -278,11 +290,24 @@ def test_a_hub_repository(
     for name in ("a.tar", "x/a.tar"):
         hub_server.put("owner/name", f"sub/{name}", (folder / name).read_bytes(), lfs=True)
     index_tars("hf://datasets/owner/name/sub", tmp_path / "out", geometry=True)
-    assert files_below(tmp_path / "out") == ["a.json", "x/a.json"]
-    expected = json_index(scanned(folder / "x/a.tar", geometry=True))
-    assert (tmp_path / "out/x/a.json").read_bytes() == expected
-    with pytest.raises(OptionError, match=r"name a folder for the indices.*metadata="):
-        index_tars("hf://datasets/owner/name/sub")
+    assert files_below(tmp_path / "out") == ["a.idx.arrow", "x/a.idx.arrow"]
+    expected = scanned(folder / "x/a.tar", geometry=True)
+    assert entries(read_index(tmp_path / "out/x/a.idx.arrow")) == entries(expected)
+
+
+def test_without_a_place_of_their_own_they_go_into_the_cache(
+    folder: Path, tmp_path: Path, http_server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url = http_server.put("a.tar", (folder / "a.tar").read_bytes())
+    assert not index_tars(url, geometry=True).tars[0].was_there
+    assert index_tars(url, geometry=True).tars[0].was_there
+    before = len(http_server.seen)
+    index = TarShards(url).collection.index(0)
+    assert index.widths.tolist() == [7, 0] * 3
+    assert not [seen for seen in http_server.seen[before:] if seen.method == "GET"]
+    with pytest.raises(OptionError, match=r"no place for an index beside.*metadata="):
+        index_tars(url, format="json")
 
 
 def test_a_bucket(folder: Path, tmp_path: Path, s3_server: S3Server) -> None:
@@ -293,7 +318,8 @@ def test_a_bucket(folder: Path, tmp_path: Path, s3_server: S3Server) -> None:
         f"s3://{bucket}/tars", tmp_path / "out", storage_options=s3_server.storage_options
     )
     assert [tar.name for tar in report.tars] == ["a.tar", "x/a.tar"]
-    assert (tmp_path / "out/a.json").read_bytes() == json_index(scanned(folder / "a.tar"))
+    index = read_index(tmp_path / "out/a.idx.arrow")
+    assert entries(index) == entries(scanned(folder / "a.tar"))
 
 
 def test_a_list_of_urls(folder: Path, tmp_path: Path, http_server: HttpServer) -> None:
@@ -307,7 +333,7 @@ def test_a_list_of_urls(folder: Path, tmp_path: Path, http_server: HttpServer) -
 
 
 def test_indices_go_into_the_other_form_and_back(folder: Path, tmp_path: Path) -> None:
-    index_tars(folder, tmp_path / "json", geometry=True, hash=True)
+    index_tars(folder, tmp_path / "json", format="json", geometry=True, hash=True)
     (tmp_path / "json" / "other.json").write_text("[1, 2]")
     written = convert_indexes(tmp_path / "json", "arrow", out=tmp_path / "arrow")
     assert files_below(tmp_path / "arrow") == ["a.idx.arrow", "x/a.idx.arrow", "x/y/b.idx.arrow"]
@@ -331,9 +357,9 @@ def test_verification(folder: Path, tmp_path: Path) -> None:
     data = bytearray((folder / "a.tar").read_bytes())
     data[600] ^= 1
     (folder / "a.tar").write_bytes(data)
-    (tmp_path / "out/x/y/b.json").unlink()
+    (tmp_path / "out/x/y/b.idx.arrow").unlink()
     index = scanned(folder / "a.tar", sidecars=False)
-    write_index(str(tmp_path / "out/x/a.json"), "a.tar", index)
+    write_index(tmp_path / "out/x/a.idx.arrow", [("a.tar", index)])
     found = verify_tars(folder, tmp_path / "out")
     assert any("SHA-256" in problem for problem in found["a.tar"])
     assert found["x/a.tar"]

@@ -14,8 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import OptionError
-from headrace.sources.tar.bucket_lists import list_file_buckets, list_sample_buckets
-from headrace.sources.tar.buckets import AspectBuckets, BucketRule, aspect_buckets
+from headrace.sources.tar.buckets import (
+    AspectBuckets,
+    BucketRule,
+    aspect_buckets,
+    list_file_buckets,
+    list_sample_buckets,
+)
 from headrace.sources.tar.index import TarIndex
 
 Member = tuple[str, int, int]
@@ -297,20 +302,6 @@ def test_more_shapes_than_a_short_number_holds() -> None:
     assert sorted(found.samples.tolist()) == list(range(70_000))
     picked = int(found.bucket(12_345)[0])
     assert found.keys[12_345] == f"({shapes[picked][0]}, {shapes[picked][1]})"
-
-
-def test_an_order_that_is_stored_is_used() -> None:
-    index = shard([(4, 3), (3, 4), (4, 3)])
-    stored = TarIndex(
-        index.names,
-        index.offsets,
-        index.sizes,
-        index.widths,
-        index.heights,
-        stored_shape_order=np.array([1, 0], np.int32),  # as if the last had no shape
-    )
-    found = aspect_buckets([stored].__getitem__, [3])
-    assert (found.samples.tolist(), found.unknown.tolist()) == ([1, 0], [2])
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 
 from headrace.errors import NothingFoundError, OptionError
 from headrace.sources.tar import write_captions
-from headrace.sources.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from headrace.sources.tar.captions import canonical_captions
-from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.index import IndexFile, TarIndex, write_index
 from headrace.sources.tar.json_index import json_index, read_json_index
+from headrace.sources.tar.sidecars import canonical_captions
 
 FILES = {
     "x.jpg": {"offset": 512, "size": 9, "caption": "old", "score": 1},
@@ -137,17 +136,23 @@ def test_mode_and_link_of_the_file_stay_and_nothing_is_left(tmp_path):
 def in_columns(path: Path, *, tars: tuple[str, ...] = ("s.tar",)) -> Path:
     target = path.with_name("s.idx.arrow")
     index = read_json_index(path.read_bytes(), "s.json")
-    write_arrow_indexes(target, [(tar, index) for tar in tars])
+    write_index(target, [(tar, index) for tar in tars])
     return target
 
 
 def test_a_columnar_index_gets_captions_too(tmp_path):
     path = written(tmp_path)
-    columnar = in_columns(path)
     new = {"x": "new", "d/y.jpg": ["one", "two"]}
-    assert write_captions(path, new) == write_captions(columnar, new) == 2
-    index = ArrowIndexes.open(str(columnar), "s").index(0)
-    assert json.loads(json_index(index)) == json.loads(path.read_text())
+    columnar = in_columns(path)
+    with pytest.raises(OptionError, match=r"s\.idx\.arrow is read in place of"):
+        write_captions(path, new)
+    assert write_captions(columnar, new) == 2
+    columnar = columnar.rename(tmp_path / "other.idx.arrow")
+    assert write_captions(path, new) == 2
+    index = IndexFile.open(columnar).index(0)
+    assert index.facts.captions_written
+    assert index.captions.equals(read_json_index(path.read_bytes(), "s").captions)
+    assert index.extras.equals(read_json_index(path.read_bytes(), "s").extras)
 
 
 def test_of_many_tars_that_have_a_name_one_has_to_be_said(tmp_path):
@@ -157,7 +162,7 @@ def test_of_many_tars_that_have_a_name_one_has_to_be_said(tmp_path):
     with pytest.raises(OptionError, match=r"c\.tar.*a/s\.tar"):
         write_captions(columnar, {"x": "new"}, tar="c.tar")
     assert write_captions(columnar, {"x": "new"}, tar="b/s.tar") == 1
-    opened = ArrowIndexes.open(str(columnar), "s")
+    opened = IndexFile.open(columnar)
     assert [json.loads(opened.index(tar).captions[0].as_py()) for tar in (0, 1)] == ["old", "new"]
 
 

@@ -21,15 +21,14 @@ from tars_made import Member, members, write_shards, write_tar
 from headrace.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.arrow_index import write_arrow_indexes
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.finding import find_tars
-from headrace.sources.tar.held_indexes import HeldIndexes
-from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.index import TarIndex, write_index
 from headrace.sources.tar.json_index import read_json_index
+from headrace.sources.tar.locate import find_tars
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.places import HeldIndexes
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 
 
@@ -236,14 +235,14 @@ def test_an_index_that_was_written_again_after_it_was_found(tmp_path: Path) -> N
     path = write_tar(tmp_path / "a.tar", members(3))
     index_tars(path)
     collection = find(path)
-    (tmp_path / "a.json").write_text('{"files": {}}')
-    with pytest.raises(ReadError, match=r"a\.json changed"):
+    (tmp_path / "a.idx.arrow").write_text("another")
+    with pytest.raises(ReadError, match=r"a\.idx\.arrow changed"):
         collection.index(0)
 
 
 def test_entries_out_of_the_tar(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", members(3))
-    index_tars(path)
+    index_tars(path, format="json")
     good = json.loads((tmp_path / "a.json").read_text())
     for change in ({"offset": -512}, {"offset": 10**15}, {"length": 2**62}, {"length": -1}):
         bad = json.loads(json.dumps(good))
@@ -297,7 +296,7 @@ def test_pickles_without_indices_and_with_counts(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="vanished"):
         again.index(0)
     for path in (tmp_path / "meta").iterdir():
-        path.rename(path.with_suffix(".json"))
+        path.rename(path.with_suffix(".arrow"))
     assert names_in(again, 3)[0] == "03_0000.jpg"
     with pytest.raises(TypeError, match="does not travel"):
         pickle.dumps(found.index(0))
@@ -345,10 +344,10 @@ def test_threads_load_an_index_once(tmp_path: Path) -> None:
 def test_a_columnar_file_of_many_is_opened_once(tmp_path: Path) -> None:
     paths = write_shards(tmp_path / "data", [members(3, seed) for seed in range(3)])
     one = tmp_path / "all.arrow"
-    write_arrow_indexes(one, [(path.name, index_of(path)) for path in paths])
+    write_index(one, [(path.name, index_of(path)) for path in paths])
     found = find(tmp_path / "data", one)
     assert found.member_counts.tolist() == [6, 6, 6]
-    assert list(found._columns) == [str(one)]
+    assert list(found._places._opened) == [str(one)]
 
 
 def test_a_json_index_is_read_as_it_is(tmp_path: Path) -> None:

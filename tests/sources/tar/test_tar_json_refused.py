@@ -61,14 +61,6 @@ def test_pixels_may_be_floats_that_are_whole():
         read({"files": {"x.jpg": {**entry(), "width": 512.5, "height": 384}}})
 
 
-@pytest.mark.parametrize("files", ['{"x.jpg": %s}', "[%s]", '{"y.jpg": %s, "y.jpg": %s}'])
-def test_an_entry_that_says_its_place_twice_is_refused(files):
-    one = '{"path": "x.jpg", "offset": 512, "offset": 1024, "length": 4}'
-    text = '{"files": ' + files.replace("%s", one) + "}"
-    with pytest.raises(StaleIndexError, match=r"member '[xy]\.jpg': its entry says offset more"):
-        read_json_index(text.encode(), "s.json")
-
-
 @pytest.mark.parametrize("case", sorted(NUMBERS.keys() - {"null"}))
 @pytest.mark.parametrize("key", ["width", "height", "json_offset", "json_length"])
 def test_other_numbers_are_refused_too(key, case):

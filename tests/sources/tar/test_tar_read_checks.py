@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tar_making import END, member, pax, write_tar
+from servers.http_files import HttpServer
+from tar_making import END, header, member, pax, scanned, write_tar
 
 from headrace import TarDataset, TarShards
 from headrace.errors import StaleIndexError
 from headrace.sources.tar import index_tars
+from headrace.sources.tar.index import TarFacts
+from headrace.sources.tar.json_index import json_index, read_json_index
 from headrace.write import write_tar as copy_tars
 
 COUNT, WRONG = 100, 41
@@ -41,7 +44,7 @@ def shard() -> list[tuple[str, bytes]]:
 def edited(folder: Path, edit: Callable[[Entry, Entry], None], kind: str = "jpg") -> Path:
     """A tar whose index has other entries for a member and the one of that kind before it."""
     path = write_tar(folder / "a.tar", shard())
-    index_tars(path, sidecars=False)
+    index_tars(path, sidecars=False, format="json")
     index = path.with_suffix(".json")
     said = json.loads(index.read_text())
     one, before = (said["files"][f"{folder_of(WRONG - n)}.{kind}"] for n in (0, 1))
@@ -104,7 +107,7 @@ def test_every_way_to_be_wrong(tmp_path: Path, edit: Callable[[Entry, Entry], No
     for way in ("a sample", "all samples", "rows", "a stream"):
         with pytest.raises(StaleIndexError, match=r"no header of 'b/020\.jpg'.*--force"):
             READ[way](path)
-    index_tars(path, sidecars=False, force=True)
+    index_tars(path, sidecars=False, force=True, format="json")
     assert [sample.bytes for sample in TarShards(path).samples()] == [
         payload for _, payload in shard()[1::2]
     ]
@@ -160,11 +163,76 @@ def test_names_as_they_stand_in_headers(tmp_path: Path, case: str, format: int) 
         assert shards.load_sample(0, number).bytes == payload
 
 
-def test_a_name_that_is_said_at_the_beginning_for_all(tmp_path: Path) -> None:
+# --- names and sizes as headers say them
+
+PAYLOAD = b"hello"
+LEGAL = {
+    "size": pax({"size": "5"}) + header(b"a.jpg", 0) + PAYLOAD.ljust(512, b"\0"),
+    "path": pax({"path": "a.jpg"}) + member(b"PaxHeader/cut", PAYLOAD),
+    "long name": member(b"././@LongLink", b"a.jpg\0", kind=b"L") + member(b"cut", PAYLOAD),
+    "both": pax({"mtime": "1.5"}, kind=b"g")
+    + member(b"././@LongLink", b"no.jpg\0", kind=b"L")
+    + pax({"path": "a.jpg", "comment": "c" * 3000})
+    + member(b"cut", PAYLOAD),
+    "behind a folder": header(b"d/", 0, kind=b"5") + member(b"d/a.jpg", PAYLOAD),
+}
+
+
+@pytest.mark.parametrize("case", LEGAL)
+@pytest.mark.parametrize("remote", [False, True])
+def test_what_extends_a_header_is_followed(
+    tmp_path: Path, case: str, remote: bool, http_server: HttpServer
+) -> None:
     path = tmp_path / "a.tar"
-    payloads = [bytes([n]) * 3000 for n in range(40)]
-    plain = [member(b"%d.jpg" % n, payload) for n, payload in enumerate(payloads)]
-    path.write_bytes(pax({"path": "one.jpg"}, kind=b"g") + b"".join(plain) + END)
+    path.write_bytes(LEGAL[case] + END)
     index_tars(path)
-    os.utime(path, (0, 0))
-    assert [sample.bytes for sample in TarShards(path).samples()] == payloads
+    place = http_server.put("a.tar", path.read_bytes()) if remote else str(path)
+    shards = TarShards(place, metadata=tmp_path / "a.idx.arrow")
+    assert shards.open_shard(0).read_file(len(shards.list_files_in_shard(0)) - 1) == PAYLOAD
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+@pytest.mark.parametrize(
+    ("one", "other"), [("猫.jpg", "犬.jpg"), ("d" * 90 + "/" + "x" * 30, "d" * 90 + "/" + "y" * 30)]
+)
+def test_names_of_any_kind_are_compared(tmp_path: Path, one: str, other: str, format: int) -> None:
+    write_tar(tmp_path / "one" / "a.tar", [(one, b"CAT" * 300)], format)
+    path = write_tar(tmp_path / "other" / "a.tar", [(other, b"DOG" * 300)], format)
+    index_tars(tmp_path / "one", tmp_path / "out")
+    index_tars(path, tmp_path / "right")
+    assert TarShards(path, metadata=tmp_path / "right").list_files_in_shard(0) == [other]
+    shards = TarShards(path, metadata=tmp_path / "out")
+    with pytest.raises(StaleIndexError, match=r"a\.tar: there is no header of"):
+        shards.open_shard(0)
+
+
+def test_names_without_the_folders_of_the_tar(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("d/a.jpg", b"1"), ("d/b.jpg", b"2")])
+    index_tars(path, format="json")
+    said = (tmp_path / "a.json").read_text()
+    (tmp_path / "a.json").write_text(said.replace("d/", ""))  # as some tools have it
+    assert [sample.bytes for sample in TarShards(path).samples()] == [b"1", b"2"]
+
+
+def test_a_tar_with_members_in_another_order(tmp_path: Path) -> None:
+    members = [(f"{number:04}.jpg", b"%04d" % number) for number in range(100)]
+    path = write_tar(tmp_path / "a.tar", members)
+    index_tars(path)
+    members[10], members[20] = members[20], members[10]
+    write_tar(path, members)
+    shards = TarShards(path)
+    assert shards.load_sample(0, 11).bytes == b"0011"
+    with pytest.raises(StaleIndexError, match=r"no header of '0010\.jpg'"):
+        shards.load_sample(0, 10)
+
+
+def test_a_tar_without_an_end_is_told_in_its_index(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole.tar", tmp_path / "cut.tar"
+    whole.write_bytes(member(b"a.jpg", b"1") + END)
+    cut.write_bytes(member(b"a.jpg", b"1"))
+    assert scanned(whole).facts == TarFacts(size=2048, has_sidecars=True)
+    assert scanned(cut).facts == TarFacts(size=1024, has_sidecars=True, has_end=False)
+    text = json_index(scanned(cut))
+    assert json.loads(text)["no_end_mark"] is True
+    assert not read_json_index(text, "cut").facts.has_end
+    assert b"no_end_mark" not in json_index(scanned(whole))

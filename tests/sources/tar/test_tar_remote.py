@@ -227,7 +227,7 @@ def test_the_index_of_another_tar_of_the_same_size(http_server: HttpServer, indi
     (indices / "stale").mkdir()
     (indices / "stale" / "a.tar").write_bytes(tar_bytes(sizes))
     index_tars(indices / "stale" / "a.tar")
-    shards = TarShards(url, metadata=indices / "stale" / "a.json")
+    shards = TarShards(url, metadata=indices / "stale" / "a.idx.arrow")
     assert shards.load_sample(0, 1).bytes == sizes[1][1]
     for ask in (lambda: shards.load_sample(0, 2), lambda: list(shards.samples())):
         with pytest.raises(StaleIndexError, match=r"a\.tar: there is no header of '2\.bin'"):

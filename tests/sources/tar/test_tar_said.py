@@ -59,7 +59,7 @@ def test_where_the_indices_are_may_come_second(tmp_path: Path) -> None:
 
 def test_captions_of_the_index_go_first(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", members(2))
-    index_tars(path)
+    index_tars(path, format="json")
     said = json.loads((tmp_path / "a.json").read_text())
     said["files"]["00_0000.jpg"]["captions"] = ["written", "by hand"]
     (tmp_path / "a.json").write_text(json.dumps(said))

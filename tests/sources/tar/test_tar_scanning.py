@@ -8,6 +8,7 @@ import json
 import logging
 import random
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from tar_making import END, by_tarfile, header, listed, member, pax, scanned, wr
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
-from headrace.sources.tar.index_places import file_of
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.places import file_of
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import Access, LocalStore, Meter
 
 
@@ -284,7 +285,7 @@ def test_small_members_elsewhere_are_streamed(
     here = scanned(path, **options)
     assert listed(index) == listed(here)
     assert index.json.equals(here.json)
-    assert index.facts == here.facts
+    assert replace(index.facts, etag=None) == replace(here.facts, etag=None)
     assert len(http_server.seen) - before < 40
 
 

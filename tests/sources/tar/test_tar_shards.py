@@ -22,8 +22,8 @@ from headrace import TarShards
 from headrace.errors import OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.arrow_index import write_arrow_indexes
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.index import write_index
+from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 
 # --- files and samples
@@ -158,7 +158,7 @@ def test_what_an_index_embeds_and_is_damaged(tmp_path: Path, column: str) -> Non
     path = write_tar(tmp_path / "s.tar", [("a.jpg", b"1"), ("a.json", b'{"caption": "x"}')])
     index = scan_tar(LocalStore(), DataFileInfo(str(path)))
     damaged = replace(index, **{column: pa.array(['{"captio', None])})
-    write_arrow_indexes(tmp_path / "s.idx.arrow", [("s.tar", damaged)])
+    write_index(tmp_path / "s.idx.arrow", [("s.tar", damaged)])
     sample = TarShards(path).load_sample(0, 0)
     with pytest.raises(StaleIndexError, match=rf"(?i)s\.tar: the {column}.*'a\.jpg'") as caught:
         getattr(sample, column)

@@ -1,7 +1,7 @@
 """Batches of rows: columns for torch's default collate, and a sequence of dicts for anything else.
 
 A loader of torch asks a dataset for the rows of a batch and collates them. The rows of a `RowBatch`
-are made only when somebody looks at them. torch's default collate knows the class of a row and asks
+are made only when they are looked at. torch's default collate knows the class of a row and asks
 the batch for its columns. A column that no row has changed is the one that was converted; any other
 is collated from the values of rows.
 """
@@ -31,7 +31,7 @@ from headrace.convert.packing import Batch
 __all__ = ["Row", "RowBatch", "register_collate"]
 
 _Parts = list[Any] | dict[str, Any]
-"""the values of a column, row by row; of a struct, by field"""
+"""The values of a column, row by row; of a struct, by field."""
 
 
 class Row(dict[str, Any]):

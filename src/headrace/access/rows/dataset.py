@@ -1,4 +1,4 @@
-"""Rows by their index as a dataset of torch: one by one, or many with one read."""
+"""`RowDataset`: rows of a backend by index, as a map-style dataset of torch."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from headrace.sources.files.filters import columns_of, settle_filter, to_express
 __all__ = ["RowDataset"]
 
 _ITERATED_ROWS = 256
-"""that are read together where all are asked for, one after the other"""
+"""Rows that are read together by an iteration."""
 _COUNTERS = 256
-"""places in which processes count without waiting for each other"""
+"""Counters, so that worker processes count without waiting for each other."""
 
 
 @checked_keywords
@@ -61,11 +61,11 @@ class RowDataset(Dataset[Any]):
     another view. ``flatten``, ``add_column`` and ``map`` copy.
 
     Args:
-        backend: What is read from.
+        backend: The backend, such as ``ArrowBackend(...)``.
         columns: The columns that are read, in this order.
         output_format: "torch", "numpy", "arrow" or "dict", as in all loaders, or "raw": Python
             values as they are stored, with nothing decoded.
-        nulls: What stands for nulls, as in all loaders.
+        nulls: The values of nulls, as in all loaders.
         ragged: The form of columns of lists of different lengths, as in all loaders. A row has its
             own values in any form.
         decode: Columns of encoded images, which become uint8 [3, H, W], or functions by column.
@@ -112,11 +112,11 @@ class RowDataset(Dataset[Any]):
         self._skipped = shared_integers(_COUNTERS) if on_error == "skip" else None
         self._may_give_none = False
 
-    # --- what there is
+    # --- properties
 
     @property
     def backend(self) -> StorageBackend:
-        """What is read from."""
+        """The backend that rows are read from."""
         return self._reader.backend
 
     @property
@@ -131,7 +131,7 @@ class RowDataset(Dataset[Any]):
 
     @property
     def num_rows(self) -> int:
-        """Rows of this view."""
+        """Number of rows of this view."""
         return self._view.count
 
     @property
@@ -141,12 +141,12 @@ class RowDataset(Dataset[Any]):
 
     @property
     def kinds(self) -> Kinds:
-        """What columns hold that the backend has decoded, where their types do not tell."""
+        """The contents of columns that the backend has decoded, where their types do not tell."""
         return self._reader.kinds
 
     @property
     def skipped(self) -> int:
-        """Rows that were left out so far, here, in views of these rows and in worker processes."""
+        """Number of rows that were left out so far, in all views of these rows and in workers."""
         return 0 if self._skipped is None else int(self._skipped.sum())
 
     def __len__(self) -> int:
@@ -188,7 +188,7 @@ class RowDataset(Dataset[Any]):
         self.__dict__.update(state)
 
     def __getitems__(self, indices: Indices) -> Any:
-        """Return the rows of a batch, by one read and one conversion; torch's loader asks so."""
+        """Return the rows of a batch, by one read and one conversion, for loaders of torch."""
         batch = self._some_of(indices)
         return batch if self._transform is None else batch.transformed(self._finished)
 
@@ -213,7 +213,7 @@ class RowDataset(Dataset[Any]):
             yield from map(self._finished, self._read(places, skip=self._skipped is not None))
 
     def _some_of(self, indices: Indices) -> RowBatch:
-        """A batch of these rows but for some: not but for all, torch collates no batch of none."""
+        """Return a batch without broken rows; torch cannot collate it if none is left."""
         batch = self._read(indices, skip=self._skipped is not None)
         if len(indices) and not len(batch) and not self._may_give_none:
             raise ReadError(
@@ -244,11 +244,11 @@ class RowDataset(Dataset[Any]):
     # --- views: which rows
 
     def select(self, indices: Indices | range) -> RowDataset:
-        """Return these rows, in this order, as often as they are named; or those of a mask."""
+        """Return rows by their indices, in this order and as often as named, or by a mask."""
         return self._with(view=self._view.selected(indices))
 
     def shuffle(self, seed: int) -> RowDataset:
-        """Return all rows in an order that follows from the seed, and takes no memory."""
+        """Return all rows in a random order that is a function of the seed, and takes no memory."""
         return self._with(view=self._view.shuffled(seed))
 
     def skip(self, n: int) -> RowDataset:
@@ -265,7 +265,7 @@ class RowDataset(Dataset[Any]):
         Args:
             num_shards: Number of parts.
             index: The part, from 0 on.
-            contiguous: Whether a part is a run of rows. Otherwise it is every ``num_shards``-th.
+            contiguous: If True, a part is a run of rows; else every ``num_shards``-th row.
         """
         if not 0 <= _count("index", index) < _count("num_shards", num_shards):
             raise OptionError(f"index must be less than num_shards={num_shards}, not {index}")
@@ -286,12 +286,12 @@ class RowDataset(Dataset[Any]):
         """Return two views of different rows, as ``{"train": ..., "test": ...}``.
 
         Args:
-            test_size: The part of the rows that are for testing, as a fraction (which is rounded
-                up) or a number of rows. By default what ``train_size`` leaves, or a quarter.
-            train_size: The same of those for training, with fractions rounded down. By default all
-                others.
-            shuffle: Whether rows are chosen at random. Otherwise the last ones are for testing.
-            seed: What the choice follows from.
+            test_size: The rows for testing, as a fraction (which is rounded up) or a number. By
+                default the rows that ``train_size`` leaves, or a quarter.
+            train_size: The rows for training, as a fraction (which is rounded down) or a number.
+                By default all others.
+            shuffle: If True, rows are chosen at random. Otherwise the last ones are for testing.
+            seed: The seed of the choice.
 
         Example:
             >>> import pyarrow as pa
@@ -332,10 +332,10 @@ class RowDataset(Dataset[Any]):
         Args:
             function: Called with each row, as a dict of stored Python values; or a filter as all
                 loaders take them: a pyarrow expression, or a list of (column, operator, value).
-            with_indices: Whether it is also called with the index of the row.
+            with_indices: If True, it is also called with the index of the row.
             input_columns: Columns that it is called with, one argument each, in place of a dict.
                 No others are read.
-            batched: Whether it is called with a dict of lists, and returns a list.
+            batched: If True, it is called with a dict of lists, and returns a list.
             batch_size: Number of rows that are read together.
         """
         if not callable(function):
@@ -391,7 +391,7 @@ class RowDataset(Dataset[Any]):
         return made
 
     def with_empty_batches(self) -> RowDataset:
-        """Return the same for a loader that can handle a batch of which all was left out."""
+        """Return the same rows for a loader that can handle a batch of no rows."""
         made = copy(self)
         made._may_give_none = True
         return made
@@ -451,10 +451,10 @@ class RowDataset(Dataset[Any]):
         Args:
             function: Called with each row, as a dict of stored Python values, neither decoded nor
                 transformed. It returns a dict, whose values may also be arrays and tensors.
-            with_indices: Whether it is also called with the index of the row.
+            with_indices: If True, it is also called with the index of the row.
             input_columns: Columns that it is called with, one argument each, in place of a dict.
-            batched: Whether it is called with, and returns, a dict of lists. They may have another
-                number of rows if all columns that it does not return are removed.
+            batched: If True, it is called with a dict of lists, and returns one. The lists may have
+                another length if all columns that it does not return are removed.
             batch_size: Number of rows that are read together.
             remove_columns: Columns that the copy does not have, unless the function returns them.
             cache_dir: A new folder in which the copy is written as Arrow files, a few of its rows

@@ -25,8 +25,8 @@ from headrace.convert.images import decode_image
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import Int64Array
 from headrace.sources.backend import Backend, StorageBackend
-from headrace.sources.crew import in_threads
 from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
+from headrace.sources.threads import in_threads
 
 __all__ = ["RowForm", "RowReader", "named_decoders"]
 
@@ -190,12 +190,16 @@ class RowReader:
             rows: The rows.
             skip: True to leave out rows that cannot be read or decoded.
         """
-        parts, broken = self._readable(rows) if skip else ([self._read(rows)], [])
-        blocks, decoded, counts = zip(*parts or [self._read(rows[:0])], strict=True)
-        names = self._decoders
-        values = {name: [value for one in decoded for value in one[name]] for name in names}
-        batch = RowBatch(concat(blocks), values, self._converter.output_format, sum(counts))
-        return batch, broken
+        output_format = self._converter.output_format
+        if not skip:
+            block, decoded, count = self._read(rows)
+            return RowBatch(block, decoded, output_format, count), []
+        parts, broken = self._readable(rows)
+        blocks, several, counts = zip(*parts or [self._read(rows[:0])], strict=True)
+        decoded = {
+            name: [value for part in several for value in part[name]] for name in self._decoders
+        }
+        return RowBatch(concat(blocks), decoded, output_format, sum(counts)), broken
 
     def _readable(self, rows: Int64Array) -> tuple[list[_Part], list[str]]:
         """Return the rows that can be read, and why others cannot: found by reading halves."""

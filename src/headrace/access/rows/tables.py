@@ -1,4 +1,4 @@
-"""Rows as tables: gathered in the order of a view, filtered, and with columns that are new."""
+"""Rows of views as tables: gathered, filtered, mapped, and written as Arrow files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headrace.access.rows.views import View
 from headrace.errors import OptionError, SchemaError
 from headrace.model import Int64Array
 from headrace.sources.files.filters import rows_where
+from headrace.sources.values import plain_value
 
 __all__ = [
     "RowFunction",
@@ -36,10 +37,10 @@ __all__ = [
 _INDEX = "headrace row index"
 _SHARD_BYTES = 64 << 20
 _BATCH_ROWS = 1000
-"""of the record batches that are written"""
+"""Rows of the record batches that are written."""
 
 _CANNOT = (pa.ArrowInvalid, pa.ArrowTypeError, NotImplementedError, OverflowError)
-"""what Arrow raises where it has no type for values, or a type no place for them"""
+"""Errors of Arrow for values that have no type, or that a type cannot hold."""
 
 
 def gathered(reader: RowReader, view: View) -> pa.Table:
@@ -106,7 +107,7 @@ class RowFunction:
     input_columns: Sequence[str] | None
 
     def results(self, part: pa.Table, start: int) -> Any:
-        """Return what the function makes of a table whose first row has the index ``start``.
+        """Return the results of the function for a table whose first row has the index ``start``.
 
         A list with the result of each row, or the one result of a batch.
         """
@@ -303,9 +304,9 @@ def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> An
     """Return values as an Arrow array: of the given type if they are such, else of their own."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    if isinstance(values, torch.Tensor):
+    if isinstance(values, torch.Tensor | np.ndarray):
         values = _numpy(name, values)
-    elif not isinstance(values, np.ndarray):
+    else:
         values = _as_one([_numpy(name, value) for value in values])
     made, failure = None, None
     try:
@@ -319,15 +320,13 @@ def arrow_column(name: str, values: Any, type_: pa.DataType | None = None) -> An
 
 
 def _numpy(name: str, value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        try:
-            value = value.detach().cpu().numpy()
-        except TypeError:
-            raise SchemaError(
-                f"column {name!r}: Arrow has no type for {value.dtype}; give another, such as "
-                "values.float()"
-            ) from None
-    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    try:
+        return plain_value(value)
+    except TypeError:
+        raise SchemaError(
+            f"column {name!r}: Arrow has no type for {value.dtype}; give another, such as "
+            "values.float()"
+        ) from None
 
 
 def _as_one(values: list[Any]) -> Any:
@@ -357,7 +356,7 @@ def _of_type(values: Any, inferred: pa.Array | None, type_: pa.DataType) -> pa.A
 
     Args:
         values: The values.
-        inferred: What Arrow makes of them by itself, if it can.
+        inferred: The values in the type that Arrow infers, if it can.
         type_: The type.
     """
     if inferred is not None and inferred.type == type_:

@@ -1,4 +1,4 @@
-"""Views: which rows, in which order, as arithmetic over those of what lies below."""
+"""Views: some rows in some order, as arithmetic over the rows of the view below."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["View"]
 
 
 class _Step(Protocol):
-    """From places in a view to places in the one below it."""
+    """Maps places in a view to places in the view below it."""
 
     @property
     def count(self) -> int: ...
@@ -27,7 +27,7 @@ class _Step(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Stride:
-    """Every ``step``-th from ``start`` on."""
+    """Every ``step``-th place from ``start`` on."""
 
     start: int
     step: int
@@ -39,7 +39,7 @@ class _Stride:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chosen:
-    """Any, in any order, some maybe more than once."""
+    """Any places, in any order, some maybe more than once."""
 
     indices: Int64Array
 
@@ -53,14 +53,17 @@ class _Chosen:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Some of ``total`` rows in some order: steps on steps, none of which is carried out.
+    """Some of ``total`` rows in some order, as steps that are computed when rows are asked for.
 
-    Memory is taken by lists of indices that were given, and by nothing else.
+    Only lists of indices that a user gave take memory.
+
+    Attributes:
+        total: Number of rows below all steps.
+        steps: The steps; the last one that was made comes first.
     """
 
     total: int
     steps: tuple[_Step, ...] = ()
-    """the last one that was made comes first"""
 
     @property
     def count(self) -> int:
@@ -74,7 +77,7 @@ class View:
         return places
 
     def row(self, place: int) -> int:
-        """Return which row is at a place, which may count from the end.
+        """Return the row at a place, which may count from the end.
 
         Raises:
             IndexError: There is no such place.
@@ -108,7 +111,7 @@ class View:
         return View(self.total, (_Chosen(chosen), *self.steps))
 
     def shuffled(self, seed: int) -> View:
-        """Return the view of all places of this one in an order at random."""
+        """Return the view of all places of this one in a random order."""
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             raise OptionError(f"seed must be an int, not {seed!r}")
         return View(self.total, (IndexPermutation(self.count, int(seed)), *self.steps))

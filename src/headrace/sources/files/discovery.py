@@ -1,12 +1,18 @@
-"""From locations to files with all that planning needs: listing, formats, schemas, counts."""
+"""From locations to a source: listing, formats, schemas, counts.
+
+`discover` reads top to bottom: list the files, choose their format, leave out files whose paths
+rule them out, look once into each of the others, and decide the columns.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +26,9 @@ from headrace.errors import (
     SchemaError,
 )
 from headrace.model import DataFileInfo, FileList
-from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.arrow.format import ArrowFormat
+from headrace.sources.files.csv import CsvFormat
+from headrace.sources.files.failures import may_be_skipped, naming
 from headrace.sources.files.filters import (
     binds,
     columns_of,
@@ -30,6 +38,8 @@ from headrace.sources.files.filters import (
     to_expression,
     with_exact_integers,
 )
+from headrace.sources.files.json import JsonFormat, JsonLinesFormat
+from headrace.sources.files.orc import OrcFormat
 from headrace.sources.files.partitioning import (
     PathColumns,
     matching_paths,
@@ -37,11 +47,11 @@ from headrace.sources.files.partitioning import (
     possible_paths,
 )
 from headrace.sources.files.protocol import FileFacts, Format
-from headrace.sources.files.registry import FORMAT_NAMES, make_format, select_files
 from headrace.sources.files.schemas import project, unify
-from headrace.sources.files.sniffing import hint_of, read_head
+from headrace.sources.files.sniffing import compression_in, hint_of, looks_like, read_head
 from headrace.sources.files.source import FileSource
 from headrace.sources.files.table_folders import refuse_tables
+from headrace.sources.parquet.format import ParquetFormat
 from headrace.sources.reader import Discovered, TabularReader
 from headrace.storage import (
     Access,
@@ -53,15 +63,17 @@ from headrace.storage import (
     side_by_side,
 )
 
-__all__ = ["discover"]
-
+__all__ = ["FORMAT_NAMES", "discover", "format_of", "make_format", "select_files"]
 
 logger = logging.getLogger(__name__)
-
 
 _INSPECTING_THREADS = 16
 _WAITING_THREADS = 48
 _SECONDS_WORTH_A_THREAD = 0.005
+_KINDS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
+_EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _KINDS}
+FORMAT_NAMES = tuple(_EXTENSIONS)
+_COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def discover(
@@ -80,10 +92,10 @@ def discover(
 ) -> Discovered:
     """List, prune by path, inspect each file once in parallel, and decide the schema.
 
-    A folder of a table format, or a part of one, is refused unless ``as_files`` is True. What a
-    manifest lists was checked when it was found.
+    A folder of a table format, or a part of one, is refused unless ``as_files`` is True. The files
+    of a manifest were checked when it was written.
     """
-    keep = to_expression(filters)
+    keep = None if filters is None else to_expression(filters)
     if schema is not None and not isinstance(schema, pa.Schema):
         raise OptionError(f"schema must be a pyarrow.Schema, not {schema!r}")
     access = access or Access()
@@ -91,99 +103,72 @@ def discover(
         listing = find_files(path, access)
     else:
         listing = load_manifest(path, access, manifest)
-    name, statuses = _selected(listing, format, check=manifest is None and not as_files)
+    name, statuses = select_files(listing, format, check=manifest is None and not as_files)
     chosen = make_format(name, format_options, schema=schema)
-    in_path = path_columns(partitioning, [s.path for s in statuses], listing.roots)
+    in_path = PathColumns()
+    if partitioning is not None:
+        in_path = path_columns(partitioning, [s.path for s in statuses], listing.roots)
     found = _Inspection(listing.store, chosen, in_path, skip_broken)
-    # A filter over paths alone is settled by them: what it keeps, it keeps whole.
-    exact = keep is not None and len(in_path.schema) > 0 and binds(keep, in_path.schema)
-    by_path = settle_filter(keep, in_path.schema) if keep is not None and exact else keep
-    survivors = found.prune(statuses, by_path, exact)
-    pushed = None if exact else keep
-    infos, facts = found.inspect(survivors, pushed)
-    wanted = _wanted(columns, schema, keep)
-    schemas = ((info.path, fact.schema) for info, fact in zip(infos, facts, strict=True))
-    stored = unify(schemas, wanted=wanted, given=schema)
-    if not infos:  # nothing can match, but what columns there are must still be known
+    # A filter over paths alone is settled by them: the files that it keeps, it keeps whole.
+    settled_by_paths, survivors = False, statuses
+    if keep is not None and len(in_path.schema):
+        settled_by_paths = binds(keep, in_path.schema)
+        survivors = found.prune(statuses, keep, exact=settled_by_paths)
+    asked = None if settled_by_paths else keep
+    infos, facts = found.inspect(survivors, asked)
+    stored = unify(infos, facts, wanted=_wanted(columns, schema, keep), given=schema)
+    if not infos:  # nothing can match, but the columns must still be known
         stored = found.any_schema(statuses)
     whole = _whole_schema(stored, in_path, schema)
     output = project(whole, columns)
-    needed: Sequence[str] = []
+    read_schema, pushed = output, None
     if keep is not None:
         settled = settle_filter(keep, whole)
-        pushed = None if exact else settled
-        needed = [] if pushed is None else columns_of(settled, whole)
-        infos = found.trusted(infos, facts, [whole.field(name) for name in needed])
-    if pushed is not None and _all_settled(infos):
-        pushed, needed = None, []
-        infos = [_counting_what_is_left(info) for info in infos]
-    read = {field.name: field for field in output} | {name: whole.field(name) for name in needed}
-    read_schema = pa.schema([read[name] for name in whole.names if name in read])
+        if asked is not None:
+            infos, pushed, read_schema = found.filtered(infos, facts, settled, whole, output)
     if not columns and schema is None:
-        in_files = [field for field in whole if field.name not in in_path.schema.names]
-        chosen = make_format(name, format_options, known=pa.schema(in_files))
+        own = pa.schema(list(whole)[: len(whole) - len(in_path.schema)])
+        chosen = make_format(name, format_options, known=own)
     files = FileList(infos)
-    asked = None if exact else keep
     source = FileSource(listing.store, chosen, whole, files, in_path, is_filtered=asked is not None)
-    reader = TabularReader(source, output, read_schema, pushed)
     logger.info("%d files found, %d to read, %d columns", len(statuses), len(infos), len(output))
-    counts = access.meter.drain()
     return Discovered(
-        reader,
+        TabularReader(source, output, read_schema, pushed),
         files,
         roots=listing.roots,
         filter=asked,
         broken=found.broken,
-        counts=counts,
+        counts=access.meter.drain(),
         listing=listing,
     )
 
 
-def _selected(
-    listing: Listing, format_: str | None, *, check: bool
-) -> tuple[str, list[FileStatus]]:
-    """Return the format and the files of it; if ``check``, refuse those of tables."""
-    try:
-        name, statuses = select_files(listing, format_)
-    except (OptionError, NothingFoundError):
-        if check and (format_ is None or format_ in FORMAT_NAMES):
-            refuse_tables(listing, listing.files)
-        raise
-    if check:
-        refuse_tables(listing, statuses)
-    return name, statuses
-
-
+@dataclass(slots=True)
 class _Inspection:
     """Looks into files, and remembers those that it could not read."""
 
-    def __init__(
-        self, store: Store, format_: Format, in_path: PathColumns, skip_broken: bool
-    ) -> None:
-        self.broken: list[str] = []
-        self._store = store
-        self._format = format_
-        self._in_path = in_path
-        self._skip_broken = skip_broken
-        self._schemas: dict[bytes, pa.Schema] = {}
+    store: Store
+    format: Format
+    in_path: PathColumns
+    skip_broken: bool
+    broken: list[str] = field(default_factory=list)
+    schemas: dict[bytes, pa.Schema] = field(default_factory=dict)
 
     def prune(
-        self, statuses: list[FileStatus], keep: ds.Expression | None, exact: bool
+        self, statuses: list[FileStatus], keep: ds.Expression, *, exact: bool
     ) -> list[FileStatus]:
-        """Files whose path does not rule them out."""
-        if keep is None or not self._in_path.schema.names:
-            return statuses
-        columns = self._in_path.schema
+        """Return the files whose path does not rule them out."""
+        columns = self.in_path.schema
         paths = [status.path for status in statuses]
         if exact:
-            kept = matching_paths(self._in_path, paths, keep)
+            kept = matching_paths(self.in_path, paths, settle_filter(keep, columns))
         else:
             stored = self.any_schema(statuses)
             columns = pa.schema([*(f for f in stored if f.name not in columns.names), *columns])
             if not binds(keep, columns):  # a column that only other files have
                 return statuses
             keep = with_exact_integers(keep, columns)
-            kept = possible_paths(self._in_path, paths, keep, columns)
+            kept = possible_paths(self.in_path, paths, keep, columns)
         left = [status for status, keeps in zip(statuses, kept, strict=True) if keeps]
         logger.info("paths rule out %d of %d files", len(statuses) - len(left), len(statuses))
         return left
@@ -191,121 +176,114 @@ class _Inspection:
     def inspect(
         self, statuses: list[FileStatus], keep: ds.Expression | None
     ) -> tuple[list[DataFileInfo], list[FileFacts]]:
-        """What is in each file; broken ones are left out or raise."""
-        results = self._look_at_all(statuses, keep)
+        """Look into files in parallel; broken ones are left out or raise.
+
+        Local files cost no waiting: threads are used if looking takes long. The second file tells
+        how long, for the first also makes things that all others use again.
+        """
+        looked: list[FileFacts | ReadError] = []
+        threads, seconds = _WAITING_THREADS, 0.0
+        if self.store.local:
+            for status in statuses[:2]:
+                began = time.perf_counter()
+                looked.append(self.look(status, keep))
+                seconds = time.perf_counter() - began
+            worth = int(len(statuses) * seconds / _SECONDS_WORTH_A_THREAD)
+            threads = min(_INSPECTING_THREADS, worth)
+        look = partial(self.look, keep=keep)
+        rest = statuses[len(looked) :]
+        looked.extend(side_by_side(look, rest, threads=threads) if threads > 1 else map(look, rest))
         infos: list[DataFileInfo] = []
         facts: list[FileFacts] = []
-        for status, result in zip(statuses, results, strict=True):
-            if isinstance(result, ReadError):
-                self.broken.append(str(result))
+        for status, one in zip(statuses, looked, strict=True):
+            if isinstance(one, ReadError):
+                self.broken.append(str(one))
                 continue
-            facts.append(result)
+            facts.append(one)
             infos.append(
                 DataFileInfo(
                     status.path,
                     status.size,
-                    result.record_count,
-                    result.row_groups,
+                    one.record_count,
+                    one.row_groups,
                     status.etag,
-                    result.body_offset,
-                    result.splittable,
+                    one.body_offset,
+                    one.splittable,
                 )
             )
         return infos, facts
 
-    def trusted(
-        self, infos: list[DataFileInfo], facts: list[FileFacts], filtered: Sequence[pa.Field]
-    ) -> list[DataFileInfo]:
-        """Files of which statistics may rule out row groups; of others all are taken.
-
-        Rows are filtered in the types of the data set, and statistics are in those of the file:
-        where they differ, an expression may come out differently.
-        """
-        return [
-            self._with_all_groups(info) if _in_other_types(fact.schema, filtered) else info
-            for info, fact in zip(infos, facts, strict=True)
-        ]
-
-    def _with_all_groups(self, file: DataFileInfo) -> DataFileInfo:
-        whole = self._format.inspect(self._store, file)
-        return replace(file, record_count=whole.record_count, row_groups=whole.row_groups)
-
-    def _look_at_all(
-        self, statuses: list[FileStatus], keep: ds.Expression | None
-    ) -> Iterator[FileFacts | ReadError]:
-        """Look into files in parallel: at local ones, that cost no waiting, if it takes long.
-
-        How long it takes the second tells: the first also makes what all others use again.
-        """
-        threads = _INSPECTING_THREADS if self._store.local else _WAITING_THREADS
-        if self._store.local:
-            seconds = 0.0
-            for status in statuses[:2]:
-                began = time.perf_counter()
-                yield self._look(status, keep)
-                seconds = time.perf_counter() - began
-            statuses = statuses[2:]
-            threads = min(threads, int(len(statuses) * seconds / _SECONDS_WORTH_A_THREAD))
-        yield from _in_parallel(lambda status: self._look(status, keep), statuses, threads)
-
-    def any_schema(self, statuses: list[FileStatus]) -> pa.Schema:
-        """The columns of the first file that can be read."""
-        for status in statuses:
-            result = self._look(status, None)
-            if not isinstance(result, ReadError):
-                return result.schema
-        return pa.schema([])
-
-    def _look(self, status: FileStatus, keep: ds.Expression | None) -> FileFacts | ReadError:
+    def look(self, status: FileStatus, keep: ds.Expression | None) -> FileFacts | ReadError:
+        """Look into a file; return why it is broken if broken files are skipped."""
         file = DataFileInfo(status.path, status.size, etag=status.etag)
         try:
-            facts = self._format.inspect(self._store, file, keep)
-            if keep is not None and set(facts.schema.names) & set(self._in_path.schema.names):
+            facts = self.format.inspect(self.store, file, keep)
+            if keep is not None and set(facts.schema.names) & set(self.in_path.schema.names):
                 # The path's value of a column is what counts, and statistics are of the file's.
-                facts = self._format.inspect(self._store, file)
+                facts = self.format.inspect(self.store, file)
         except ReadError as error:
             if not may_be_skipped(error):
                 raise
             error = self._with_hint(file, error)
-            if not self._skip_broken:
+            if not self.skip_broken:
                 raise error from error.__cause__
             return error
         # Many files have few schemas: keep one object of each, and not one a file. By its bytes: a
         # type that somebody made in Python has no hash.
         key = facts.schema.serialize().to_pybytes()
-        return replace(facts, schema=self._schemas.setdefault(key, facts.schema))
+        return replace(facts, schema=self.schemas.setdefault(key, facts.schema))
+
+    def any_schema(self, statuses: list[FileStatus]) -> pa.Schema:
+        """Return the columns of the first file that can be read."""
+        for status in statuses:
+            result = self.look(status, None)
+            if not isinstance(result, ReadError):
+                return result.schema
+        return pa.schema([])
+
+    def filtered(
+        self,
+        infos: list[DataFileInfo],
+        facts: list[FileFacts],
+        keep: ds.Expression,
+        whole: pa.Schema,
+        output: pa.Schema,
+    ) -> tuple[list[DataFileInfo], ds.Expression | None, pa.Schema]:
+        """Return files as a filter leaves them, the filter for rows, and the columns to read.
+
+        Statistics may rule out row groups only where a file has the types of the data set: rows are
+        filtered in those, and in other types an expression may come out differently. If statistics
+        have settled all row groups, no row has to be filtered.
+        """
+        needed = [whole.field(name) for name in columns_of(keep, whole)]
+        trusted: list[DataFileInfo] = []
+        for file, fact in zip(infos, facts, strict=True):
+            types = dict(zip(fact.schema.names, fact.schema.types, strict=True))
+            if any(types.get(column.name, column.type) != column.type for column in needed):
+                all_of_it = self.format.inspect(self.store, file)
+                file = replace(
+                    file, record_count=all_of_it.record_count, row_groups=all_of_it.row_groups
+                )
+            trusted.append(file)
+        groups = [file.row_groups for file in trusted]
+        if groups and all(one is not None and one.settled.all() for one in groups):
+            counted = [
+                replace(file, record_count=int(one.rows.sum()))
+                for file, one in zip(trusted, groups, strict=True)
+                if one is not None
+            ]
+            return counted, None, output
+        read = {column.name: column for column in (*output, *needed)}
+        columns = pa.schema([read[name] for name in whole.names if name in read])
+        return trusted, keep, columns
 
     def _with_hint(self, file: DataFileInfo, error: ReadError) -> ReadError:
         """Return an error that also says what the file looks like, if that is another format."""
         try:
-            hint = hint_of(file.path, read_head(self._store, file), self._format.name)
+            hint = hint_of(file.path, read_head(self.store, file), self.format.name)
         except (HeadraceError, OSError):
             hint = None
         return error if hint is None else ReadError(f"{error}; {hint}")
-
-
-def _in_parallel(
-    look: Callable[[FileStatus], FileFacts | ReadError], statuses: list[FileStatus], threads: int
-) -> list[FileFacts | ReadError]:
-    if threads < 2 or len(statuses) < 2:
-        return [look(status) for status in statuses]
-    return list(side_by_side(look, statuses, threads=threads))
-
-
-def _in_other_types(stored: pa.Schema, filtered: Sequence[pa.Field]) -> bool:
-    types = dict(zip(stored.names, stored.types, strict=True))
-    return any(types.get(field.name, field.type) != field.type for field in filtered)
-
-
-def _all_settled(files: Sequence[DataFileInfo]) -> bool:
-    """Whether statistics have settled a filter: there is no row left that it would drop."""
-    groups = [file.row_groups for file in files]
-    return bool(groups) and all(g is not None and g.settled.all() for g in groups)
-
-
-def _counting_what_is_left(file: DataFileInfo) -> DataFileInfo:
-    assert file.row_groups is not None
-    return replace(file, record_count=int(file.row_groups.rows.sum()))
 
 
 def _wanted(
@@ -314,19 +292,165 @@ def _wanted(
     """Return the columns of files that matter; None if all do."""
     if schema is not None:
         return set(schema.names)
+    if columns is None or isinstance(columns, str):
+        return None
     filtered = names_in(keep)
-    if columns is None or isinstance(columns, str) or filtered is None:
+    if filtered is None:
         return None
     return filtered.union(*({str(name), str(name).partition(".")[0]} for name in columns))
 
 
 def _whole_schema(stored: pa.Schema, in_path: PathColumns, given: pa.Schema | None) -> pa.Schema:
-    """All columns there are: those of the files, then those of the paths, which win."""
+    """Return all columns there are: those of the files, then those of the paths, which win."""
     if given is not None:
         known = {*stored.names, *in_path.schema.names}
         for name in given.names:
             if name not in known:
                 raise SchemaError(f"no file has a column {name!r}; {near_names(name, known)}")
         return given.remove_metadata()
+    if not len(in_path.schema):
+        return stored
     own = [f for f in stored if f.name not in in_path.schema.names]
     return pa.schema([*own, *in_path.schema])
+
+
+# --- formats
+
+
+def make_format(
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    schema: pa.Schema | None = None,
+    known: pa.Schema | None = None,
+) -> Format:
+    """Return the format of a name with a user's options.
+
+    Args:
+        name: Name of the format.
+        options: Options of the user for the format.
+        schema: Types of columns, for formats that store none.
+        known: All columns of the data set: a field of JSON beside them is an error.
+    """
+    given = dict(options or {})
+    if name == "csv":
+        return CsvFormat(given, schema=schema)
+    if name == "json":
+        return JsonFormat(given, schema=schema, known=known)
+    if name == "jsonl":
+        return JsonLinesFormat(given, schema=schema, known=known)
+    if name == "parquet":
+        return ParquetFormat(given)
+    if given:
+        raise OptionError(f"format_options are for csv, json, jsonl and parquet, not for {name}")
+    return OrcFormat() if name == "orc" else ArrowFormat()
+
+
+def format_of(path: str) -> str | None:
+    """Return the format that an extension stands for, also when the file is compressed."""
+    name = path.rpartition("/")[2].lower()
+    for compression in _COMPRESSIONS:
+        name = name.removesuffix(compression)
+    for format_, endings in _EXTENSIONS.items():
+        if name.endswith(endings):
+            return format_
+    return None
+
+
+def select_files(
+    listing: Listing, format_: str | None, *, check: bool = False
+) -> tuple[str, list[FileStatus]]:
+    """Return the format and the files of it, sorted by path.
+
+    Without a format the extensions decide, and must agree. Where there is none that is known, the
+    first file that is not empty is looked into. Of a directory only files with an extension of the
+    format are taken, or, if there is none, those without any extension.
+
+    Args:
+        listing: The files.
+        format_: The name of the format; None if the files decide.
+        check: Refuse files of tables.
+    """
+    if format_ is not None and format_ not in _EXTENSIONS:
+        raise OptionError(f"format must be one of {', '.join(FORMAT_NAMES)} or None: {format_!r}")
+    try:
+        format_ = format_ or _only_format(listing)
+    except OptionError:
+        if check:
+            refuse_tables(listing, listing.files)
+        raise
+    files: list[FileStatus] = []
+    for file in listing.files:
+        if file.path in listing.named or format_of(file.path) == format_:
+            files.append(file)
+    files = sorted(files or _without_extension(listing), key=attrgetter("path"))
+    if check:
+        refuse_tables(listing, files or listing.files)
+    if not files:
+        raise NothingFoundError(
+            f"no {format_} file among the {len(listing.files)} files of "
+            f"{', '.join(listing.roots)}; a {format_} file ends in "
+            f"{' or '.join(_EXTENSIONS[format_])}"
+        )
+    return format_, files
+
+
+def _only_format(listing: Listing) -> str:
+    """Return the one format of the files, by their extensions or by the content of the first."""
+    known: dict[str, list[str]] = {}
+    tars: set[str] = set()
+    for file in listing.files:
+        name = format_of(file.path)
+        if name is not None:
+            known.setdefault(name, []).append(file.path)
+        elif file.path.endswith(".tar"):
+            tars.add(file.path[:-4])
+    if tars:
+        _refuse_tars(listing, tars, [path for paths in known.values() for path in paths])
+    if not known:
+        return _seen_format(listing)
+    if len(known) > 1:
+        raise OptionError(
+            f"{', '.join(listing.roots)} holds {' and '.join(sorted(known))} files; "
+            "give format= one of them"
+        )
+    return next(iter(known))
+
+
+def _without_extension(listing: Listing) -> list[FileStatus]:
+    return [file for file in listing.files if "." not in file.path.rpartition("/")[2]]
+
+
+def _seen_format(listing: Listing) -> str:
+    """Return the format that the first file with content looks like."""
+    files = [f for f in listing.files if f.path in listing.named] or _without_extension(listing)
+    for file in files:
+        if file.size == 0:
+            continue
+        info = DataFileInfo(file.path, file.size, etag=file.etag)
+        with naming(file.path):
+            head = read_head(listing.store, info)
+        compression, name = compression_in(head), looks_like(head)
+        if compression is not None and not file.path.lower().endswith(compression[1]):
+            raise OptionError(f"{file.path}: {hint_of(file.path, head, name or '')}")
+        if name is None:
+            raise OptionError(
+                f"{file.path}: neither its extension nor its content tells a format; "
+                f"give format= one of {', '.join(FORMAT_NAMES)}"
+            )
+        return name
+    raise OptionError(
+        f"no extension in {', '.join(listing.roots)} tells a format, and there is no file with "
+        f"content to look into; give format= one of {', '.join(FORMAT_NAMES)}"
+    )
+
+
+def _refuse_tars(listing: Listing, tars: set[str], others: Sequence[str]) -> None:
+    """Refuse tars that lie beside nothing else but files that may be their indexes."""
+    indexes = [path for path in others if path.removesuffix(".json") in tars]
+    indexes += [path for path in others if path.removesuffix(".idx.arrow") in tars]
+    if len(indexes) == len(others):
+        raise OptionError(
+            f"{', '.join(listing.roots)} holds tars; open them with headrace.TarDataset, or give "
+            f"format= one of {', '.join(FORMAT_NAMES)} for other files"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.json as pajson
@@ -40,164 +40,101 @@ __all__ = [
     "JsonFormat",
     "JsonLines",
     "JsonLinesFormat",
-    "lines_of_array",
     "lines_of_objects",
     "readable_schema",
 ]
 
-_QUOTE, _OPEN, _CLOSE, _COMMA, _NEWLINE = 1, 2, 3, 4, 5
-_BACKSLASH = 0x5C
-_TRAILER_BYTES = 1 << 16
-_KIND_OF_BYTE = np.zeros(256, np.uint8)
-for _bytes, _kind in (
-    (b'"', _QUOTE),
-    (b"{[", _OPEN),
-    (b"}]", _CLOSE),
-    (b",", _COMMA),
-    (b"\n", _NEWLINE),
-):
-    _KIND_OF_BYTE[list(_bytes)] = _kind
-_IS_MARK = (_KIND_OF_BYTE > 0).tobytes()
-_STEP_OF_KIND = np.array([0, 0, 1, -1, 0, 0], np.int64)
-
-_Positions = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Marks:
-    """Where the structure of a text is that starts outside of all objects."""
-
-    starts: _Positions
-    """brackets that open an outermost object"""
-    ends: _Positions
-    """brackets that close one"""
-    commas: _Positions
-    """commas between outermost objects"""
-    newlines: _Positions
-    """all outside of strings"""
-    inner_newlines: _Positions
-    """those inside of objects"""
-    end: int | None
-    """the bracket that closes what is around the objects"""
+_BLANKS = b" \t\r\n"
+_GAP = re.compile(r"[ \t\r\n]*")
+_find_end = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len).raw_decode
+"""finds the end of a value; numbers are not made"""
 
 
 def lines_of_objects(
-    stream: pa.NativeFile, body_offset: int, block_bytes: int
+    path: str, stream: pa.NativeFile, body_offset: int, block_bytes: int, *, in_array: bool
 ) -> Iterator[TextBlock]:
-    """Objects that follow each other, with or without newlines in and between them."""
-    offset = len(read_fully(stream, body_offset))
-    pending = b""
-    while piece := read_fully(stream, max(block_bytes, len(pending))):
-        data = pending + piece
-        marks = _marks(data)
-        cut = int(marks.ends[-1]) + 1 if len(marks.ends) else 0
-        if cut:
-            yield _rewritten(data[:cut], offset, blanks=marks.inner_newlines)
-        offset, pending = offset + cut, data[cut:]
-    if pending.strip():
-        yield TextBlock(in_arrow_memory(pending), offset)
+    """Yield objects as lines: the elements of an array, or objects that follow each other.
 
+    Latin-1 has a character for every byte, so that a place in the text is one in the file.
 
-def lines_of_array(
-    path: str, stream: pa.NativeFile, body_offset: int, block_bytes: int
-) -> Iterator[TextBlock]:
-    """The objects of an array whose opening bracket is the byte before ``body_offset``."""
+    Args:
+        path: The path of the file, for messages.
+        stream: The text.
+        body_offset: The first byte; of an array the one after its bracket.
+        block_bytes: About how many bytes a block should have.
+        in_array: True if commas separate the objects, and a bracket ends them.
+    """
     offset = len(read_fully(stream, body_offset))
-    pending = b""
-    elements = 0
-    while piece := read_fully(stream, max(block_bytes, len(pending))):
-        data = pending + piece
-        marks = _marks(data)
-        if marks.end is not None:
-            last = data[: marks.end]
-            if elements or last.strip():
-                yield _elements(path, last, offset, marks, elements)
-            _refuse_trailer(path, data[marks.end :], stream, offset + marks.end)
+    text, count, more = "", 0, True
+    while more:
+        piece = read_fully(stream, max(block_bytes, len(text)))
+        text, more = text + piece.decode("latin-1"), bool(piece)
+        lines, at, ended, failed = [], 0, False, (0, len(text))
+        while not ended:
+            start = _after_gap(text, at)
+            if in_array and text[start : start + 1] == "]":
+                ended = True
+                break
+            if in_array and count and text[start : start + 1] == ",":
+                start = _after_gap(text, start + 1)
+            elif in_array and count and start < len(text):
+                raise _no_object(path, text, start, offset, count - 1)
+            if start == len(text):
+                break
+            if text[start] != "{":
+                raise _no_object(path, text, start, offset, count)
+            try:
+                end = _find_end(text, start)[1]
+            except (ValueError, RecursionError) as error:
+                # It is damaged, or goes on after this piece.
+                failed = start, getattr(error, "pos", start)
+                break
+            lines.append(" " * (start - at - 1) + "\n" * (start > at))
+            lines.append(text[start:end].replace("\n", " "))
+            at, count = end, count + 1
+        if lines:
+            yield TextBlock(in_arrow_memory("".join(lines).encode("latin-1")), offset)
+        offset, text = offset + at, text[at:]
+        if ended:
+            _refuse_trailer(path, text, stream, offset)
             return
-        cut = int(marks.commas[-1]) + 1 if len(marks.commas) else 0
-        if cut:
-            yield _elements(path, data[: cut - 1], offset, marks, elements)
-            elements += len(marks.commas)
-        offset, pending = offset + cut, data[cut:]
-    raise ReadError(
-        f"{path}: the text ends at byte {offset + len(pending)} inside an array, after "
-        f"{elements} elements; is the file complete?"
+    start, place = failed
+    if in_array and place < len(text):
+        # The parser of lines names the line and the fault.
+        yield TextBlock(in_arrow_memory(text[start:].encode("latin-1")), offset + start)
+    if in_array:
+        raise ReadError(
+            f"{path}: the text ends at byte {offset + len(text)} inside an array, after "
+            f"{count} elements; is the file complete?"
+        )
+    if text.strip():
+        yield TextBlock(in_arrow_memory(text.encode("latin-1")), offset)
+
+
+def _after_gap(text: str, at: int) -> int:
+    gap = _GAP.match(text, at)
+    return at if gap is None else gap.end()
+
+
+def _no_object(path: str, text: str, at: int, offset: int, number: int) -> ReadError:
+    found = text[at : at + 80].encode("latin-1")
+    return ReadError(
+        f"{path}, element {number + 1}, at byte {offset + at}: expected one object ({{...}}) "
+        f"between commas, found {found!r}"
     )
 
 
-def _elements(path: str, text: bytes, offset: int, marks: _Marks, before: int) -> TextBlock:
-    """Whole elements without the comma after the last; each must be one object."""
-    commas = marks.commas[marks.commas < len(text)]
-    starts = marks.starts[marks.starts < len(text)]
-    element_of_start = np.searchsorted(commas, starts)
-    expected = np.arange(len(commas) + 1)
-    if not np.array_equal(element_of_start, expected):
-        counts = np.bincount(element_of_start, minlength=len(expected))
-        wrong = int(np.flatnonzero(counts != 1)[0])
-        begin = int(commas[wrong - 1]) + 1 if wrong else 0
+def _refuse_trailer(path: str, text: str, stream: pa.NativeFile, offset: int) -> None:
+    """Refuse anything but blanks after the bracket that ends an array."""
+    start = _after_gap(text, 0)
+    rest = text[start + 1 :].encode("latin-1").strip(_BLANKS)
+    while not rest and (piece := read_fully(stream, _TRAILER_BYTES)):
+        rest = piece.strip(_BLANKS)
+    if rest:
         raise ReadError(
-            f"{path}, element {before + wrong + 1}, at byte {offset + begin}: expected one object "
-            f"({{...}}) between commas, found {text[begin : begin + 80]!r}"
+            f"{path}: expected a bracket and the end of the file at byte {offset + start}, "
+            f"found {b'] ' + rest[:80]!r}"
         )
-    newlines = marks.newlines[marks.newlines < len(text)]
-    return _rewritten(text, offset, blanks=newlines, breaks=commas)
-
-
-def _rewritten(
-    text: bytes, offset: int, *, blanks: _Positions, breaks: _Positions | None = None
-) -> TextBlock:
-    values = np.frombuffer(text, np.uint8).copy()
-    values[blanks[blanks < len(values)]] = ord(" ")
-    if breaks is not None:
-        values[breaks] = ord("\n")
-    return TextBlock(in_arrow_memory(values), offset)
-
-
-def _refuse_trailer(path: str, rest: bytes, stream: pa.NativeFile, offset: int) -> None:
-    """What is left must be the closing bracket, and blanks."""
-    blank = rest[:1] == b"]" and not rest[1:].strip()
-    while blank and (piece := read_fully(stream, _TRAILER_BYTES)):
-        rest, blank = rest + piece.lstrip(), not piece.strip()
-    if not blank:
-        raise ReadError(
-            f"{path}: expected a bracket and the end of the file at byte {offset}, "
-            f"found {rest[:80]!r}"
-        )
-
-
-def _marks(data: bytes) -> _Marks:
-    marked = np.frombuffer(bytearray(data).translate(_IS_MARK), np.bool_)
-    if _BACKSLASH in data:
-        marked[_escaped(data)] = False
-    where = np.flatnonzero(marked)
-    kinds = _KIND_OF_BYTE[np.frombuffer(data, np.uint8)[where]]
-    quotes = kinds == _QUOTE
-    outside = ~(np.logical_xor.accumulate(quotes) | quotes)
-    where, kinds = where[outside], kinds[outside]
-    depth = np.cumsum(_STEP_OF_KIND[kinds])
-    closed = np.flatnonzero(depth < 0)
-    end = None
-    if len(closed):
-        end = int(where[closed[0]])
-        where, kinds, depth = (a[: closed[0]] for a in (where, kinds, depth))
-    return _Marks(
-        starts=where[(kinds == _OPEN) & (depth == 1)],
-        ends=where[(kinds == _CLOSE) & (depth == 0)],
-        commas=where[(kinds == _COMMA) & (depth == 0)],
-        newlines=where[kinds == _NEWLINE],
-        inner_newlines=where[(kinds == _NEWLINE) & (depth > 0)],
-        end=end,
-    )
-
-
-def _escaped(data: bytes) -> _Positions:
-    """The bytes after runs of an odd number of backslashes."""
-    slashes = np.flatnonzero(np.frombuffer(data, np.uint8) == _BACKSLASH)
-    new_run = np.flatnonzero(np.diff(slashes, prepend=-2) > 1)
-    lengths = np.diff(new_run, append=len(slashes))
-    after = slashes[new_run] + lengths
-    odd: _Positions = after[(lengths % 2 == 1) & (after < len(data))]
-    return odd
 
 
 _CURES = (
@@ -334,7 +271,7 @@ def _require_utf8(text: pa.Buffer) -> None:
 
 _OPTION_TYPES = {"read_options": pajson.ReadOptions, "parse_options": pajson.ParseOptions}
 _FIRST_BYTES = 1 << 12
-_BLANKS = b" \t\r\n"
+_TRAILER_BYTES = 1 << 16
 
 
 class _Kind(Enum):
@@ -442,10 +379,8 @@ class JsonFormat:
         refuse_parts(chunk)
         path = chunk.file.path
         with naming(path), open_text(store, chunk.file, whole=all_of_it) as text:
-            if layout.kind is _Kind.ARRAY:
-                yield from lines_of_array(path, text, start, block_bytes)
-            else:
-                yield from lines_of_objects(text, start, block_bytes)
+            in_array = layout.kind is _Kind.ARRAY
+            yield from lines_of_objects(path, text, start, block_bytes, in_array=in_array)
 
 
 class JsonLinesFormat(JsonFormat):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import orc
 
+from headrace.matrices import width_of
 from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
 from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only
 from headrace.sources.files.failures import naming
@@ -29,8 +30,6 @@ _MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, zlib.error)
 """what a damaged footer raises here; pyarrow has errors of its own"""
 _FIRST_READ_BYTES = 16 << 10
 _CODECS = {0: "", 1: "zlib", 2: "snappy", 4: "lz4", 5: "zstd"}
-_WIDTHS = dict(enumerate((1, 1, 2, 4, 8, 4, 8, 4, 4, 8, 4, 4, 0, 5, 16, 4, 4, 4, 8)))
-"""bytes that a value takes in Arrow, without those of its text, by the number of its type"""
 _LONGEST_FOOTER = 64 << 20
 """Length of a decompressed footer beyond which it is not looked at."""
 _LONGEST_CHUNK = 8 << 20
@@ -39,8 +38,8 @@ _LONGEST_CHUNK = 8 << 20
 class OrcFormat:
     """ORC files, with their stripes as row groups.
 
-    The ``size_bytes`` of a group is its number of rows times the average size of a decoded row,
-    by the statistics of the file; without statistics it is the length of the stripe.
+    The ``size_bytes`` of a group is the length of its data, or the size of its numbers in memory if
+    that is more.
     """
 
     name = "orc"
@@ -51,7 +50,10 @@ class OrcFormat:
     ) -> FileFacts:
         with naming(file.path, *_MALFORMED), store.open(file) as source:
             opened = _OrcFile(source)
-            groups = RowGroups.of((one.rows for one in opened.stripes), opened.decoded_sizes())
+            rows = [stripe.rows for stripe in opened.stripes]
+            width = sum(width_of(field.type) or 0 for field in opened.schema)
+            sizes = [max(s.data_length, s.rows * width, 1) for s in opened.stripes]
+            groups = RowGroups.of(rows, sizes)
             return FileFacts(opened.schema.remove_metadata(), opened.rows, groups)
 
     def read(
@@ -100,16 +102,6 @@ class _OrcFile:
             raise ValueError("its footer is damaged: rows, stripes or columns do not fit together")
         self._reader = orc.ORCFile(source)
         self.schema: pa.Schema = self._reader.schema
-
-    def decoded_sizes(self) -> list[int]:
-        """Estimate the size of each stripe by the values of all columns and the length of text."""
-        total = 0
-        for kind, raw in zip(self._footer[4], self._footer.get(7, []), strict=False):
-            statistics = _parse(raw)
-            total += _number(statistics, 1) * _WIDTHS.get(_number(_parse(kind), 1), 0)
-            for field, length in ((4, 3), (8, 1)):  # of strings and of binary values, zigzag
-                total += sum(_number(_parse(one), length) // 2 for one in statistics.get(field, []))
-        return [max(s.data_length, total * s.rows // (self.rows or 1), 1) for s in self.stripes]
 
     def parts(self, rows: RowRange | None) -> Iterator[tuple[int, int, int]]:
         """Yield each stripe that has some of the rows, with the first and last of them in it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,6 +17,7 @@ from headrace.sources.files.filters import rows_where
 
 __all__ = ["PathColumns", "matching_paths", "path_columns", "possible_paths"]
 
+_NO_COLUMNS = pa.schema([])
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"-?\d{1,18}")
 
@@ -25,7 +26,7 @@ _INTEGER = re.compile(r"-?\d{1,18}")
 class PathColumns:
     """The columns that paths carry, and how to get their values from a path."""
 
-    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    schema: pa.Schema = _NO_COLUMNS
     roots: Sequence[str] = ()
     scheme: ds.Partitioning | None = None
     """how pyarrow reads a path; None: by key=value"""

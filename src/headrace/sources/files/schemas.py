@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.model import DataFileInfo
 from headrace.sources.files.filters import near_names, nested_path
+from headrace.sources.files.protocol import FileFacts
 
 __all__ = ["align", "project", "unify"]
 
 
 def unify(
-    schemas: Iterable[tuple[str, pa.Schema]],
+    files: Sequence[DataFileInfo],
+    facts: Sequence[FileFacts],
     *,
     wanted: Container[str] | None = None,
     given: pa.Schema | None = None,
@@ -27,7 +30,8 @@ def unify(
     they are read, never rounded.
 
     Args:
-        schemas: The schema of each file, with its path.
+        files: The files.
+        facts: The schema of each file.
         wanted: The columns that matter; None: all. Others are left out if their types have nothing
             in common.
         given: Columns with types that the user has chosen, whatever they are in files.
@@ -40,11 +44,15 @@ def unify(
     left_out: set[str] = set()
     chosen = {} if given is None else {field.name: field for field in given}
     last: pa.Schema | None = None
-    for path, schema in schemas:
+    for file, fact in zip(files, facts, strict=True):
+        path, schema = file.path, fact.schema
         if last is not None and schema.equals(last):
             continue
         last = schema
-        counts = Counter(_names(path, schema))
+        try:
+            counts = Counter(schema.names)
+        except UnicodeDecodeError as error:
+            raise SchemaError(f"{path} has a column whose name is not UTF-8: {error}") from error
         for stored in schema:
             name = stored.name
             if name in left_out:
@@ -52,6 +60,8 @@ def unify(
             field = chosen.get(name, stored)
             first = first_of.setdefault(name, path)
             known = merged.setdefault(name, field)
+            if known.type == field.type and counts[name] == 1:
+                continue
             try:
                 merged[name] = _common_field(known, field, first, path, counts[name])
             except SchemaError:
@@ -62,20 +72,10 @@ def unify(
     return pa.schema(list(merged.values()))
 
 
-def _names(path: str, schema: pa.Schema) -> list[str]:
-    try:
-        names: list[str] = schema.names
-    except UnicodeDecodeError as error:
-        raise SchemaError(f"{path} has a column whose name is not UTF-8: {error}") from error
-    return names
-
-
 def _common_field(known: pa.Field, field: pa.Field, first: str, path: str, times: int) -> pa.Field:
     """Return a field for the values of two files, the second of which may have it several times."""
     if times > 1:
         raise SchemaError(f"{path} has two columns named {field.name!r}; columns are read by name")
-    if known.type == field.type:
-        return known
     common = _common_type(known.type, field.type)
     if common is None:
         raise SchemaError(

@@ -64,10 +64,12 @@ class FileSource(StoredSource):
         )
 
     def _decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        if not len(self.path_columns.schema):
+            for table in self.format.read(self.store, chunk, schema, block_bytes):
+                yield align(table, schema, {}, str(chunk))
+            return
         constants = self.path_columns.values(chunk.file.path)
-        stored = schema
-        if constants:
-            stored = pa.schema([field for field in schema if field.name not in constants])
+        stored = pa.schema([field for field in schema if field.name not in constants])
         added_bytes = sum(len(v) for v in constants.values() if isinstance(v, str | bytes))
         for table in self.format.read(self.store, chunk, stored, block_bytes):
             for part in _within(table, added_bytes, block_bytes):

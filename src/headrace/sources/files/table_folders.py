@@ -123,23 +123,26 @@ def _refusal(folder: str, kind: _Kind) -> OptionError:
 
 
 def _listed_tables(listing: Listing) -> Iterator[tuple[str, _Kind]]:
-    """The folders that were listed and have the metadata of a table."""
+    """Yield the listed folders that have the metadata of a table."""
     for hidden in sorted(listing.hidden_folders):
         folder, _, name = hidden.rpartition("/")
         if name in _HIDDEN_MARKS:
             yield folder, _HIDDEN_MARKS[name]
-    paths = [file.path for file in listing.files]
-    yield from ((folder, _ICEBERG) for folder in _folders(_METADATA_OF_ICEBERG, paths))
-    snapshots, schemas = (_folders(p, paths) for p in (_SNAPSHOT_OF_PAIMON, _SCHEMA_OF_PAIMON))
-    yield from ((folder, _PAIMON) for folder in snapshots if folder in schemas)
-
-
-def _folders(pattern: re.Pattern[str], paths: Sequence[str]) -> dict[str, None]:
-    return dict.fromkeys(found[1] for path in paths if (found := pattern.fullmatch(path)))
+    snapshots: set[str] = set()
+    schemas: set[str] = set()
+    for file in listing.files:
+        if found := _METADATA_OF_ICEBERG.fullmatch(file.path):
+            yield found[1], _ICEBERG
+        elif found := _SNAPSHOT_OF_PAIMON.fullmatch(file.path):
+            snapshots.add(found[1])
+        elif found := _SCHEMA_OF_PAIMON.fullmatch(file.path):
+            schemas.add(found[1])
+    for folder in sorted(snapshots & schemas):
+        yield folder, _PAIMON
 
 
 def _rows_below(folder: str, kind: _Kind, files: Sequence[FileStatus]) -> bool:
-    """Return whether one of some files, sorted by path, is in a table and not in its metadata."""
+    """Return True if one of some sorted files is in a table and not in its metadata."""
     below = f"{folder}/"
     for place in range(bisect_left(files, below, key=lambda file: file.path), len(files)):
         path = files[place].path
@@ -154,22 +157,27 @@ def _rows_below(folder: str, kind: _Kind, files: Sequence[FileStatus]) -> bool:
 
 
 def _looks(listing: Listing, files: Sequence[FileStatus]) -> list[_Look]:
-    """Return what to ask, of the folders that most of the files have in common first."""
-    if any(protocol_of(file.path) in _NOT_LOOKED_AT for file in files[:1]):
+    """Return the questions; those of folders that most of the files have in common come first."""
+    if not files or protocol_of(files[0].path) in _NOT_LOOKED_AT:
         return []
-    roots = [root.rstrip("/") for root in listing.walked]
-    below = tuple(f"{root}/" for root in roots)
-    folders = {root.rpartition("/")[::2] for root in roots}
-    folders |= {(f.path.rpartition("/")[0], "") for f in files if not f.path.startswith(below)}
+    folders: set[tuple[str, str]] = set()
+    below: tuple[str, ...] = ()
+    for root in listing.walked:
+        above, _, name = root.rstrip("/").rpartition("/")
+        folders.add((above, name))
+        below += (f"{above}/{name}/",)
+    for file in files:
+        if not file.path.startswith(below):
+            folders.add((file.path.rpartition("/")[0], ""))
     asked: Counter[_Look] = Counter()
     for folder, child in sorted(folders):
         asked.update(_looks_from(folder, child, local=listing.store.local))
     most = _MOST_LOOKS if listing.store.local else _MOST_REMOTE_LOOKS
-    return [look for look, _ in asked.most_common(most)]
+    return list(dict(asked.most_common(most)))
 
 
 def _looks_from(folder: str, child: str, *, local: bool) -> Iterator[_Look]:
-    """Yield what to ask of a folder and of those above it.
+    """Yield questions for a folder and for those above it.
 
     ``child`` is the folder in it that the files are in, or nothing. Only names that a format
     gives to folders of data lead further up than a few folders.
@@ -181,7 +189,8 @@ def _looks_from(folder: str, child: str, *, local: bool) -> Iterator[_Look]:
         is_partition = _PARTITION.fullmatch(child) is not None
         near = left > 0
         if near and child not in _DELTA.own:
-            yield from (_Look(folder, _DELTA, file) for file in _FILES_OF_DELTA)
+            for file in _FILES_OF_DELTA:
+                yield _Look(folder, _DELTA, file)
         if near and child not in _HUDI.own:
             yield _Look(folder, _HUDI, _FILE_OF_HUDI)
         if child == "data" or (near and is_partition) or (near and local and child != "metadata"):
@@ -193,12 +202,13 @@ def _looks_from(folder: str, child: str, *, local: bool) -> Iterator[_Look]:
 
 
 def _is_there(store: Store, look: _Look) -> bool:
-    """Return whether a folder has what was asked for; if it cannot be told, False."""
+    """Return True if a folder has the file; False if it has not, or it cannot be told."""
     try:
         if look.file is not None:
             return store.status(f"{look.folder}/{look.file}") is not None
-        metadata = store.list(f"{look.folder}/metadata")
-        return any(_METADATA_OF_ICEBERG.fullmatch(file.path) for file in metadata)
+        for found in store.list(f"{look.folder}/metadata"):
+            if _METADATA_OF_ICEBERG.fullmatch(found.path):
+                return True
     except (AccessDeniedError, PermissionError) as error:
         logger.debug("%s may not be looked at for metadata of tables: %s", look.folder, error)
     except OSError as error:

@@ -237,7 +237,7 @@ class PaimonSource(TableSource):
 
     by_name: ClassVar[bool] = True  # ids in files of some writers are of other kinds
 
-    def _decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+    def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         if self.foreign is not None and chunk.file.path in self.foreign.splits:
             rows, wanted = 0, chunk.row_range
             for table in self.foreign.read(chunk.file.path, wanted, schema, block_bytes):
@@ -248,14 +248,14 @@ class PaimonSource(TableSource):
             return
         hidden = [pa.field(VALUE_KIND.name, VALUE_KIND.type)] if self.keyed else []
         wanted_schema = pa.schema([*schema, *hidden])
-        for table in super()._decoded(chunk, wanted_schema, block_bytes):
+        for table in super().decoded(chunk, wanted_schema, block_bytes):
             if self.keyed:
                 _check_kinds(table[VALUE_KIND.name], chunk)
             yield table.select(schema.names) if self.keyed else table
 
-    def _stored_groups(self, file: DataFileInfo) -> RowGroups | None:
+    def stored_groups(self, file: DataFileInfo) -> RowGroups | None:
         if self.foreign is None or file.path not in self.foreign.splits:
-            return super()._stored_groups(file)
+            return super().stored_groups(file)
         if self.kind(file).format in _BY_ROWS or file.path not in self.rows:
             return None
         return RowGroups.of([self.rows[file.path]], [file.file_size or 0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -172,8 +172,13 @@ def footer_alone(source: pa.NativeFile) -> pa.BufferReader:
 
 def row_groups(footer: pq.FileMetaData) -> RowGroups:
     """The row groups that a footer lists."""
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    return RowGroups.of((g.num_rows for g in groups), (g.total_byte_size for g in groups))
+    rows: list[int] = []
+    sizes: list[int] = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        rows.append(group.num_rows)
+        sizes.append(group.total_byte_size)
+    return RowGroups.of(rows, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +195,14 @@ class GroupDecoder:
         parquet = self.opened.parquet
         groups = row_groups(parquet.metadata)
         rows = rows or RowRange(0, parquet.metadata.num_rows)
-        leaves = _leaf_columns(parquet.schema_arrow, self.wanted)
-        columns = [leaf for leaf, _ in leaves]
-        will_read(self.opened.source, self._byte_ranges(_overlapping(groups, rows), columns))
+        leaves = dict(_leaf_columns(parquet.schema_arrow, self.wanted))
+        columns = list(leaves)
+        overlapping: list[int] = np.flatnonzero(
+            (groups.start + groups.rows > rows.offset) & (groups.start < rows.stop)
+        ).tolist()
+        will_read(self.opened.source, self._byte_ranges(overlapping, columns))
         row_bytes = self._row_bytes(leaves, groups, rows)
-        for first, last in _runs_of_groups(groups, rows, row_bytes, block_bytes // 8):
+        for first, last in _runs_of_groups(groups, overlapping, rows, row_bytes, block_bytes // 8):
             run = RowRange(int(groups.start[first]), int(groups.rows[first:last].sum()))
             start = max(rows.offset, run.offset) - run.offset
             length = min(rows.stop, run.stop) - run.offset - start
@@ -217,13 +225,13 @@ class GroupDecoder:
                 yield _extent(stored.column(column))
 
     def _row_bytes(
-        self, leaves: list[tuple[int, int | None]], groups: RowGroups, rows: RowRange
+        self, leaves: Mapping[int, int | None], groups: RowGroups, rows: RowRange
     ) -> float:
-        """What a row holds once decoded; strings in dictionaries are often far smaller on disk."""
-        fixed = sum(width for _, width in leaves if width is not None)
-        variable = [leaf for leaf, width in leaves if width is None]
-        if not variable:
-            return float(fixed)
+        """Return the bytes of a decoded row; strings in dictionaries are far smaller on disk."""
+        if None not in leaves.values():
+            return float(sum(leaves.values()))  # type: ignore[arg-type]
+        fixed = sum(width for width in leaves.values() if width is not None)
+        variable = [leaf for leaf, width in leaves.items() if width is None]
         if rows.length <= _SAMPLE_ROWS:  # not worth a look
             return fixed + float(groups.size_bytes.sum()) / max(int(groups.rows.sum()), 1)
         key = (*self.key, *variable)
@@ -265,14 +273,17 @@ _sampled_widths: BoundedCache[float] = BoundedCache(lambda width: 100)
 
 
 def _runs_of_groups(
-    groups: RowGroups, wanted: RowRange, row_bytes: float, limit_bytes: int
+    groups: RowGroups,
+    overlapping: Sequence[int],
+    wanted: RowRange,
+    row_bytes: float,
+    limit_bytes: int,
 ) -> Iterator[tuple[int, int]]:
-    """Runs of row groups to decode together: those wanted whole, while they are small.
+    """Yield runs of row groups to decode together: those wanted whole, while they are small.
 
-    What is decoded together has to be copied together afterwards.
+    Groups that are decoded together have to be copied together afterwards.
     """
     stop: Int64Array = groups.start + groups.rows
-    overlapping = _overlapping(groups, wanted)
     whole = (groups.start >= wanted.offset) & (stop <= wanted.stop)
     first: int | None = None
     size = 0.0
@@ -290,14 +301,6 @@ def _runs_of_groups(
         yield first, overlapping[-1] + 1
 
 
-def _overlapping(groups: RowGroups, wanted: RowRange) -> list[int]:
-    stop: Int64Array = groups.start + groups.rows
-    found: list[int] = np.flatnonzero(
-        (stop > wanted.offset) & (groups.start < wanted.stop)
-    ).tolist()
-    return found
-
-
 def _extent(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """First and last byte of a column chunk; its dictionary comes first, if it has one."""
     start = column.data_page_offset
@@ -306,30 +309,37 @@ def _extent(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
     return start, start + column.total_compressed_size
 
 
-def _leaf_columns(stored: pa.Schema, wanted: pa.Schema) -> list[tuple[int, int | None]]:
-    """The leaves of the wanted columns: their place, for a name may contain dots, and width."""
-    root = pa.struct(list(stored))
-    present = [column for column in wanted if column.name in set(stored.names)]
-    return list(_chosen_leaves(root, pa.struct(present), 0)) if present else []
-
-
-def _chosen_leaves(
-    stored: pa.DataType, wanted: pa.DataType, place: int
+def _leaf_columns(
+    stored: Iterable[pa.Field], wanted: Iterable[pa.Field], place: int = 0
 ) -> Iterator[tuple[int, int | None]]:
-    """Yield the leaves of a type, from the first place on; of a struct those of wanted fields."""
-    both_structs = pa.types.is_struct(stored) and pa.types.is_struct(wanted)
-    types = {field.name: field.type for field in wanted} if both_structs else {}
-    if not types or not types.keys() <= {field.name for field in stored}:
-        yield from enumerate(_leaf_widths(stored, 1), start=place)
-        return
-    for inner in stored:
-        if inner.name in types:
-            yield from _chosen_leaves(inner.type, types[inner.name], place)
-        place += len(list(_leaf_widths(inner.type, 1)))
+    """Yield the place and width of the leaves of wanted columns, and of fields within structs.
+
+    Leaves are read by place, for a name may contain dots.
+    """
+    types: dict[str, pa.DataType] = {}
+    for column in wanted:
+        types[column.name] = column.type
+    for column in stored:
+        leaves = list(_leaf_widths(column.type, 1))
+        if column.name in types:
+            inside = types[column.name]
+            if pa.types.is_struct(inside) and _is_narrower(inside, column.type):
+                yield from _leaf_columns(column.type, inside, place)
+            else:
+                yield from enumerate(leaves, start=place)
+        place += len(leaves)
+
+
+def _is_narrower(wanted: pa.DataType, stored: pa.DataType) -> bool:
+    """Return True if a struct has only some of the fields of another one."""
+    if not pa.types.is_struct(stored):
+        return False
+    names = {field.name for field in wanted}
+    return bool(names) and names <= {field.name for field in stored}
 
 
 def _leaf_widths(type_: pa.DataType, times: int | None) -> Iterator[int | None]:
-    """Bytes of a row in each leaf of a type; None where that depends on the row."""
+    """Yield the bytes of a row in each leaf of a type; None where that depends on the row."""
     if isinstance(type_, pa.BaseExtensionType):
         yield from _leaf_widths(type_.storage_type, times)
     elif pa.types.is_fixed_size_list(type_):

@@ -117,22 +117,22 @@ class TableSource(StoredSource):
         """Yield the stored rows of a chunk, deleted ones too, by way of the cache."""
         if self.cache_bytes and chunk.row_range is not None:
             if chunk.file.row_groups is None:
-                groups = self._stored_groups(chunk.file)
+                groups = self.stored_groups(chunk.file)
                 chunk = replace(chunk, file=replace(chunk.file, row_groups=groups))
             return read_groups(
                 chunk,
-                lambda part: self._decoded(part, schema, block_bytes),
+                lambda part: self.decoded(part, schema, block_bytes),
                 schema,
                 identity=(self.store.identity, self.identity),
                 cache_bytes=self.cache_bytes,
             )
-        return self._decoded(chunk, schema, block_bytes)
+        return self.decoded(chunk, schema, block_bytes)
 
-    def _decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+    def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
         """Yield the stored rows of a chunk, deleted ones too."""
         format_ = self.formats[self.kind(chunk.file).format]
         rows = 0
-        columns = self._matched(chunk.file, schema)
+        columns = self._match(chunk.file, schema)
         for table in format_.read(self.store, chunk, columns.stored, block_bytes):
             rows += table.num_rows
             yield columns.aligned(table, str(chunk))
@@ -142,7 +142,7 @@ class TableSource(StoredSource):
 
     def row_groups(self, file: DataFileInfo) -> RowGroups | None:
         """Return the row groups of a file, by its live rows if these are counted."""
-        groups = self._stored_groups(file)
+        groups = self.stored_groups(file)
         if groups is None or not self.counted:
             return groups
         return live_groups(groups, self.deleted(file))
@@ -161,7 +161,8 @@ class TableSource(StoredSource):
         """Return a file with the number of rows that are stored in it."""
         return replace(file, record_count=self.rows.get(file.path))
 
-    def _stored_groups(self, file: DataFileInfo) -> RowGroups | None:
+    def stored_groups(self, file: DataFileInfo) -> RowGroups | None:
+        """Return the row groups of a file, deleted rows included."""
         return self._facts(file).row_groups
 
     def _facts(self, file: DataFileInfo) -> FileFacts:
@@ -179,12 +180,8 @@ class TableSource(StoredSource):
             )
         return facts
 
-    def _matched(self, file: DataFileInfo, schema: pa.Schema) -> FileColumns:
-        """Return how to read some columns of a file."""
-        key = self.store.identity, self.identity, file.path, file.file_size, tuple(schema.names)
-        return _matched.get_or_make(key, lambda: self._match(file, schema), limit_bytes=_KEPT_BYTES)
-
     def _match(self, file: DataFileInfo, schema: pa.Schema) -> FileColumns:
+        """Return how to read some columns of a file."""
         kind = self.kind(file)
         return match_columns(
             [self.columns[name] for name in schema.names],
@@ -197,7 +194,4 @@ class TableSource(StoredSource):
         )
 
 
-_matched: BoundedCache[FileColumns] = BoundedCache(
-    lambda columns: 2000 + 500 * len(columns.stored.names)
-)
 _facts: BoundedCache[FileFacts] = BoundedCache(lambda facts: 2000 + 500 * len(facts.schema))

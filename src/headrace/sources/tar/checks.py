@@ -1,80 +1,286 @@
-"""Whether an index is that of its tar: before anything is read by it, and in depth."""
+"""Checks of an index against its tar: before anything is read by it, at every read, and in depth.
+
+Content that was replaced behind equal names and sizes is found by hashes only (``verify_index``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha1
 from typing import NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
-from headrace.sources.tar.headers import BLOCK
-from headrace.sources.tar.index import TarFacts, TarIndex
-from headrace.sources.tar.scanning import scan_tar
+from headrace.sources.tar.headers import (
+    BLOCK,
+    MEMBER_KINDS,
+    WITHOUT_PAYLOAD,
+    HeaderError,
+    decimal_size,
+    decoded,
+    header_name,
+    header_size,
+    padded,
+    pax_records,
+)
+from headrace.sources.tar.index import SIDECARS, TarFacts, TarIndex
+from headrace.sources.tar.scan import BrokenTar, opened_tar, scan_tar, walked
 from headrace.storage import Store
 
-__all__ = ["check_index", "verify_index"]
+__all__ = [
+    "check_end",
+    "check_headers",
+    "check_index",
+    "header_starts",
+    "unchecked",
+    "verify_index",
+]
 
+Read = Callable[[int, int], bytes]
+"""Returns the bytes of a tar from one place to another; fewer where it ends."""
+
+_END_BYTES = 22 * BLOCK
+"""two blocks of zeros, and the rest of a record as tar writes it"""
+_STEPS = 1024
+"""headers that are passed on the way to that of a member"""
+_LONGEST_EXTENSION = 1 << 20
+_NEAR_BYTES = 64 << 10
 _SHA256_DIGITS = 64
 _NAMED = 10
-"""members of which the same is wrong that are named one by one"""
+"""members with the same defect that are named one by one"""
 _PIECE_BYTES = 8 << 20
 
 
-def check_index(index: TarIndex, tar_size: int | None, shown: str) -> None:
-    """Refuse an index by which wrong bytes could be read; ``shown`` names the tar.
+# --- when an index is loaded
 
-    ``tar_size`` is that of the tar as it is now, None where that is not known. Costs nothing
-    beside loading an index: numbers are looked at, the tar is not.
+
+def check_index(index: TarIndex, tar_size: int | None, shown: str) -> None:
+    """Refuse an index by which bytes outside of payloads could be read. The tar is not looked at.
+
+    Args:
+        index: The index.
+        tar_size: The size of the tar as it is now, or None if that is not known.
+        shown: The name of the tar in messages.
+
+    Raises:
+        StaleIndexError: The index is not that of the tar.
     """
-    said = index.facts.size
-    if tar_size is not None and said is not None and said != tar_size:
-        _refuse(shown, f"the tar has {tar_size:,} bytes, and its index is of one of {said:,}")
+    size = index.facts.size
+    if tar_size is not None and size is not None and size != tar_size:
+        _refuse(shown, f"the tar has {tar_size:,} bytes, and its index is of one of {size:,}")
     if not len(index):
         return
-    limit = tar_size if tar_size is not None else said
+    limit = tar_size if tar_size is not None else size
     if limit is None:
         limit = 2**63 - 1
     wrong = (index.offsets < 0) | (index.sizes < 0)
     if wrong.any():
-        _refuse(shown, f"{_lies(index, wrong)}, which is nowhere in a tar")
+        _refuse(shown, f"{_place(index, wrong)}, which is nowhere in a tar")
     wrong = index.sizes > limit - index.offsets
     if wrong.any():
-        _refuse(shown, f"{_lies(index, wrong)}, past the end of the tar, which has {limit:,} bytes")
+        _refuse(
+            shown, f"{_place(index, wrong)}, past the end of the tar, which has {limit:,} bytes"
+        )
     wrong = (index.offsets % BLOCK != 0) | (index.offsets < BLOCK)
     if wrong.any():
-        _refuse(shown, f"{_lies(index, wrong)}, where no payload can begin")
+        _refuse(shown, f"{_place(index, wrong)}, where no payload can begin")
     wrong = index.offsets[:-1] + index.sizes[:-1] > index.offsets[1:] - BLOCK
     if wrong.any():
         other = index.name(int(np.argmax(wrong)) + 1)
-        _refuse(shown, f"{_lies(index, wrong)}, and overlap {other!r} or its header")
+        _refuse(shown, f"{_place(index, wrong)}, and overlap {other!r} or its header")
+
+
+def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
+    """Refuse an index whose last member is not there, or that lacks members behind it.
+
+    An index that was made of this version of the tar has all of them, and nothing is read. Else the
+    end of the tar is: members may have been appended, and the index of another tool may be of an
+    earlier state of it, or not whole. Of a remote tar it is read only if there are more bytes than
+    the end of a tar takes.
+
+    Raises:
+        StaleIndexError: There is a regular file behind the last member, or no end of a tar.
+    """
+    if index.facts.last_good is not None:
+        return
+    if index.facts.etag is not None and index.facts.etag == file.etag:
+        return
+    if not store.local and file.file_size is not None and file.file_size - index.end <= _END_BYTES:
+        return
+    may_lack = _MayLack(index)
+    with opened_tar(store, file) as source:
+        if store.local and len(index):  # another tar may have the same size
+            last = len(index) - 1
+            block = source.window(BLOCK, int(index.offsets[last]) - BLOCK)
+            read = lambda start, stop: source.window(stop - start, start)  # noqa: E731
+            check_headers(file.path, index, [last], [block[:BLOCK]], read)
+        try:
+            for stretch in walked(source, start=index.end):
+                for name, offset in zip(stretch.names, stretch.offsets, strict=True):
+                    if not may_lack(decoded(name)):
+                        _refuse_missing(file.path, decoded(name), offset - BLOCK)
+        except BrokenTar as broken:
+            _refuse(file.path, f"{broken.reason} (byte {broken.at:,}), behind the last member")
+
+
+class _MayLack:
+    """Tells which regular files an index may lack.
+
+    Files whose names begin with a dot belong to no sample. An index of another tool may also leave
+    out sidecars of samples that it has, if it lists no sidecar of that kind.
+    """
+
+    def __init__(self, index: TarIndex) -> None:
+        self._index = index
+        self._keys: set[str] | None = None
+
+    def __call__(self, name: str) -> bool:
+        base = name.rpartition("/")[2]
+        kind = base.rpartition(".")[2].lower()
+        if base.startswith("."):
+            return True
+        if self._index.facts.lists_all or kind not in SIDECARS:
+            return False
+        if self._keys is None:  # without folders, which some indexes do not have
+            bases = (other.rpartition("/")[2] for other in self._index.names.to_pylist())
+            self._keys = {other.partition(".")[0] for other in bases}
+        kinds = {field.rpartition(".")[2] for field in self._index.grouping.field_names}
+        return kind not in kinds and base.partition(".")[0] in self._keys
+
+
+def _refuse_missing(path: str, name: str, at: int) -> NoReturn:
+    raise StaleIndexError(
+        f"{path}: the tar has a member {name!r} (its header is at byte {at:,}) that the index does "
+        "not have: the index is not that of this tar, or not whole; make it anew with: headrace "
+        "index --force"
+    )
+
+
+# --- when a member is read
+
+
+def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Array:
+    """Return where the headers of members begin, with those that extend them.
+
+    That is the end of the member before, unless it is far away: then other members lie between that
+    the index does not have.
+    """
+    plain = index.offsets[members] - BLOCK
+    before = np.maximum(members - 1, 0)
+    ends = -(-(index.offsets[before] + index.sizes[before]) // BLOCK) * BLOCK
+    ends = np.where(members > 0, ends, 0)
+    starts: Int64Array = np.where(plain - ends <= _NEAR_BYTES, ends, plain)
+    return starts
+
+
+def unchecked(index: TarIndex, members: Sequence[int]) -> list[int]:
+    """Return those of some members whose headers have not been compared with the index yet."""
+    is_unchecked = index.unchecked.item
+    return [member for member in members if is_unchecked(member)]
+
+
+def check_headers(
+    path: str, index: TarIndex, members: Sequence[int], blocks: Sequence[bytes], read: Read
+) -> None:
+    """Refuse an index if the blocks in front of members are not their headers.
+
+    Members that fit are marked in ``index.unchecked``: while a tar is open it does not change.
+
+    Args:
+        path: The tar.
+        index: Its index.
+        members: Members of the index.
+        blocks: The block in front of the payload of each.
+        read: Reads bytes of the tar, where a name or size stands in an extended header.
+
+    Raises:
+        StaleIndexError: The header of another member is in front of one, or none.
+    """
+    for member, block in zip(members, blocks, strict=True):
+        if not _fits(index, member, block, read):
+            raise StaleIndexError(
+                f"{path}: there is no header of {index.name(member)!r} before byte "
+                f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
+                "with: headrace index --force"
+            )
+    index.unchecked[list(members)] = False
+
+
+def _fits(index: TarIndex, member: int, block: bytes, read: Read) -> bool:
+    name, size = index.name(member), int(index.sizes[member])
+    if len(block) != BLOCK or block[156] not in MEMBER_KINDS:
+        return False
+    try:
+        if header_size(block) == size and _is_called(name, header_name(block)):
+            return True
+        start = int(header_starts(index, np.array([member]))[0])
+        at = int(index.offsets[member]) - BLOCK
+        said_name, said_size = _extended(read, start, at)
+        said_size = header_size(block) if said_size is None else said_size
+    except HeaderError:
+        return False
+    return said_size == size and _is_called(name, said_name or header_name(block))
+
+
+def _extended(read: Read, start: int, stop: int) -> tuple[bytes | None, int | None]:
+    """Return the name and size that extended headers give to the member at ``stop``."""
+    name: bytes | None = None
+    size: int | None = None
+    for _ in range(_STEPS):
+        block = read(start, start + BLOCK) if start < stop else b""
+        if len(block) < BLOCK:
+            break
+        kind, own_size = block[156:157], header_size(block)
+        if kind in (b"L", b"x", b"X"):
+            payload = read(start + BLOCK, start + BLOCK + min(own_size, _LONGEST_EXTENSION))
+            if kind == b"L":
+                name = payload.partition(b"\0")[0]
+            else:
+                records = pax_records(payload)
+                name = records.get(b"path") or name
+                size = decimal_size(records[b"size"]) if records.get(b"size") else size
+        elif kind not in (b"K", b"g"):  # another member, or a block of zeros
+            own_size = own_size if size is None else size
+            name = size = None
+        start += BLOCK + (0 if kind in WITHOUT_PAYLOAD else padded(own_size))
+    return (name, size) if start == stop else (None, None)
+
+
+def _is_called(name: str, said: bytes) -> bool:
+    """Return True if a name is that of a header, but for leading folders that one of them lacks."""
+    if said == name.encode():
+        return True
+    one = name.removeprefix("./")
+    others = (decoded(said), said.decode(errors="replace"))
+    return any(_ends_with(one, other.removeprefix("./")) for other in others)
+
+
+def _ends_with(one: str, other: str) -> bool:
+    return one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}")
+
+
+# --- in depth
 
 
 def verify_index(
     store: Store, file: DataFileInfo, index: TarIndex, *, hash: bool = True
 ) -> list[str]:
-    """All that an index says otherwise than its tar does; nothing if it is right.
+    """Return all differences between an index and its tar; none if the index is right.
 
     The headers of the tar are read; with ``hash`` also its payloads, if the index has hashes of
-    the tar or of members. A tar that cannot be read to its end is among what is wrong, unless
-    the index was made of what is there of it.
+    the tar or of members. A tar that cannot be read to its end is a difference, unless the index
+    was made of the part that can be read.
     """
-    try:
-        check_index(index, file.file_size, file.path)
-    except StaleIndexError as stale:
-        return [str(stale)]
     hashed = hash and (index.sha256 is not None or _tar_sha256(index.facts) is not None)
     try:
+        check_index(index, file.file_size, file.path)
         there = scan_tar(
-            store,
-            file,
-            sidecars=False,
-            hash=hashed,
-            keep_going=index.facts.last_good is not None,
+            store, file, sidecars=False, hash=hashed, keep_going=index.facts.last_good is not None
         )
         found = [*_other_members(index, there, file.path)]
         if hash:
@@ -85,28 +291,27 @@ def verify_index(
 
 
 def _other_members(index: TarIndex, there: TarIndex, shown: str) -> Iterator[str]:
-    """Members that lie elsewhere, are called or hashed otherwise, or are not in the index."""
+    """Yield members that lie elsewhere, have other names or hashes, or are not in the index."""
     where = np.searchsorted(there.offsets, index.offsets)
     at = np.minimum(where, max(len(there) - 1, 0))
     begins = np.zeros(len(index), bool) if not len(there) else there.offsets[at] == index.offsets
-    yield from _told(shown, "no member begins where the index has", index, ~begins)
+    yield from _shown(shown, "no member begins where the index has", index, np.flatnonzero(~begins))
     members, at = np.flatnonzero(begins), at[begins]
     same_names = pc.equal(index.names.take(pa.array(members)), there.names.take(pa.array(at)))
-    other_size = index.sizes[members] != there.sizes[at]
     other_name = ~same_names.to_numpy(zero_copy_only=False)
-    yield from _told(shown, "another member lies where the index has", index, members[other_name])
-    yield from _told(shown, "the index has another size for", index, members[other_size])
+    other_size = index.sizes[members] != there.sizes[at]
+    yield from _shown(shown, "another member lies where the index has", index, members[other_name])
+    yield from _shown(shown, "the index has another size for", index, members[other_size])
     if index.sha256 is not None and there.sha256 is not None:
         said = pc.utf8_lower(index.sha256.take(pa.array(members)))
         same = pc.fill_null(pc.equal(said, there.sha256.take(pa.array(at))), True)
         differs = members[~same.to_numpy(zero_copy_only=False)]
-        yield from _told(shown, "the SHA-256 in the index is not that of", index, differs)
+        yield from _shown(shown, "the SHA-256 in the index is not that of", index, differs)
     unknown = np.setdiff1d(np.arange(len(there)), at)
-    yield from _told(shown, "the index does not have", there, unknown)
+    yield from _shown(shown, "the index does not have", there, unknown)
 
 
-def _told(shown: str, what: str, index: TarIndex, wrong: Int64Array) -> Iterator[str]:
-    members = np.flatnonzero(wrong) if wrong.dtype == bool else wrong
+def _shown(shown: str, what: str, index: TarIndex, members: Int64Array) -> Iterator[str]:
     for member in members[:_NAMED].tolist():
         yield f"{shown}: {what} {index.name(member)!r} (at {int(index.offsets[member]):,})"
     if len(members) > _NAMED:
@@ -116,7 +321,7 @@ def _told(shown: str, what: str, index: TarIndex, wrong: Int64Array) -> Iterator
 def _other_hashes(
     store: Store, file: DataFileInfo, said: TarFacts, there: TarFacts
 ) -> Iterator[str]:
-    """Hashes of the tar: SHA-256, or those that git makes of files, as the hub shows them."""
+    """Yield hashes of the tar that differ: SHA-256, or those of git, as the hub shows them."""
     tar = _tar_sha256(said)
     if tar is not None and tar.lower() != there.hash_lfs:
         yield f"{file.path}: its SHA-256 is {there.hash_lfs}, and {tar} in the index"
@@ -140,8 +345,8 @@ def _git_hash(store: Store, file: DataFileInfo) -> str:
     return found.hexdigest()
 
 
-def _lies(index: TarIndex, wrong: np.ndarray) -> str:
-    """The first member that is wrong."""
+def _place(index: TarIndex, wrong: npt.NDArray[np.bool_]) -> str:
+    """Describe the place of the first member that is wrong."""
     member = int(np.argmax(wrong))
     offset, size = int(index.offsets[member]), int(index.sizes[member])
     return f"member {index.name(member)!r} would lie at {offset:,} and have {size:,} bytes"

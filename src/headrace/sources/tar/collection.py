@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.errors import ReadError, StaleIndexError
-from headrace.model import DataFileInfo, FileList, Int64Array
-from headrace.sources.tar.arrow_index import ArrowIndexes, write_arrow_indexes
-from headrace.sources.tar.checks import check_index
-from headrace.sources.tar.completeness import missing_elsewhere, refuse_missing
-from headrace.sources.tar.finding import Source, find_tars
+from headrace.errors import ReadError
+from headrace.model import FileList, Int64Array
 from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
-from headrace.sources.tar.held_indexes import HeldIndexes
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.index_places import (
-    IndexFile,
-    IndexPlaces,
-    file_of,
-    opened_columns,
-    places_of,
-    whole_file,
-)
-from headrace.sources.tar.json_index import read_json_index
-from headrace.sources.tar.kept_files import KeptFiles
-from headrace.sources.tar.scanning import scan_tar
-from headrace.sources.tar.spot_checks import check_all_headers, check_some_headers
-from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
+from headrace.sources.tar.locate import Source, find_tars
+from headrace.sources.tar.places import HeldIndexes, IndexPlaces, file_of, places_of
+from headrace.storage import Access, Store, side_by_side
 
 __all__ = ["SampleRules", "TarCollection"]
-
-logger = logging.getLogger(__name__)
 
 MaySkip = Callable[[ReadError], bool]
 """whether a tar that cannot be read is left out"""
@@ -60,10 +42,11 @@ class SampleRules:
         """Return an index whose samples are those that are read."""
         sample_key = self.sample_key
         if sample_key is None:
-            sample_key = "last-dot" if _pairs_by_last_dot(index) else "first-dot"
+            by_last_dot = index.facts.sample_key == "last-dot" or _pairs_by_last_dot(index)
+            sample_key = "last-dot" if by_last_dot else "first-dot"
         if sample_key != index.grouping.sample_key:
             grouping = grouped(index.names, sample_key)
-            index = replace(index, stored_grouping=grouping, stored_shape_order=None)
+            index = replace(index, stored_grouping=grouping)
         if not self.required and self.max_file_size is None:
             return index
         keep = np.ones(index.num_samples, np.bool_)
@@ -81,7 +64,7 @@ class SampleRules:
         if keep.all():
             return index
         grouping = index.grouping.only(keep, left_out)
-        return replace(index, stored_grouping=grouping, stored_shape_order=None)
+        return replace(index, stored_grouping=grouping)
 
 
 _ALL_SAMPLES = SampleRules()
@@ -121,7 +104,6 @@ class TarCollection:
         files: FileList,
         names: Sequence[str],
         places: IndexPlaces,
-        kept: KeptFiles | None,
         rules: SampleRules = _ALL_SAMPLES,
     ) -> None:
         self.store = store
@@ -131,16 +113,9 @@ class TarCollection:
         self.broken: tuple[str, ...] = ()
         """what is wrong with tars that were left out"""
         self._places = places
-        self._kept = kept
         self.rules = rules
         self._known: _Known | None = None
-        self._fitting: set[str] = set()
-        """tars that are newer than their index, which has all of their headers right"""
-        self._forget()
-
-    def _forget(self) -> None:
         self._held = HeldIndexes()
-        self._columns: dict[str, ArrowIndexes] = {}
 
     @classmethod
     def find(
@@ -159,11 +134,10 @@ class TarCollection:
         """
         found = find_tars(source, access)
         places = places_of(found, metadata, access)
-        kept = None if found.store.local else KeptFiles.within(access.cache)
         files = FileList(map(file_of, found.tars))
         check_sample_key(sample_key)
         rules = SampleRules(sample_key)
-        collection = cls(found.store, files, found.names, places, kept, rules)
+        collection = cls(found.store, files, found.names, places, rules)
         return collection if may_skip is None else collection._whole(may_skip)
 
     @property
@@ -175,25 +149,18 @@ class TarCollection:
         return len(self.files)
 
     def index(self, shard: int) -> TarIndex:
-        """The index of a tar, checked against the size of it and, on this machine, its headers.
+        """Return the index of a tar, checked against the tar; see ``IndexPlaces.load``.
 
-        Of a tar that is newer than its index all headers are looked at, once; else a few are, and
-        what lies behind the last member and between members. Of a remote tar that is looked at
-        only where it is more than a tar usually has there. The other headers are compared when
-        their members are read. Content that was replaced behind equal names and sizes is not
-        seen: see --verify.
+        The headers of members are compared with it when the members are read. Content that was
+        replaced behind equal names and sizes is not noticed: see ``headrace index --verify``.
         """
         return self._held.get(shard, self._loaded)
 
     def selecting(self, rules: SampleRules) -> TarCollection:
         """Return the same tars with other rules about which samples are read."""
-        return TarCollection(
-            self.store, self.files, self.names, self._places, self._kept, rules
-        )._with(self)
-
-    def _with(self, other: TarCollection) -> TarCollection:
-        self.broken, self._fitting = other.broken, other._fitting
-        return self
+        selected = TarCollection(self.store, self.files, self.names, self._places, rules)
+        selected.broken = self.broken
+        return selected
 
     # --- all of them
 
@@ -261,10 +228,8 @@ class TarCollection:
             FileList(self.files[i] for i in good),
             [self.names[i] for i in good],
             self._places.only(np.array(good, np.int32)),
-            self._kept,
             self.rules,
         )
-        whole._fitting = self._fitting
         whole._known = _known_of(one for one in counted if not isinstance(one, ReadError))
         whole.broken = tuple(map(str, errors))
         return whole
@@ -272,75 +237,14 @@ class TarCollection:
     # --- one of them
 
     def _loaded(self, shard: int) -> TarIndex:
-        return self.rules.applied(self._checked(shard))
-
-    def _checked(self, shard: int) -> TarIndex:
-        place, file = self._places[shard], self.files[shard]
-        if place is None:
-            return self._scanned(shard)
-        index = self._read(*place)
-        check_index(index, file.file_size, file.path)
-        if self.store.local:
-            self._check_headers(file, index, place[0])
-        else:
-            refuse_missing(file.path, missing_elsewhere(_aside(self.store), file, index))
-        return index
-
-    def _check_headers(self, file: DataFileInfo, index: TarIndex, place: IndexFile) -> None:
-        known = file.path in self._fitting
-        if known or not _is_newer(file, place):
-            refuse_missing(file.path, check_some_headers(file, index))
-            if known:
-                index.unchecked.fill(False)
-            return
-        logger.info("%s is newer than its index, and all its headers are looked at", file.path)
-        check_all_headers(self.store, file, index)
-        self._fitting.add(file.path)
-
-    def _read(self, place: IndexFile, number: int) -> TarIndex:
-        path = place.file.path
-        if not place.columnar:
-            return read_json_index(memoryview(whole_file(place)), path)
-        columns = self._columns.get(path)
-        if columns is None:
-            columns = opened_columns(place)
-            if len(columns.tars) > 1:
-                self._columns[path] = columns
-        return columns.index(number)
-
-    def _scanned(self, shard: int) -> TarIndex:
-        file = self.files[shard]
-        place = self._kept_at(shard)
-        if self._kept is not None and place is not None:
-            try:
-                found = ArrowIndexes.open(place, place).index(0)
-                self._kept.used(place)
-                return found
-            except FileNotFoundError:
-                pass
-            except StaleIndexError as error:
-                logger.warning("an index in the cache is damaged, and made again: %s", error)
-        logger.info("%s has no index, and its headers are read; see: headrace index", file.path)
-        index = scan_tar(_aside(self.store), file, sidecars=False)
-        index.unchecked.fill(False)
-        if self._kept is not None and place is not None:
-            named = [(self.names[shard], index)]
-            self._kept.keep(place, lambda path: write_arrow_indexes(path, named))
-        return index
-
-    def _kept_at(self, shard: int) -> str | None:
-        """Where the index of a tar is kept, if it can be told from another one at its path."""
-        file = self.files[shard]
-        if self._kept is None or file.etag is None:
-            return None
-        return self._kept.index_at(self.store.identity, file.path, str(file.file_size), file.etag)
+        return self.rules.applied(self._places.load(shard, self.store, self.files[shard]))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_held", "_columns")}
+        return {k: v for k, v in self.__dict__.items() if k != "_held"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._held = HeldIndexes()
 
     def __repr__(self) -> str:
         return f"<TarCollection of {len(self)} tars>"
@@ -371,15 +275,3 @@ def _raised(one: _Count | ReadError) -> _Count:
     if isinstance(one, ReadError):
         raise one
     return one
-
-
-def _is_newer(file: DataFileInfo, place: IndexFile) -> bool:
-    """Whether a tar of this machine was written after its index; the etags are the times."""
-    if not place.store.local or file.etag is None or place.file.etag is None:
-        return False
-    return int(file.etag, 16) > int(place.file.etag, 16)
-
-
-def _aside(store: Store) -> Store:
-    """The same store, which does not keep for workers what was looked at to make an index."""
-    return replace(store, parts=Parts()) if isinstance(store, RemoteStore) else store

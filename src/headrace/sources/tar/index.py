@@ -1,84 +1,133 @@
-"""What an index says of a tar: its members in the order in which they lie, as columns."""
+"""The index of a tar: its members as columns, in memory and in a columnar file.
+
+For the modules that read and write tars:
+
+* ``TarIndex`` has the members of one tar in the order of their offsets: ``names``, ``offsets`` and
+  ``sizes`` of payloads, and what else is known of them; ``facts`` is what is known of the tar.
+* ``write_index(path, [(tar_name, index), ...])`` writes one columnar file for one tar or many, in
+  one step; ``IndexFile`` is an opened one.
+* ``index_files.read_index(path)`` and ``index_files.write_index_as(path, tars)`` read and write an
+  index of this machine, columnar or JSON, by the name of the file.
+* ``checks.check_index`` refuses an index by which wrong bytes could be read;
+  ``checks.check_headers`` compares members that are read with the headers in front of them.
+* ``places.IndexPlaces`` knows where the index of each tar lies, and ``load`` loads and checks it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.errors import StaleIndexError, WriteError
 from headrace.model import Int64Array, computed_once
-from headrace.sources.tar.grouping import Grouping, Int32Array, grouped
+from headrace.sources.tar.grouping import Grouping, Int32Array, LeftOut, grouped
+from headrace.storage import atomic_write
 
-__all__ = ["SIDECARS", "TarFacts", "TarIndex"]
+__all__ = [
+    "COLUMNAR_ENDING",
+    "JSON_ENDING",
+    "SIDECARS",
+    "IndexFile",
+    "TarFacts",
+    "TarIndex",
+    "write_index",
+]
 
+COLUMNAR_ENDING, JSON_ENDING = ".idx.arrow", ".json"
+"""Endings of the index of a tar, in place of that of the tar."""
 SIDECARS = frozenset({"json", "txt", "text", "caption", "captions", "cls"})
-"""what is said of a payload, and is one itself only where there is nothing else"""
+"""Extensions of members that describe another one, and are main members only without any other."""
 _IMAGES = "jpg jpeg png webp gif bmp tif tiff avif heic jxl"
 _SOUND_AND_VIDEO = "mp4 mkv webm mov avi mp3 wav flac ogg opus m4a"
 _MEDIA = frozenset(f"{_IMAGES} {_SOUND_AND_VIDEO}".split())
-"""what a sample is about before anything else that it has"""
 
 
 @dataclass(frozen=True, slots=True)
 class TarFacts:
-    """What an index says of a tar as a whole."""
+    """Facts about a tar as a whole.
+
+    Attributes:
+        size: Bytes of the tar.
+        etag: The version of the tar that was indexed, as its store names it.
+        hash: Hash of the tar as git makes it.
+        hash_lfs: SHA-256 of the tar, as git-lfs and the hub name it.
+        has_geometry: Widths and heights were looked for.
+        has_sidecars: What JSON and text files say of other members is embedded.
+        captions_written: Captions were written by a user, and did not come from the tar.
+        last_good: The last whole member of a tar that breaks off; what follows is not indexed.
+        has_end: False if no end mark follows the last member: the tar may have been cut there.
+        lists_all: All regular files are listed. Other tools may leave out sidecars.
+        sample_key: How the index pairs members into samples.
+        extras: Keys of a JSON index that have no place here, as a JSON object.
+    """
 
     size: int | None = None
-    """of the tar, in bytes"""
+    etag: str | None = None
     hash: str | None = None
     hash_lfs: str | None = None
-    """SHA-256 of the tar, as git-lfs and the hub name it"""
     has_geometry: bool = False
+    has_sidecars: bool = False
+    captions_written: bool = False
     last_good: str | None = None
-    """of a tar that breaks off, the last member that is whole; all after it is not indexed"""
     has_end: bool = True
-    """False: no end mark is behind its last member, and it may have been cut off there"""
+    lists_all: bool = True
+    sample_key: str = "first-dot"
     extras: str | None = None
-    """all else that a JSON index says, as a JSON object"""
-    form: str | None = None
-    """how that JSON index words what it says, where not as this library does"""
 
 
 @dataclass(frozen=True, eq=False)
 class TarIndex:
-    """The members of one tar. About 40 bytes each, beside names and what is embedded.
+    """The members of one tar. Texts are null for members that have none; absent columns are None.
 
-    Texts that are not there for a member are null; columns that are there for none are None.
+    Attributes:
+        names: Paths of members within the tar.
+        offsets: Where payloads begin.
+        sizes: Bytes of payloads.
+        widths: Of images; 0 where unknown.
+        heights: Of images; 0 where unknown.
+        captions: JSON text: a string, or a list of strings.
+        json: The text of the JSON sidecar of a member.
+        sha256: Hashes of payloads, in hexadecimal digits.
+        extras: Keys of a JSON index that have no column, as a JSON object for each member.
+        facts: Facts about the tar as a whole.
+        stored_grouping: The samples, if they are known already.
     """
 
     names: pa.StringArray
     offsets: Int64Array
-    """of payloads, not of headers"""
     sizes: Int64Array
     widths: Int32Array | None = None
-    """of images, 0 where it is not known"""
     heights: Int32Array | None = None
     captions: pa.StringArray | None = None
-    """JSON text: a string, or a list of strings"""
     json: pa.StringArray | None = None
-    """the text of the JSON sidecar of a member, embedded"""
     sha256: pa.StringArray | None = None
     extras: pa.StringArray | None = None
-    """what else a JSON index says of the member, as a JSON object"""
-    unlisted: npt.NDArray[np.bool_] | None = None
-    """members that are known only because others name them as their sidecars"""
     facts: TarFacts = field(default_factory=TarFacts)
     stored_grouping: Grouping | None = None
-    stored_shape_order: Int32Array | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def name(self, member: int) -> str:
+        """Return the name of a member."""
+        text: str = self.names[member].as_py()
+        return text
+
     @computed_once
     def grouping(self) -> Grouping:
-        """Which sample each member belongs to."""
+        """The sample and the field of each member."""
         return self.stored_grouping or grouped(self.names)
 
     @property
     def num_samples(self) -> int:
+        """The number of samples."""
         return self.grouping.count
 
     @computed_once
@@ -93,10 +142,10 @@ class TarIndex:
 
     @computed_once
     def primary_members(self) -> Int32Array:
-        """The member that each sample is about: its first image, video or sound.
+        """The main member of each sample: its first image, video or sound.
 
         Without one it is the first that is no sidecar, else the first. Masks and maps beside an
-        image (``seg.png``) are no images here, for they have a second extension.
+        image (``seg.png``) do not count as images, for they have a second extension.
         """
         starts, members = self.sample_members
         if not len(members):
@@ -107,7 +156,7 @@ class TarIndex:
         return members[order[starts[:-1]]]
 
     def members_as(self, name: str) -> Int32Array:
-        """The member of each sample that is this field of it; -1 where it has none."""
+        """Return the member of each sample that is this field of it; -1 where it has none."""
         found = np.full(self.num_samples, -1, np.int32)
         if name in self.grouping.field_names:
             code = self.grouping.field_names.index(name)
@@ -117,9 +166,9 @@ class TarIndex:
 
     @computed_once
     def shape_members(self) -> Int32Array:
-        """The member whose shape each sample has: the one that it is about, if its shape is known.
+        """The member whose shape each sample has: its main member, if that shape is known.
 
-        Else it is the first whose shape is known, if there is one.
+        Else it is the first member whose shape is known, if there is one.
         """
         primary = self.primary_members
         if self.widths is None or self.heights is None or not len(primary):
@@ -137,9 +186,7 @@ class TarIndex:
 
     @computed_once
     def shape_order(self) -> Int32Array:
-        """Samples whose shape is known, by aspect, width and height: buckets are runs of these."""
-        if self.stored_shape_order is not None:
-            return self.stored_shape_order
+        """Samples of known shape, by aspect, width and height: buckets are runs of these."""
         if self.widths is None or self.heights is None:
             return np.empty(0, np.int32)
         members = self.shape_members
@@ -150,19 +197,221 @@ class TarIndex:
 
     @computed_once
     def unchecked(self) -> npt.NDArray[np.bool_]:
-        """Which members were not compared with the headers of the tar yet."""
+        """The members that have not been compared with the headers of the tar yet."""
         return np.ones(len(self), bool)
 
-    def name(self, member: int) -> str:
-        text: str = self.names[member].as_py()
-        return text
+    @property
+    def end(self) -> int:
+        """The byte after the last member and its padding, where the end mark of the tar begins."""
+        return -(-int(self.offsets[-1] + self.sizes[-1]) // 512) * 512 if len(self) else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        columns = (
+            value for value in vars(self).values() if isinstance(value, np.ndarray | pa.Array)
+        )
+        return sum(column.nbytes for column in columns)
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("an index does not travel: the process that needs it loads it")
 
 
 def _rank(field: str) -> int:
-    """How soon a sample is about a member that is this field of it."""
+    """Return 0 for fields that are main members first, 2 for those that are so last."""
     if field in _MEDIA:
         return 0
     return 2 if field.rpartition(".")[2] in SIDECARS else 1
+
+
+# --- the columnar file: a record batch for each tar, and facts about them in the metadata
+
+_KEY = b"headrace.tar_index"
+_VERSION = 2
+_ALWAYS = ("name", "offset", "size", "sample", "field")
+_NUMBERS = {"width": "widths", "height": "heights"}
+_TEXTS = ("captions", "json", "sha256", "extras")
+_SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("sample", pa.int32()),
+        ("field", pa.int32()),
+        *((name, pa.int32()) for name in _NUMBERS),
+        *((name, pa.string()) for name in _TEXTS),
+    ]
+)
+
+
+def write_index(path: str | os.PathLike[str], tars: Iterable[tuple[str, TarIndex]]) -> None:
+    """Write the indexes of tars, each with the name of its tar, into one file, in one step.
+
+    Raises:
+        WriteError: The file cannot be written. The file that was there before stays.
+    """
+    tars = list(tars)
+    about = {"version": _VERSION, "tars": [_about(name, index) for name, index in tars]}
+    used = {
+        name for _, index in tars for name, column in _columns(index).items() if column is not None
+    }
+    schema = pa.schema(
+        [one for one in _SCHEMA if one.name in used or one.name in _ALWAYS],
+        metadata={_KEY: json.dumps(about)},
+    )
+    try:
+        with (
+            atomic_write(path) as partial,
+            open(partial, "wb") as file,
+            pa.ipc.new_file(file, schema) as writer,
+        ):
+            for _, index in tars:
+                writer.write_batch(_batch(index, schema))
+    except OSError as failed:
+        raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
+
+
+def _about(name: str, index: TarIndex) -> dict[str, Any]:
+    facts = {key: value for key, value in asdict(index.facts).items() if value is not None}
+    fields = list(index.grouping.field_names)
+    return {"path": name, "samples": index.num_samples, "fields": fields, "facts": facts}
+
+
+def _columns(index: TarIndex) -> dict[str, Any]:
+    """Return the columns of an index by their names in the file; those that it lacks are None."""
+    grouping = index.grouping
+    always = (index.names, index.offsets, index.sizes, grouping.samples, grouping.fields)
+    optional = {name: getattr(index, _NUMBERS.get(name, name)) for name in (*_NUMBERS, *_TEXTS)}
+    return dict(zip(_ALWAYS, always, strict=True)) | optional
+
+
+def _batch(index: TarIndex, schema: pa.Schema) -> pa.RecordBatch:
+    columns = _columns(index)
+    arrays = []
+    for name, type in zip(schema.names, schema.types, strict=True):
+        column = columns[name]
+        arrays.append(pa.nulls(len(index), type) if column is None else pa.array(column, type))
+    return pa.record_batch(arrays, schema=schema)
+
+
+class IndexFile:
+    """An opened columnar file with the indexes of one tar or many.
+
+    Attributes:
+        tars: The names of the tars.
+    """
+
+    def __init__(self, reader: pa.RecordBatchFileReader, about: list[Any], shown: str) -> None:
+        self._reader, self._about, self._shown = reader, about, shown
+        self.tars: Sequence[str] = [tar["path"] for tar in about]
+
+    @classmethod
+    def open(
+        cls, source: str | os.PathLike[str] | pa.Buffer, shown: str | None = None
+    ) -> IndexFile:
+        """Open a file, or the bytes of one; ``shown`` is its name in messages.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            StaleIndexError: It is no index, one of another version, or damaged.
+        """
+        shown = os.fspath(source) if shown is None else shown
+        try:
+            if not isinstance(source, pa.Buffer):
+                source = pa.OSFile(os.fsencode(source))
+            reader = pa.ipc.open_file(source)
+            about = json.loads((reader.schema.metadata or {})[_KEY])
+            if about["version"] != _VERSION:
+                _refuse(shown, f"its version is {about['version']}, not {_VERSION}")
+            if len(about["tars"]) != reader.num_record_batches:
+                _refuse(shown, "it does not hold all tars that it names")
+            types = dict(zip(reader.schema.names, reader.schema.types, strict=True))
+            known = all(_SCHEMA.field(name).type == type for name, type in types.items())
+            if not (known and types.keys() >= {*_ALWAYS} and all(map(_is_whole, about["tars"]))):
+                _refuse(shown, "its columns or facts are damaged")
+            return cls(reader, about["tars"], shown)
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
+            if isinstance(broken, FileNotFoundError | StaleIndexError):
+                raise
+            _refuse(shown, f"{type(broken).__name__}: {broken}")
+
+    def index(self, tar: int) -> TarIndex:
+        """Return the index of a tar, by its place in ``tars``, in memory of its own.
+
+        Raises:
+            StaleIndexError: The file is damaged.
+        """
+        if tar >= len(self.tars):
+            raise StaleIndexError(f"{self._shown} is an index of {len(self.tars)} tars only")
+        about = self._about[tar]
+        try:
+            batch = self._reader.get_batch(tar)
+            batch.validate(full=True)
+            index = _index(batch, about)
+            if not _is_sound(index):
+                raise ValueError("samples are numbered wrongly")
+        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as broken:
+            _refuse(self._shown, f"its part about {about['path']} is damaged ({broken})")
+        return index
+
+
+def _index(batch: pa.RecordBatch, about: dict[str, Any]) -> TarIndex:
+    optional: dict[str, Any] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name not in _ALWAYS and column.null_count < len(column):
+            is_number = name in _NUMBERS
+            optional[_NUMBERS.get(name, name)] = column.to_numpy() if is_number else column
+    samples, fields = batch.column("sample").to_numpy(), batch.column("field").to_numpy()
+    return TarIndex(
+        batch.column("name"),
+        batch.column("offset").to_numpy(),
+        batch.column("size").to_numpy(),
+        facts=TarFacts(**about["facts"]),
+        stored_grouping=Grouping(
+            samples,
+            fields,
+            tuple(about["fields"]),
+            about["samples"],
+            left_out=LeftOut(files=int((samples < 0).sum())),
+        ),
+        **optional,
+    )
+
+
+def _is_whole(tar: dict[str, Any]) -> bool:
+    """Return True if the facts about a tar have the types that they should have."""
+    facts: dict[str, Any] = tar["facts"]
+    defaults = asdict(TarFacts())
+    flags = [key for key, value in defaults.items() if isinstance(value, bool)]
+    texts = [tar["path"], *tar["fields"]]
+    texts += [value for key, value in facts.items() if key != "size" and key not in flags]
+    return (
+        facts.keys() <= defaults.keys()
+        and all(
+            type(count) is int and count >= 0 for count in (tar["samples"], facts.get("size", 0))
+        )
+        and all(type(text) is str for text in texts)
+        and all(type(facts.get(key, False)) is bool for key in flags)
+    )
+
+
+def _is_sound(index: TarIndex) -> bool:
+    """Return True if members belong to samples and fields that exist."""
+    grouping = index.grouping
+    return (
+        _between(grouping.samples, -1, grouping.count)
+        and bool(np.bincount(grouping.samples + 1, minlength=grouping.count + 1)[1:].all())
+        and np.array_equal(grouping.samples < 0, grouping.fields < 0)
+        and _between(grouping.fields, -1, len(grouping.field_names))
+    )
+
+
+def _between(numbers: Int32Array, least: int, stop: int) -> bool:
+    return not len(numbers) or bool(least <= numbers.min() and numbers.max() < stop)
+
+
+def _refuse(shown: str, why: str) -> NoReturn:
+    raise StaleIndexError(
+        f"{shown} is no columnar index of tars that can be read: {why}; make it anew with: "
+        "headrace index"
+    )

@@ -1,46 +1,174 @@
-"""Index files as a whole: from one form into the other, and whether they are those of tars."""
+"""Index files on this machine: read, written, converted, and told from other files."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
-from headrace.sources.tar.arrow_index import write_arrow_indexes
-from headrace.sources.tar.caption_writing import with_captions_of
-from headrace.sources.tar.checks import check_index, verify_index
-from headrace.sources.tar.finding import Source, find_tars, listed, names_of, stem_of
-from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.index_places import (
-    IndexFile,
-    IndexPlaces,
-    file_of,
-    opened_columns,
-    places_of,
-    whole_file,
+from headrace.errors import (
+    AccessDeniedError,
+    NothingFoundError,
+    OptionError,
+    StaleIndexError,
+    WriteError,
 )
-from headrace.sources.tar.indexing import ENDINGS, PathLike, ReportProgress, local_path
-from headrace.sources.tar.json_index import read_json_index
-from headrace.sources.tar.one_file import OneFile
-from headrace.sources.tar.opening import access_of
-from headrace.sources.tar.own_files import (
-    made_folder,
-    place_below,
-    read_index,
-    refuse_what_is_none,
+from headrace.sources.tar.index import (
+    COLUMNAR_ENDING,
+    JSON_ENDING,
+    IndexFile,
+    TarIndex,
     write_index,
 )
-from headrace.sources.tar.replacing import turn_in_folder
-from headrace.storage import Options
+from headrace.sources.tar.json_index import json_index, read_json_index
+from headrace.sources.tar.locate import PathLike, Source, listed, names_of, stem_of
+from headrace.sources.tar.opening import access_of
+from headrace.sources.tar.places import IndexPlace, file_of, whole_file
+from headrace.storage import Options, atomic_write, file_lock
+from headrace.storage.access import protocol_of
 
-__all__ = ["convert_indexes", "verify_tars"]
+__all__ = [
+    "ENDINGS",
+    "convert_indexes",
+    "index_lock",
+    "local_path",
+    "make_folder",
+    "path_below",
+    "read_index",
+    "refuse_other_file",
+    "write_index_as",
+]
 
 logger = logging.getLogger(__name__)
+
+ENDINGS = {"json": JSON_ENDING, "arrow": COLUMNAR_ENDING}
+
+
+def read_index(path: PathLike) -> TarIndex:
+    """Read the index of one tar from a file, columnar or JSON.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        StaleIndexError: It is no index, or damaged.
+    """
+    shown = os.fspath(path)
+    if shown.endswith(".arrow"):
+        return IndexFile.open(path).index(0)
+    return read_json_index(_content(shown), shown)
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except IsADirectoryError:
+        raise OptionError(f"{path} is where an index would be, but is a folder") from None
+    except PermissionError as denied:
+        raise AccessDeniedError(f"{path} cannot be read: {denied}") from denied
+
+
+def write_index_as(path: PathLike, tars: Sequence[tuple[str, TarIndex]]) -> None:
+    """Write the indexes of tars in the form that the name of the file says; JSON is of one tar.
+
+    Raises:
+        WriteError: The file cannot be written.
+    """
+    if os.fspath(path).endswith(".arrow"):
+        write_index(path, tars)
+        return
+    ((_, index),) = tars
+    try:
+        with atomic_write(path) as partial:
+            partial.write_bytes(json_index(index))
+    except OSError as failed:
+        raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
+
+
+@contextmanager
+def index_lock(path: PathLike) -> Iterator[None]:
+    """Hold the lock for reading an index file and replacing it by a changed one."""
+    folder, name = os.path.split(os.path.realpath(path))
+    lock = os.path.join(folder, f".{name}.change.lock")
+    with file_lock(lock):
+        try:
+            yield
+        finally:  # others that wait for this file notice that it is gone, and make a new one
+            os.unlink(lock)
+
+
+def make_folder(path: str) -> None:
+    """Make the folder that a file is to lie in."""
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as failed:
+        raise WriteError(f"{folder} cannot be made: {failed}") from failed
+
+
+def refuse_other_file(path: str) -> None:
+    """Raise an OptionError if a file is there that is no index, not even a stale or damaged one."""
+    if os.path.lexists(path) and not _is_index(path):
+        what = "is a folder" if os.path.isdir(path) else "holds something else"
+        raise OptionError(
+            f"{path} is where the index would be, but {what}; move it, or have the indexes in "
+            "another place (--out, --one-file)"
+        )
+
+
+def _is_index(path: str) -> bool:
+    if not os.path.isfile(path):
+        return False
+    content = _content(path)
+    if path.endswith(".arrow"):
+        return b"headrace.tar_index" in content
+    try:
+        document = json.loads(content or b"{}")
+    except (ValueError, RecursionError):
+        return False
+    files = document.get("files") if isinstance(document, dict) else None
+    if not isinstance(files, dict | list):
+        return False
+    entries = files if isinstance(files, list) else list(files.values())
+    if not entries:
+        return "filesize" in document
+    return all(isinstance(entry, dict) and "offset" in entry for entry in entries)
+
+
+def local_path(what: str, path: PathLike) -> str:
+    """Return the absolute path of something that is written, which lies on this machine."""
+    text = os.fspath(path)
+    if protocol_of(text):
+        raise OptionError(
+            f"{what} must be a path on this machine, not {text!r}; copy it from there"
+        )
+    return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
+
+
+def path_below(folder: str, name: str) -> str:
+    """Return the path of a file in a folder; a name that leads out of it is refused."""
+    parts = name.split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name:
+        raise OptionError(
+            f"{name!r} cannot be the name of a file in {folder}; index that tar by itself"
+        )
+    return os.path.join(folder, *parts)
+
+
+# --- from one form into the other
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """An index that is to be converted; ``name`` is the path of its tar below the folder."""
+
+    folder: str
+    name: str
+    index: TarIndex
 
 
 def convert_indexes(
@@ -51,12 +179,18 @@ def convert_indexes(
     one_file: PathLike | None = None,
     storage_options: Options | None = None,
 ) -> list[str]:
-    """Write the index files of a source in the other form, beside them or in ``out``.
+    """Write index files in the other form. No tar is needed.
 
-    ``one_file`` takes them all, as one columnar index. Nothing is lost, and no tar is needed:
-    captions that were written later into the other form stay, and a file that is no index is
-    refused.
-    Of a folder, JSON files that are no indices are left out. Returns what was written.
+    Args:
+        source: Index files, or folders of them. JSON files of a folder that are no indexes are left
+            out.
+        to: The form that is written.
+        out: The folder for them; beside the others if left out.
+        one_file: One columnar file for all of them.
+        storage_options: Options of the store of the source.
+
+    Returns:
+        The paths of the files that were written.
     """
     found = list(_indexes(source, "arrow" if to == "json" else "json", storage_options))
     if not found:
@@ -64,48 +198,24 @@ def convert_indexes(
     if one_file is not None:
         if to != "arrow":
             raise OptionError("one_file is a columnar index, and none of JSON")
-        path = OneFile.at(local_path("one_file", one_file)).path
-        with turn_in_folder(made_folder(path)):
-            write_arrow_indexes(path, ((f"{one.name}.tar", one.index) for one in found))
-        return [path]
-    into = None if out is None else local_path("out", out)
-    targets = [place_below(into or one.folder, one.name) + ENDINGS[to] for one in found]
-    _refuse_twice(targets)
-    for target in targets:
-        refuse_what_is_none(target)
-    for one, target in zip(found, targets, strict=True):
-        _convert(one, target)
-    return targets
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """An index that is to be converted."""
-
-    folder: str
-    name: str
-    """the path below the folder that its tar would have, without its ending"""
-    index: TarIndex
-    written: int | None
-    """when, if it is on this machine"""
-
-
-def _refuse_twice(targets: Sequence[str]) -> None:
+        targets = [local_path("one_file", one_file)]
+        groups = [[(f"{one.name}.tar", one.index) for one in found]]
+    else:
+        into = None if out is None else local_path("out", out)
+        targets = [path_below(into or one.folder, one.name) + ENDINGS[to] for one in found]
+        groups = [[(f"{one.name.rpartition('/')[2]}.tar", one.index)] for one in found]
     twice = [target for target, times in Counter(targets).items() if times > 1]
     if twice:
         raise OptionError(
             f"there is more than one index that would become {twice[0]}; convert them one by one"
         )
-
-
-def _convert(one: _Found, target: str) -> None:
-    """Write an index; what was written later into the other form stays."""
-    index = one.index
-    with turn_in_folder(made_folder(target)):
-        with suppress(FileNotFoundError, StaleIndexError):
-            if one.written is None or os.stat(target).st_mtime_ns > one.written:
-                index = with_captions_of(read_index(target), index)
-        write_index(target, f"{one.name.rpartition('/')[2]}.tar", index)
+    for target in targets:
+        refuse_other_file(target)
+    for target, tars in zip(targets, groups, strict=True):
+        make_folder(target)
+        with index_lock(target):
+            write_index_as(target, tars)
+    return targets
 
 
 def _indexes(source: Source, form: str, storage_options: Options | None) -> Iterator[_Found]:
@@ -113,63 +223,20 @@ def _indexes(source: Source, form: str, storage_options: Options | None) -> Iter
     ending = ".json" if form == "json" else ".arrow"
     files = [status for status in listing.files if status.path.endswith(ending)]
     for status, name in zip(files, names_of(files, listing.roots), strict=True):
-        place = IndexFile(listing.store, file_of(status))
         folder = status.path[: -len(name)]
-        written = os.stat(status.path).st_mtime_ns if listing.store.local else None
         if form == "arrow":
-            columns = opened_columns(place)
+            columns = IndexPlace(listing.store, file_of(status)).open_columns()
             above = name.rpartition("/")[0]
             for number, tar in enumerate(columns.tars):
-                alone = len(columns.tars) == 1
+                alone = name.removesuffix(ending).removesuffix(".idx")
                 inside = "/".join(filter(None, [above, stem_of(tar)]))
-                own = name.removesuffix(ending).removesuffix(".idx")
-                yield _Found(folder, own if alone else inside, columns.index(number), written)
+                own_name = alone if len(columns.tars) == 1 else inside
+                yield _Found(folder, own_name, columns.index(number))
             continue
         try:
-            index = read_json_index(memoryview(whole_file(place)), status.path)
+            text = memoryview(whole_file(listing.store, file_of(status)))
+            yield _Found(folder, name.removesuffix(ending), read_json_index(text, status.path))
         except StaleIndexError as error:
             if status.path in listing.named:
                 raise
             logger.warning("left out: %s", error)
-            continue
-        yield _Found(folder, name.removesuffix(ending), index, written)
-
-
-def verify_tars(
-    source: Source,
-    metadata: Source | None = None,
-    *,
-    hash: bool = True,
-    storage_options: Options | None = None,
-    progress: ReportProgress | None = None,
-) -> dict[str, Sequence[str]]:
-    """What is wrong with the index of each tar, by the names of tars; of good ones, nothing.
-
-    The headers of all members are read, and all bytes of tars of which the index has hashes.
-    """
-    access = access_of(storage_options)
-    found = find_tars(source, access)
-    places = places_of(found, metadata, access)
-    problems: dict[str, Sequence[str]] = {}
-    for shard, (tar, name) in enumerate(zip(found.tars, found.names, strict=True)):
-        if progress is not None:
-            progress("verifying", shard / len(found.tars))
-        try:
-            index = _placed(places, shard, tar.path)
-            check_index(index, tar.size, tar.path)
-            problems[name] = verify_index(found.store, file_of(tar), index, hash=hash)
-        except ReadError as error:
-            problems[name] = [str(error)]
-    if progress is not None:
-        progress("verifying", 1.0)
-    return problems
-
-
-def _placed(places: IndexPlaces, shard: int, tar: str) -> TarIndex:
-    place = places[shard]
-    if place is None:
-        raise ReadError(f"{tar} has no index; make one with: headrace index")
-    file, number = place
-    if file.columnar:
-        return opened_columns(file).index(number)
-    return read_json_index(memoryview(whole_file(file)), file.file.path)

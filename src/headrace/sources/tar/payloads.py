@@ -11,7 +11,7 @@ import mmap
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, RUSAGE_SELF, getrlimit, getrusage
@@ -23,17 +23,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.convert.lent import Lender, enlisted, lent_array
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
 from headrace.process import PerProcess
+from headrace.sources.tar.checks import check_headers, header_starts, unchecked
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.completeness import missing_beside, refuse_missing
 from headrace.sources.tar.headers import BLOCK
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.read_checks import check_headers, check_places, starts_of, unchecked
-from headrace.sources.tar.spot_checks import check_header
-from headrace.sources.tar.tar_bytes import reading
 from headrace.storage import Meter, Patience, will_read
 from headrace.storage.store import changed, vanished
 
@@ -45,8 +41,6 @@ Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 _BATCHES_AHEAD = 3
 _NEAR_BYTES = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
-_DENSE = 0.5
-"""Share of a run of bytes that is wanted, from which on the run is fetched as a whole."""
 _MOST_ROWS = 4096
 """Rows of a run, however small they are."""
 _OPEN_AT_ONCE = 1024
@@ -234,36 +228,6 @@ def _close(files: int) -> None:
         _open.pop(key, None)
 
 
-class _TarLender:
-    """A tar from whose map batches copy their bytes when they are cut."""
-
-    def __init__(self, file: DataFileInfo, shard: int, tars: MappedTars) -> None:
-        self._file, self._shard, self._tars = file, shard, tars
-
-    @property
-    def key(self) -> object:
-        return self._file.path, self._file.file_size, self._file.etag
-
-    def read(self, offsets: list[int], sizes: list[int]) -> list[bytes]:
-        found = self._tars.get(self._shard).read(offsets, sizes)
-        self._check(found, offsets, sizes)
-        return found
-
-    def views(self, offsets: list[int], sizes: list[int]) -> list[memoryview]:
-        found = self._tars.get(self._shard).views(offsets, sizes)
-        self._check(found, offsets, sizes)
-        return found
-
-    def _check(self, found: Sequence[Sized], offsets: list[int], sizes: list[int]) -> None:
-        if [len(part) for part in found] == sizes:
-            return
-        short = next(i for i, part in enumerate(found) if len(part) != sizes[i])
-        raise ReadError(
-            f"{self._file.path}: of {sizes[short]:,} bytes at {offsets[short]:,} only "
-            f"{len(found[short]):,} can be read; the tar breaks off or its index is not its own"
-        )
-
-
 # --- members
 
 
@@ -314,13 +278,11 @@ class Payloads:
         self.collection = collection
         self._store = collection.store
         self._tars = MappedTars(collection.files)
-        self._lenders: dict[int, tuple[int, Lender]] = {}
 
     def during(self, meter: Meter, patience: Patience) -> Payloads:
         """Return the same for another caller, with its own count of requests and its patience."""
         other = Payloads(self.collection)
-        other._store = self._store.during(meter, patience)
-        other._tars, other._lenders = self._tars, self._lenders
+        other._store, other._tars = self._store.during(meter, patience), self._tars
         return other
 
     def read(self, shard: int, members: Ints) -> list[bytes]:
@@ -385,31 +347,6 @@ class Payloads:
         for tar in tars:
             tar.check()
 
-    def lend(self, shards: Int64Array, columns: Mapping[str, Int64Array]) -> dict[str, pa.Array]:
-        """Return columns of places in tars of this machine, whose bytes batches copy later.
-
-        Args:
-            shards: The tar of each row.
-            columns: The member of each row; -1 where there is none. The system is asked to fetch
-                them from the disk.
-        """
-        numbers = np.empty(len(shards), np.int64)
-        offsets = {name: np.zeros(len(shards), np.int64) for name in columns}
-        sizes = {name: np.full(len(shards), -1, np.int64) for name in columns}
-        for shard, rows in by_shard(shards):
-            index, tar = self.collection.index(shard), self._tars.get(shard)
-            numbers[rows] = self._lender(shard)
-            wanted = []
-            for name, members in columns.items():
-                held = rows[members[rows] >= 0]
-                offsets[name][held] = index.offsets[members[held]]
-                sizes[name][held] = index.sizes[members[held]]
-                wanted.append(members[held])
-            together = np.concatenate(wanted)
-            _announce(tar, index.offsets[together], index.sizes[together])
-            self._check_places(shard, tar, index, together.tolist())
-        return {name: lent_array(numbers, offsets[name], sizes[name]) for name in columns}
-
     # --- of this machine
 
     def _read(
@@ -419,9 +356,9 @@ class Payloads:
         tar = self._tars.get(shard)
         left = unchecked(index, members)
         if left:
-            found = tar.read(offsets + starts_of(index, left), sizes + [BLOCK] * len(left))
+            found = tar.read(offsets + _header_places(index, left), sizes + [BLOCK] * len(left))
             headers, found = found[len(sizes) :], found[: len(sizes)]
-            check_headers(tar, lambda: self.collection.files[shard], index, left, headers)
+            self._check_headers(shard, tar, index, left, headers)
         else:
             found = tar.read(offsets, sizes)
         self._check_sizes(shard, index, members, sizes, found)
@@ -430,7 +367,19 @@ class Payloads:
     def _check_places(
         self, shard: int, tar: MappedTar, index: TarIndex, members: list[int]
     ) -> None:
-        check_places(tar, lambda: self.collection.files[shard], index, members)
+        """Compare members that are read later with their headers."""
+        left = unchecked(index, members)
+        if left:
+            headers = tar.read(_header_places(index, left), [BLOCK] * len(left))
+            self._check_headers(shard, tar, index, left, headers)
+
+    def _check_headers(
+        self, shard: int, tar: MappedTar, index: TarIndex, members: list[int], headers: list[bytes]
+    ) -> None:
+        def read(start: int, stop: int) -> bytes:
+            return tar.read([start], [stop - start])[0]
+
+        check_headers(self.collection.files.paths[shard], index, members, headers, read)
 
     def _check_sizes(
         self,
@@ -449,13 +398,6 @@ class Payloads:
                     f"{size:,} bytes, of which {len(data):,} can be read; the tar breaks off or "
                     "its index is not its own"
                 )
-
-    def _lender(self, shard: int) -> int:
-        found = self._lenders.get(shard)
-        if found is None:
-            made = _TarLender(self.collection.files[shard], shard, self._tars)
-            found = self._lenders.setdefault(shard, enlisted(made))
-        return found[0]
 
     # --- of stores
 
@@ -476,21 +418,19 @@ class Payloads:
         return found
 
     def _fetched(self, part: _Part, file: pa.NativeFile) -> Iterator[pa.Buffer]:
-        """Yield payloads whose headers were compared with the index.
-
-        Bytes that were fetched beside them are searched for members that the index lacks.
-        """
+        """Yield payloads whose headers were compared with the index."""
         path, index = self.collection.files.paths[part.shard], part.index
-        read, tar_size = reading(file), int(file.size())
-        before = -1
+
+        def read(start: int, stop: int) -> bytes:
+            file.seek(start)
+            data: bytes = file.read(stop - start)
+            return data
+
         for member, offset, size in zip(part.members, part.offsets, part.sizes, strict=True):
             try:
                 file.seek(offset - BLOCK)
                 data = file.read_buffer(BLOCK + size)
-                check_header(path, index, member, data[:BLOCK].to_pybytes(), read)
-                follows = before >= 0 and member == before + 1
-                refuse_missing(path, missing_beside(index, member, tar_size, read, follows=follows))
-                before = member
+                check_headers(path, index, [member], [data[:BLOCK].to_pybytes()], read)
                 payload = data[BLOCK:]
                 self._check_sizes(part.shard, index, [member], [size], [payload])
                 yield payload
@@ -546,27 +486,15 @@ def _put(part: _Part, found: Sequence[Any], into: list[Any]) -> None:
         into[place] = data
 
 
-def _announce(tar: MappedTar, offsets: Int64Array, sizes: Int64Array) -> None:
-    """Have the system fetch members: as one run of bytes if most of that is wanted."""
-    if not len(offsets):
-        return
-    start, stop = int(offsets.min()), int((offsets + sizes).max())
-    if int(sizes.sum()) > _DENSE * (stop - start):
-        tar.will_read(start, stop - start)
-        return
-    for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
-        tar.will_read(offset, size)
+def _header_places(index: TarIndex, members: list[int]) -> list[int]:
+    """Return where the headers of members lie."""
+    return [index.offsets.item(member) - BLOCK for member in members]
 
 
 def _spans(part: _Part) -> list[tuple[int, int]]:
-    """Return the bytes of members with header and padding, and of what lies between near ones.
-
-    With the last member of the tar comes one more block, which tells that it is the last.
-    """
-    starts = np.array(part.offsets, np.int64) - BLOCK
-    stops = -(-(starts + BLOCK + np.array(part.sizes, np.int64)) // BLOCK) * BLOCK
-    if part.members[-1] == len(part.index) - 1:
-        stops[-1] += BLOCK
+    """Return the bytes of members with their headers, and of what lies between near ones."""
+    starts = header_starts(part.index, np.array(part.members))
+    stops = np.array(part.offsets, np.int64) + np.array(part.sizes, np.int64)
     reached = np.maximum.accumulate(stops)
     begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _NEAR_BYTES))
     ends = reached[np.append(begins[1:], len(starts)) - 1]

@@ -17,17 +17,21 @@ import pyarrow.compute as pc
 from headrace.errors import ReadError, StaleIndexError
 from headrace.model import Int64Array
 from headrace.options import checked_keywords, parse_bytes
-from headrace.sources.tar.bucket_lists import list_file_buckets, list_sample_buckets
-from headrace.sources.tar.buckets import AspectBuckets, BucketRule, aspect_buckets
-from headrace.sources.tar.captions import canonical_captions
+from headrace.sources.tar.buckets import (
+    AspectBuckets,
+    BucketRule,
+    aspect_buckets,
+    list_file_buckets,
+    list_sample_buckets,
+)
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.finding import Source
 from headrace.sources.tar.geometry import image_size
 from headrace.sources.tar.grouping import SampleKey, sample_keys
 from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
-from headrace.sources.tar.sidecars import TEXT_FIELDS
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
 from headrace.storage import Access, Options
 
 __all__ = ["TarFile", "TarSample", "TarShard", "TarShards"]
@@ -369,7 +373,12 @@ class TarShards:
             sample: The number of the sample, its key, or the name of one of its members.
             max_file_size: The largest member to read (bytes, or "1MB"); a larger one is an error.
         """
-        return self.load_samples([(shard, sample)], max_file_size=max_file_size)[0]
+        if max_file_size is not None:
+            return self.load_samples([(shard, sample)], max_file_size=max_file_size)[0]
+        number = self._number(shard)
+        index, path = self.collection.index(number), self._paths[number]
+        place, members = _members(index, sample, path)
+        return TarSample(index, number, path, place, members, self.payloads.read(number, members))
 
     def load_samples(
         self,
@@ -390,12 +399,9 @@ class TarShards:
                 some = np.array(members)
                 self._allowed(shard, index, some, some, max_file_size, "raise")
             found.append((shard, index, number, members))
-        if len(found) == 1:
-            payloads = iter(self.payloads.read(shards[0], found[0][3]))
-        else:
-            wanted = [len(members) for *_, members in found]
-            flat = list(chain.from_iterable(members for *_, members in found))
-            payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
+        wanted = [len(members) for *_, members in found]
+        flat = list(chain.from_iterable(members for *_, members in found))
+        payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
         return [
             TarSample(
                 index, shard, self._paths[shard], number, members, [next(payloads) for _ in members]

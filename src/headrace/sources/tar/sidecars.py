@@ -1,4 +1,8 @@
-"""What stands beside the members that samples are about: JSON, and captions in files of text."""
+"""Sidecars: JSON and text files in a tar that describe the main members of their samples.
+
+Captions stand in JSON under many names, or in files of text. An index holds them in one column, as
+JSON: a string, or a list of strings.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +10,85 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.sources.tar.captions import canonical_captions
 from headrace.sources.tar.index import TarIndex
 
-__all__ = ["LONGEST_SIDECAR", "TEXT_FIELDS", "is_sidecar", "with_sidecars"]
+__all__ = [
+    "LONGEST_SIDECAR",
+    "TEXT_FIELDS",
+    "Captions",
+    "canonical_captions",
+    "is_captions",
+    "is_sidecar",
+    "with_sidecars",
+]
 
 logger = logging.getLogger(__name__)
 
+Captions = str | list[str]
+
+_CAPTION_KEYS = (
+    "caption",
+    "captions",
+    "text",
+    "txt",
+    "description",
+    "descriptions",
+    "prompt",
+    "alt_text",
+)
 LONGEST_SIDECAR = 1 << 20
-"""larger ones are not embedded: whoever needs one reads it"""
-_JSON_SPACE = " \t\r\n"
+"""Bytes of the largest sidecar that is embedded in an index."""
 TEXT_FIELDS = ("txt", "text", "caption", "captions")
-"""where captions may stand, in the order in which they are looked for"""
+"""Extensions of files that hold captions, in the order in which they are looked for."""
 _ENDINGS = tuple(f".{field}".encode() for field in ("json", *TEXT_FIELDS))
 _LONGEST_ENDING = max(map(len, _ENDINGS))
+_JSON_SPACE = " \t\r\n"
+
+
+def canonical_captions(entry: Mapping[str, Any]) -> Captions | None:
+    """Return all captions that a sidecar or an entry holds, each once; a single one as a string."""
+    found: dict[str, None] = {}
+    for key in _CAPTION_KEYS:
+        value = entry.get(key)
+        texts = value if isinstance(value, list) else [value]
+        found.update((text, None) for text in texts if isinstance(text, str) and text)
+    captions = list(found)
+    if not captions:
+        return None
+    return captions[0] if len(captions) == 1 else captions
+
+
+def is_captions(value: object) -> TypeGuard[Captions]:
+    """Return True if a value is a string or a list of strings."""
+    if isinstance(value, list):
+        return all(isinstance(text, str) for text in value)
+    return isinstance(value, str)
 
 
 def is_sidecar(name: bytes) -> bool:
-    """Whether a member may be one that is embedded."""
+    """Return True if a member of this name may be a sidecar that is embedded."""
     return name[-_LONGEST_ENDING:].lower().endswith(_ENDINGS)
 
 
 def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) -> TarIndex:
-    """The index with what the sidecars say, at the members that their samples are about.
+    """Return an index with the content of sidecars at the main members of their samples.
 
-    ``payloads`` are those of members that may be sidecars. JSON that is broken, or holds NaN or
-    Infinity, which JSON does not have, is left where it is.
+    JSON that is broken, or holds NaN or Infinity, which JSON does not have, is not embedded.
+
+    Args:
+        index: The index of a tar.
+        payloads: The content of members that may be sidecars.
+        shown: The name of the tar in messages.
     """
     texts: list[str | None] = [None] * len(index)
     captions: list[str | None] = [None] * len(index)
     broken: list[int] = []
-    for sidecar, member in _beside(index, "json"):
+    for sidecar, member in _pairs(index, "json"):
         if sidecar in payloads:
             try:
                 texts[member], found = _json_sidecar(payloads[sidecar])
@@ -49,7 +96,7 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
             except (ValueError, RecursionError):
                 broken.append(sidecar)
     for field in TEXT_FIELDS:
-        for sidecar, member in _beside(index, field):
+        for sidecar, member in _pairs(index, field):
             if captions[member] is None and sidecar in payloads:
                 text = payloads[sidecar].decode("utf-8-sig", "replace").strip()
                 captions[member] = _encoded(text) if text else None
@@ -63,8 +110,8 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
     return replace(index, json=_column(texts), captions=_column(captions))
 
 
-def _beside(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
-    """The members that are this field of a sample, and those that the samples are about."""
+def _pairs(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
+    """Return the members that are this field of a sample, each with the main member of it."""
     if field not in index.grouping.field_names:
         return iter(())
     members, primary = index.members_as(field), index.primary_members
@@ -72,8 +119,8 @@ def _beside(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
     return zip(members[has].tolist(), primary[has].tolist(), strict=True)
 
 
-def _json_sidecar(payload: bytes) -> tuple[str | None, Any]:
-    """The text if it can be embedded, and the captions in it; ValueError if it is no JSON."""
+def _json_sidecar(payload: bytes) -> tuple[str | None, Captions | None]:
+    """Return the text, if it can be embedded, and the captions in it."""
     text = payload.decode().removeprefix("\ufeff").strip(_JSON_SPACE)
     embedded: str | None = text
     try:
@@ -95,8 +142,8 @@ _strict = json.JSONDecoder(parse_constant=_refuse).decode
 _plain = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def _encoded(value: Any) -> str:
-    """JSON; halves of characters, which are no text, stay escaped."""
+def _encoded(value: Captions) -> str:
+    """Return JSON; halves of characters, which are no text, stay escaped."""
     text = _plain(value)
     try:
         text.encode()

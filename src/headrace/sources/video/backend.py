@@ -26,7 +26,7 @@ __all__ = ["SegmentInfo", "VideoFramesBackend"]
 
 _LAYOUTS = ("THWC", "TCHW")
 _BLOCK_BYTES = 16 << 20
-"""of pixels in a batch of ``iter_batches``"""
+"""Bytes of pixels in a batch of ``iter_batches``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,766 @@
+"""A walk over a tar from header to header, and the index that it gives.
+
+Payloads are passed over, unless they are hashed; the beginnings of images and the content of
+sidecars are read. The bytes of a tar come in windows, each from a header on: by ``pread`` on this
+machine, by ranges that grow and are fetched ahead elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import FileChangedError, ReadError
+from headrace.model import DataFileInfo
+from headrace.sources.tar.geometry import Measuring, measured
+from headrace.sources.tar.headers import (
+    BLOCK,
+    MEMBER_KINDS,
+    WITHOUT_PAYLOAD,
+    HeaderError,
+    compression_of,
+    decimal_size,
+    decoded,
+    first_broken,
+    header_name,
+    header_names,
+    header_rows,
+    header_size,
+    padded,
+    pax_records,
+    string_array,
+)
+from headrace.sources.tar.index import TarFacts, TarIndex
+from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
+from headrace.storage import Store, will_read
+from headrace.storage.store import changed, vanished
+
+__all__ = ["BrokenTar", "Progress", "Stretch", "opened_tar", "scan_tar", "walked"]
+
+logger = logging.getLogger(__name__)
+
+Span = tuple[int, int]
+Progress = Callable[[int], None]
+"""Is called with the number of bytes of a tar that the walk has passed."""
+
+_HEAD_OF_IMAGE = 512
+"""where a JPEG without a profile or a thumbnail says its size"""
+
+
+# --- the index of a tar
+
+
+def scan_tar(
+    store: Store,
+    file: DataFileInfo,
+    *,
+    geometry: bool = False,
+    sidecars: bool = True,
+    hash: bool = False,
+    keep_going: bool = False,
+    progress: Progress | None = None,
+) -> TarIndex:
+    """Return the index of the regular files of a tar.
+
+    Hard links are left out, with a warning. A tar without an end mark is indexed, with a warning.
+
+    Args:
+        store: The store of the tar.
+        file: The tar.
+        geometry: Look for width and height of images.
+        sidecars: Embed what JSON and text files say of other members.
+        hash: Hash the tar and its members; all bytes are read.
+        keep_going: Index a tar that breaks off as far as it goes; ``facts.last_good`` says so.
+        progress: Is called while the tar is read.
+
+    Raises:
+        ReadError: The tar is damaged, breaks off or is none. The last good member is named.
+    """
+    found = _Found(geometry, sidecars)
+    broken: BrokenTar | None = None
+    with opened_tar(store, file, hashed=hash) as source:
+        if not source.size:
+            raise ReadError(f"{file.path} is empty, and not even an empty tar; copy it again")
+        walk = _Walk(source, 0, _head(geometry, sidecars), hash)
+        try:
+            for stretch in walk.stretches():
+                found.add(stretch, source)
+                if progress is not None:
+                    progress(stretch.offsets[-1] + stretch.sizes[-1])
+            walk.warn()
+        except BrokenTar as error:
+            broken = error
+            if not keep_going or error.refused or not found.names:
+                raise _unreadable(file.path, error, found, source) from None
+        digest, size = source.tar_digest(), source.size
+    facts = TarFacts(
+        size=size,
+        etag=file.etag,
+        hash_lfs=digest,
+        has_geometry=geometry,
+        has_sidecars=sidecars,
+        last_good=None if broken is None else decoded(found.names[-1]),
+        has_end=broken is not None or walk.has_end,
+    )
+    return found.index(facts, file.path)
+
+
+def _head(geometry: bool, sidecars: bool) -> int | None:
+    """Return how much of each payload has to come with its header."""
+    if geometry:
+        return _HEAD_OF_IMAGE
+    return 0 if sidecars else None
+
+
+class _Found:
+    """Columns of the members that a walk has passed."""
+
+    def __init__(self, geometry: bool, sidecars: bool) -> None:
+        self.names: list[bytes] = []
+        self._offsets: list[int] = []
+        self._sizes: list[int] = []
+        self._digests: list[str] = []
+        self._shapes: list[tuple[int, int]] | None = [] if geometry else None
+        self._payloads: dict[int, bytes] | None = {} if sidecars else None
+
+    def add(self, stretch: Stretch, source: TarBytes) -> None:
+        if self._payloads is not None:
+            self._add_payloads(stretch, source, self._payloads)
+        if self._shapes is not None:
+            self._shapes += _image_sizes(stretch, source)
+        self.names += stretch.names
+        self._offsets += stretch.offsets
+        self._sizes += stretch.sizes
+        self._digests += stretch.digests
+
+    def _add_payloads(self, stretch: Stretch, source: TarBytes, payloads: dict[int, bytes]) -> None:
+        """Keep the content of sidecars; that which did not come with a header is read."""
+        before = len(self.names)
+        missing: list[int] = []
+        for member, name in enumerate(stretch.names):
+            if is_sidecar(name):
+                size = stretch.sizes[member]
+                if len(stretch.heads[member]) == size:
+                    payloads[before + member] = stretch.heads[member]
+                elif size <= LONGEST_SIDECAR:
+                    missing.append(member)
+        spans = [stretch.span(member, 0, LONGEST_SIDECAR) for member in missing]
+        for member, payload in zip(missing, source.read(spans), strict=True):
+            payloads[before + member] = payload
+
+    def index(self, facts: TarFacts, shown: str) -> TarIndex:
+        index = TarIndex(
+            names=string_array(self.names),
+            offsets=np.array(self._offsets, np.int64),
+            sizes=np.array(self._sizes, np.int64),
+            sha256=pa.array(self._digests, pa.string()) if self._digests else None,
+            facts=facts,
+        )
+        if self._shapes is not None:
+            shapes = np.array(self._shapes, np.int32).reshape(-1, 2)
+            index = replace(index, widths=shapes[:, 0].copy(), heights=shapes[:, 1].copy())
+        return index if self._payloads is None else with_sidecars(index, self._payloads, shown)
+
+
+def _image_sizes(stretch: Stretch, source: TarBytes) -> list[tuple[int, int]]:
+    """Return width and height of each member, 0 where it is no image or does not say."""
+    sizes = [(0, 0)] * len(stretch.heads)
+    pending: dict[int, Measuring] = {}
+    for member, head in enumerate(stretch.heads):
+        found = measured(head)
+        if isinstance(found, Generator):
+            pending[member] = found
+        elif found is not None:
+            sizes[member] = found
+    data: dict[int, bytes | None] = dict.fromkeys(pending)
+    while data:
+        spans: dict[int, Span] = {}
+        for member, received in data.items():
+            try:
+                start, stop = pending[member].send(received)  # type: ignore[arg-type]
+                spans[member] = stretch.span(member, start, stop)
+            except StopIteration as ended:
+                sizes[member] = ended.value or (0, 0)
+        data = dict(zip(spans, source.read(list(spans.values())), strict=True))
+    return sizes
+
+
+def _unreadable(path: str, broken: BrokenTar, found: _Found, source: TarBytes) -> ReadError:
+    if found.names and broken.refused:
+        return ReadError(f"{path}: {broken.reason}")
+    if found.names:
+        return ReadError(
+            f"{path}: {broken.reason} (byte {broken.at:,}); the last good member is "
+            f"{decoded(found.names[-1])!r}. Copy or write the tar again; --keep-going "
+            "(keep_going=True) indexes what comes before"
+        )
+    compression = compression_of(source.read([(0, min(source.size, 16))])[0])
+    if compression is not None:
+        kind, command = compression
+        return ReadError(
+            f"{path} is compressed with {kind}, so that no member can be read by itself; "
+            f"uncompress it, for instance with: {command} {path}"
+        )
+    if broken.at or broken.refused:
+        return ReadError(f"{path}: {broken.reason} (byte {broken.at:,}); no member comes before it")
+    return ReadError(f"{path} is no tar: {broken.reason}")
+
+
+# --- members that follow each other
+
+
+class BrokenTar(Exception):
+    """A tar cannot be walked over any further; the members before are good.
+
+    Attributes:
+        reason: What is wrong.
+        at: The byte where it is.
+        refused: The tar may be whole, but holds something that cannot be indexed.
+    """
+
+    def __init__(self, reason: str, at: int, *, refused: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.at, self.refused = reason, at, refused
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Members that follow each other in a tar, as columns.
+
+    Attributes:
+        names: Names as they stand in headers.
+        offsets: Where payloads begin.
+        sizes: Bytes of payloads.
+        heads: First bytes of payloads, as far as they came with the header; only where wanted.
+        digests: SHA-256 of payloads; only where they are hashed.
+    """
+
+    names: list[bytes] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    heads: list[bytes] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
+
+    def span(self, member: int, start: int, stop: int) -> Span:
+        """Return the place in the tar of bytes of a payload, as far as it has them."""
+        offset, size = self.offsets[member], self.sizes[member]
+        return offset + min(start, size), offset + min(stop, size)
+
+    def cut(self, count: int) -> None:
+        """Keep the first ``count`` members."""
+        for column in (self.names, self.offsets, self.sizes, self.heads, self.digests):
+            del column[count:]
+
+
+@dataclass(slots=True)
+class _Headers:
+    """The headers of a stretch, which are checked all at once."""
+
+    of_members: list[bytes] = field(default_factory=list)
+    others: list[bytes] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    """of the others"""
+    named: dict[int, bytes] = field(default_factory=dict)
+    """members whose names do not stand in their headers"""
+
+    def name_members(self, stretch: Stretch, tar_size: int) -> BrokenTar | None:
+        """Name the members; cut off what comes after a header that is wrong, or breaks off."""
+        rows = header_rows(self.of_members)
+        broken = self._first_wrong(stretch)
+        if broken is not None:
+            stretch.cut(bisect_left(stretch.offsets, broken.at))
+        stretch.names = header_names(rows[: len(stretch.offsets)])
+        for member, name in self.named.items():
+            if member < len(stretch.names):
+                stretch.names[member] = name
+        if stretch.offsets and stretch.offsets[-1] + stretch.sizes[-1] > tar_size:
+            last, at = decoded(stretch.names[-1]), stretch.offsets[-1]
+            stretch.cut(len(stretch.offsets) - 1)
+            broken = BrokenTar(f"it breaks off in member {last!r}", at)
+        return broken
+
+    def _first_wrong(self, stretch: Stretch) -> BrokenTar | None:
+        member = first_broken(header_rows(self.of_members))
+        other = first_broken(header_rows(self.others))
+        places = [] if member is None else [stretch.offsets[member] - BLOCK]
+        if other is not None:
+            places.append(self.places[other])
+        if not places:
+            return None
+        return BrokenTar("the header there does not have its checksum", min(places))
+
+
+# --- from header to header
+
+_REGULAR, _HARD_LINK = b"01"
+_LONG_NAME, _LONG_LINK, _SPARSE = b"LKS"
+_EXTENDED, _EXTENDED_BY_SOLARIS, _GLOBAL = b"xXg"
+_BETWEEN = 2 * BLOCK
+"""a header and a small payload, which come with the next header"""
+_ZEROS = 64 << 10
+_NO_BLOCK = bytes(BLOCK)
+_STEPS_OF_A_LOOK, _STEPS_OF_A_STRETCH = 4, 1024
+"""from header to header; then what was found is checked"""
+_LONGEST_EXTENSION = 1 << 20
+_OF_INTEREST = (b"path=", b"size=", b"GNU.sparse.")
+"""what of an extended header can matter; times and owners, which are in most, do not"""
+
+
+def walked(source: TarBytes, *, start: int = 0) -> Iterator[Stretch]:
+    """Yield the regular files of a tar in order, from a header on.
+
+    Raises:
+        BrokenTar: The tar is damaged. All members before have been yielded.
+    """
+    return _Walk(source, start, None, False, steps=_STEPS_OF_A_LOOK).stretches()
+
+
+class _Walk:
+    def __init__(
+        self,
+        source: TarBytes,
+        start: int,
+        head: int | None,
+        hashed: bool,
+        steps: int = _STEPS_OF_A_STRETCH,
+    ) -> None:
+        self._steps = steps
+        self._source = source
+        self._wants_heads, self._hashed = head is not None, hashed
+        self._near = BLOCK + (head or 0)
+        self._least = self._near + _BETWEEN
+        self._at = start
+        self._ended = False
+        self.has_end = False
+        """an end mark is behind the last member"""
+        self._first, self._window = 0, b""
+        self._last = -1
+        """the last place from which the window is wide enough"""
+        self._long_name: bytes | None = None
+        self._records: dict[bytes, bytes] = {}
+        self._links: list[bytes] = []
+
+    def stretches(self) -> Iterator[Stretch]:
+        """Yield the members. Links are none, and are counted."""
+        while not self._ended:
+            stretch, headers = Stretch(), _Headers()
+            broken: BrokenTar | None = None
+            try:
+                self._fill(stretch, headers)
+            except HeaderError as error:
+                broken = BrokenTar(str(error), self._at)
+            except BrokenTar as error:
+                broken = error
+            broken = headers.name_members(stretch, self._source.size) or broken
+            if stretch.offsets:
+                yield stretch
+            if broken is not None:
+                raise broken
+
+    def warn(self) -> None:
+        """Log what was left out of a tar that was walked over to its end."""
+        if self._links:
+            logger.warning(
+                "%s: %d hard links are left out, for they have no payload; the first is %r. Write "
+                "the tar with --hard-dereference to have them as files",
+                self._source.shown,
+                len(self._links),
+                decoded(self._links[0]),
+            )
+        if not self.has_end:
+            logger.warning(
+                "%s has no end mark behind its last member, and may have been cut off there",
+                self._source.shown,
+            )
+
+    def _fill(self, stretch: Stretch, headers: _Headers) -> None:
+        """Take plain headers, in as few steps as there can be."""
+        blocks, offsets, sizes = headers.of_members, stretch.offsets, stretch.sizes
+        heads, wants_heads, hashed = stretch.heads, self._wants_heads, self._hashed
+        read, near, least, regular = self._source.window, self._near, self._least, _REGULAR
+        at, first, last, window = self._at, self._first, self._last, self._window
+        extended = self._extended
+        for _ in range(self._steps):
+            if at > last:
+                window, first = read(least, at), at
+                last = at + len(window) - near
+                if len(window) < least:
+                    self._at, self._first, self._window = at, first, window
+                    if not self._near_the_end():
+                        return
+                    last = max(last, at)
+            start = at - first
+            block = window[start : start + BLOCK]
+            size = -1
+            if block[156] == regular and block[135] <= 32 and not extended:
+                try:
+                    size = int(block[124:135], 8)
+                except ValueError:
+                    size = -1  # which the careful way finds out again
+            if size < 0:
+                self._at, self._first, self._last, self._window = at, first, last, window
+                at = self._special(block, stretch, headers)
+                extended, last = self._extended, self._last
+                if self._ended:
+                    return
+                continue
+            blocks.append(block)
+            at += BLOCK
+            offsets.append(at)
+            sizes.append(size)
+            if wants_heads:
+                start += BLOCK
+                heads.append(window[start : start + size])
+            if hashed:
+                stretch.digests.append(self._source.digest(at, at + size) or "")
+            at += size + 511 & -512
+        self._at, self._first, self._last, self._window = at, first, last, window
+
+    def _near_the_end(self) -> bool:
+        """Return True if there is a header in a window that is the rest of the tar."""
+        at, window, total = self._at, self._window, self._source.size
+        if len(window) < total - at:
+            raise FileChangedError(f"{self._source.shown} became shorter while it was read")
+        if len(window) < BLOCK:
+            if window.strip(b"\0"):
+                raise HeaderError("it breaks off in the middle of a header")
+            self._end()
+            return False
+        return True
+
+    def _end(self) -> None:
+        if self._records or self._long_name is not None:
+            raise HeaderError("it breaks off before the member that an extended header is of")
+        self._ended = True
+
+    @property
+    def _extended(self) -> bool:
+        """True if an extended header is of the next member."""
+        return bool(self._records) or self._long_name is not None
+
+    def _special(self, block: bytes, stretch: Stretch, headers: _Headers) -> int:
+        """Take any header; return where the next one is."""
+        if block == _NO_BLOCK:
+            return self._behind_zeros()
+        kind = block[156]
+        if kind in MEMBER_KINDS:
+            return self._member(block, stretch, headers)
+        headers.others.append(block)
+        headers.places.append(self._at)
+        size = header_size(block)
+        payload = self._at + BLOCK
+        if kind == _LONG_NAME:
+            self._long_name = self._payload(size).partition(b"\0")[0]
+        elif kind in (_EXTENDED, _EXTENDED_BY_SOLARIS):
+            self._records = self._noted(size)
+        elif kind == _GLOBAL:
+            self._check_global(size)
+        elif kind == _SPARSE:
+            raise self._sparse(header_name(block))
+        elif kind != _LONG_LINK:
+            if kind == _HARD_LINK:
+                self._links.append(
+                    self._records.get(b"path") or self._long_name or header_name(block)
+                )
+            self._long_name, self._records = None, {}
+        if kind in WITHOUT_PAYLOAD:
+            return payload
+        if payload + size > self._source.size:
+            raise HeaderError("it breaks off")
+        return payload + padded(size)
+
+    def _member(self, block: bytes, stretch: Stretch, headers: _Headers) -> int:
+        records = self._records
+        name = records.get(b"path") or self._long_name
+        if any(key.startswith(b"GNU.sparse.") for key in records):
+            raise self._sparse(name or header_name(block))
+        said = records.get(b"size")
+        size = decimal_size(said) if said else header_size(block)
+        self._long_name, self._records = None, {}
+        payload = self._at + BLOCK
+        if block[156] == 0 and (name or header_name(block)).endswith(b"/"):
+            headers.others.append(block)
+            headers.places.append(self._at)
+            return payload
+        if name is not None:
+            headers.named[len(headers.of_members)] = name
+        headers.of_members.append(block)
+        stretch.offsets.append(payload)
+        stretch.sizes.append(size)
+        if self._wants_heads:
+            start = payload - self._first
+            stretch.heads.append(self._window[start : start + size])
+        if self._hashed:
+            stretch.digests.append(self._source.digest(payload, payload + size) or "")
+        return payload + padded(size)
+
+    def _noted(self, size: int) -> dict[bytes, bytes]:
+        data = self._payload(size)
+        if not any(word in data for word in _OF_INTEREST):
+            return {}
+        records = pax_records(data)
+        return {key: value for key, value in records.items() if key + b"=" in _OF_INTEREST} | {
+            key: value for key, value in records.items() if key.startswith(b"GNU.sparse.")
+        }
+
+    def _check_global(self, size: int) -> None:
+        """Refuse a header that gives all members a name or size, which a read could not check."""
+        if self._noted(size):
+            raise BrokenTar(
+                "a global header names a path or a size for all members; write the tar again "
+                "without it",
+                self._at,
+                refused=True,
+            )
+
+    def _payload(self, size: int) -> bytes:
+        start = self._at + BLOCK
+        if size > _LONGEST_EXTENSION:
+            raise HeaderError(f"an extended header has {size} bytes")
+        if start + size > self._source.size:
+            raise HeaderError("it breaks off in an extended header")
+        held = self._window[start - self._first : start - self._first + size]
+        return held if len(held) == size else self._source.read([(start, start + size)])[0]
+
+    def _sparse(self, name: bytes) -> BrokenTar:
+        return BrokenTar(
+            f"member {decoded(name)!r} is a sparse file, which has no payload that could be read "
+            "as it is; extract it and write the tar again without --sparse",
+            self._at,
+            refused=True,
+        )
+
+    def _behind_zeros(self) -> int:
+        """Return where a second tar begins behind the end of one, if there is one."""
+        total, shown = self._source.size, self._source.shown
+        at = self._at
+        zeros = True
+        while zeros and at < total:
+            window = self._source.window(_ZEROS, at)
+            kept = len(window.lstrip(b"\0"))
+            zeros = kept == 0
+            at += len(window) - kept
+        at -= at % BLOCK
+        self.has_end = True
+        self._last = -1
+        if at + BLOCK <= total:
+            following = self._source.read([(at, at + BLOCK)])[0]
+            if first_broken(header_rows([following])) is None:
+                return at
+            if at - self._at < 2 * BLOCK:
+                raise HeaderError("a block of zeros is followed by what is no header")
+            logger.info("%s: what is behind its end, from byte %d on, is left out", shown, at)
+        self._end()
+        return at
+
+
+# --- the bytes of a tar
+
+_FIRST_REMOTE_BYTES = 16 << 10
+_MOST_REMOTE_BYTES = 8 << 20
+_AHEAD_BYTES = 32 << 20
+_FEW = 4
+_WORTH_A_REQUEST = 256 << 10
+"""bytes that are fetched with others rather than asking once more"""
+
+
+class TarBytes(Protocol):
+    """The bytes of a tar."""
+
+    size: int
+    shown: str
+    """what it is called"""
+
+    @property
+    def window(self) -> Callable[[int, int], bytes]:
+        """Bytes from a place on: ``least`` or more, unless the tar ends; behind its end, none."""
+        ...
+
+    def read(self, spans: Sequence[Span]) -> list[bytes]:
+        """Bytes from anywhere."""
+        ...
+
+    def digest(self, start: int, stop: int) -> str | None:
+        """The SHA-256 of a member, where members are hashed; they are asked for in order."""
+        ...
+
+    def tar_digest(self) -> str | None:
+        """That of the tar, when there is no more to walk over."""
+        ...
+
+
+@contextmanager
+def opened_tar(store: Store, file: DataFileInfo, *, hashed: bool = False) -> Iterator[TarBytes]:
+    """A tar as it was discovered; FileChangedError if it is another, or becomes another."""
+    with store.open(file) as opened:
+        size = int(opened.size())
+        if hashed:
+            yield HashedBytes(opened, size, file.path)
+        elif store.local:
+            handle = _opened(file.path)
+            try:
+                yield LocalBytes(handle, size, file.path)
+            finally:
+                os.close(handle)
+        else:
+            yield RemoteBytes(opened, size, file.path)
+        if store.local:
+            _check(store, file)
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise FileChangedError(vanished(path)) from None
+    except OSError as error:
+        raise ReadError(f"{path} cannot be opened: {error.strerror}") from error
+
+
+def _check(store: Store, file: DataFileInfo) -> None:
+    now = store.status(file.path)
+    if now is None:
+        raise FileChangedError(vanished(file.path))
+    if file.file_size not in (None, now.size) or file.etag not in (None, now.etag):
+        raise FileChangedError(changed(file.path, file.file_size, now.size))
+
+
+class LocalBytes:
+    """A file of this machine, read by ``pread``: what is seeked over is never looked at."""
+
+    def __init__(self, handle: int, size: int, shown: str) -> None:
+        self._handle, self.size, self.shown = handle, size, shown
+        self.window = partial(os.pread, handle)
+
+    def read(self, spans: Sequence[Span]) -> list[bytes]:
+        return [_whole(self._pread(start, stop), start, stop, self.shown) for start, stop in spans]
+
+    def _pread(self, start: int, stop: int) -> bytes:
+        return os.pread(self._handle, stop - start, start)
+
+    def digest(self, start: int, stop: int) -> str | None:
+        return None
+
+    def tar_digest(self) -> str | None:
+        return None
+
+
+class RemoteBytes:
+    """A file elsewhere. Small members are streamed over, large ones are skipped.
+
+    As long as windows lie close to each other they grow, and what follows is fetched ahead.
+    """
+
+    def __init__(self, opened: pa.NativeFile, size: int, shown: str) -> None:
+        self._opened, self.size, self.shown = opened, size, shown
+        self._end = 0
+        self._bytes = _FIRST_REMOTE_BYTES
+        self._ahead = 0
+
+    def window(self, least: int, at: int) -> bytes:
+        grows = self._end > 0 and at - self._end <= _WORTH_A_REQUEST
+        self._bytes = min(2 * self._bytes, _MOST_REMOTE_BYTES) if grows else _FIRST_REMOTE_BYTES
+        stop = min(at + max(self._bytes, least), self.size)
+        if stop <= at:
+            return b""
+        if self._bytes == _MOST_REMOTE_BYTES:
+            stop = self._fetched_ahead(at, least, stop)
+        self._end = stop
+        return self._at(at, stop)
+
+    def _fetched_ahead(self, at: int, least: int, stop: int) -> int:
+        """Have the next windows fetched side by side; where this one has to end for it."""
+        if self._ahead - at < least and self._ahead < self.size:
+            self._ahead = min(at + _AHEAD_BYTES, self.size)
+            will_read(self._opened, [(at, self._ahead)])
+        return min(stop, self._ahead)
+
+    def read(self, spans: Sequence[Span]) -> list[bytes]:
+        if len(spans) > _FEW:  # what was announced before is given up for it
+            self._ahead = 0
+            will_read(self._opened, spans)
+        return [self._at(start, stop) for start, stop in spans]
+
+    def _at(self, start: int, stop: int) -> bytes:
+        self._opened.seek(start)
+        return _whole(self._opened.read(stop - start), start, stop, self.shown)
+
+    def digest(self, start: int, stop: int) -> str | None:
+        return None
+
+    def tar_digest(self) -> str | None:
+        return None
+
+
+class HashedBytes:
+    """All bytes of a file in order, each piece hashed as it comes by."""
+
+    def __init__(self, opened: pa.NativeFile, size: int, shown: str) -> None:
+        self._opened, self.size, self.shown = opened, size, shown
+        self._first = 0
+        self._piece = b""
+        self._tar = sha256()
+        self._ahead = 0
+
+    @property
+    def _end(self) -> int:
+        return self._first + len(self._piece)
+
+    def window(self, least: int, at: int) -> bytes:
+        while self._end < min(at + least, self.size):
+            self._next(keep_from=at)
+        return self._piece[at - self._first :]
+
+    def _next(self, keep_from: int) -> None:
+        """Read on, and let go what lies before a place."""
+        end = self._end
+        if end >= self._ahead:
+            self._ahead = min(end + _AHEAD_BYTES, self.size)
+            will_read(self._opened, [(end, self._ahead)])
+        stop = min(end + _MOST_REMOTE_BYTES, self._ahead)
+        self._opened.seek(end)
+        fresh = _whole(self._opened.read(stop - end), end, stop, self.shown)
+        self._tar.update(fresh)
+        kept = self._piece[max(keep_from - self._first, 0) :]
+        self._first, self._piece = end - len(kept), kept + fresh
+
+    def read(self, spans: Sequence[Span]) -> list[bytes]:
+        found = []
+        for start, stop in spans:
+            self._opened.seek(start)
+            found.append(_whole(self._opened.read(stop - start), start, stop, self.shown))
+        return found
+
+    def digest(self, start: int, stop: int) -> str | None:
+        """Of what lies at or behind the last place that was asked for."""
+        found = sha256()
+        stop = min(stop, self.size)
+        while start < stop:
+            if start >= self._end:
+                self._next(keep_from=start)
+                continue
+            part = memoryview(self._piece)[start - self._first : stop - self._first]
+            found.update(part)
+            start += len(part)
+        return found.hexdigest()
+
+    def tar_digest(self) -> str | None:
+        while self._end < self.size:
+            self._next(keep_from=self.size)
+        return self._tar.hexdigest()
+
+
+def _whole(data: bytes, start: int, stop: int, shown: str) -> bytes:
+    if len(data) != stop - start:
+        raise ReadError(f"{shown}: only {len(data)} of bytes {start}-{stop} came; try again")
+    return data

@@ -1,0 +1,150 @@
+"""Processes that do the tasks of a copy, and end with the process that started them.
+
+A worker is a Python interpreter of its own that reads tasks from its standard input. It inherits no
+threads, locks or native clients, and never imports the user's script: what it runs arrives pickled
+by value. A thread of the worker waits for the input to end. That happens whenever the parent ends,
+also if it is killed, and then the worker ends at once, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import TracebackType
+from typing import IO, Any, Self
+
+from headrace.errors import WriteError
+
+__all__ = ["WorkerPool"]
+
+Run = Callable[[Any, Callable[[Any], None]], Any]
+"""does a task, and calls its second argument with how far it is"""
+Answer = Callable[[tuple[Any, str, Any]], None]
+"""called with a task, ``"progress"``, ``"result"`` or ``"error"``, and a value"""
+
+_REPORT_EVERY_S = 0.2
+_START = "import sys, pickle; sys.path[:] = pickle.loads({path!r}); {body}"
+_BODY = "from headrace.write.pool import serve; serve()"
+
+
+class WorkerPool:
+    """A number of worker processes that run one function."""
+
+    def __init__(self, count: int, run: Run) -> None:
+        import cloudpickle
+
+        self._run = cloudpickle.dumps(run)
+        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._threads = ThreadPoolExecutor(count, "headrace-copy")
+        self._count = count
+
+    def __enter__(self) -> Self:
+        code = _START.format(path=pickle.dumps(sys.path), body=_BODY)
+        for _ in range(self._count):
+            worker = subprocess.Popen(
+                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            self._workers.append(worker)
+            self._idle.put(worker)
+            _send(worker.stdin, self._run)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for worker in self._workers:
+            if kind is not None:
+                worker.kill()
+            with suppress(BrokenPipeError):
+                assert worker.stdin is not None
+                worker.stdin.close()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.wait()
+            assert worker.stdout is not None
+            worker.stdout.close()
+
+    def submit(self, task: Any, answer: Answer) -> None:
+        """Have a worker do a task; ``answer`` is called in another thread."""
+        self._threads.submit(self._do, task, answer)
+
+    def _do(self, task: Any, answer: Answer) -> None:
+        worker = self._idle.get()
+        try:
+            _send(worker.stdin, pickle.dumps(task))
+            kind = "progress"
+            while kind == "progress":
+                assert worker.stdout is not None
+                kind, value = pickle.load(worker.stdout)
+                answer((task, kind, value))
+        except (EOFError, OSError, pickle.UnpicklingError):
+            status = worker.wait()
+            failure = WriteError(f"a worker process ended with status {status}; run the same again")
+            answer((task, "error", failure))
+        finally:
+            self._idle.put(worker)
+
+
+def _send(stream: IO[bytes] | None, data: bytes) -> None:
+    assert stream is not None
+    stream.write(len(data).to_bytes(8, "little") + data)
+    stream.flush()
+
+
+def serve() -> None:
+    """Do tasks until the standard input ends: the main function of a worker."""
+    source = os.fdopen(os.dup(0), "rb")
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # Output of the user's code must not come between answers.
+    messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(source, messages), daemon=True).start()
+    run: Run = pickle.loads(messages.get())
+    while True:
+        _answer(run, pickle.loads(messages.get()), sink)
+
+
+def _receive(source: IO[bytes], messages: queue.SimpleQueue[bytes]) -> None:
+    """Pass messages on; end the process when the parent has gone or wants no more."""
+    while len(size := source.read(8)) == 8:
+        messages.put(source.read(int.from_bytes(size, "little")))
+    os._exit(0)
+
+
+def _answer(run: Run, task: Any, sink: IO[bytes]) -> None:
+    last = time.monotonic()
+
+    def report(place: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _REPORT_EVERY_S:
+            last = time.monotonic()
+            pickle.dump(("progress", place), sink)
+            sink.flush()
+
+    try:
+        answer = pickle.dumps(("result", run(task, report)))
+    except BaseException as error:
+        answer = _pickled_error(error)
+    sink.write(answer)
+    sink.flush()
+
+
+def _pickled_error(error: BaseException) -> bytes:
+    """Pickle an error, or one that has its text where it does not pickle."""
+    try:
+        data = pickle.dumps(("error", error))
+        pickle.loads(data)
+        return data
+    except Exception:
+        return pickle.dumps(("error", WriteError(f"{type(error).__name__}: {error}")))

@@ -1,0 +1,591 @@
+"""Tars with their indexes: one that is being written, and ``TarWriter``, which fills many."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypedDict
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import FileChangedError, OptionError, WriteError
+from headrace.model import DataFileInfo
+from headrace.options import checked_keywords, parse_bytes
+from headrace.sources.tar.checks import check_index
+from headrace.sources.tar.geometry import image_size
+from headrace.sources.tar.index import TarFacts, TarIndex
+from headrace.sources.tar.index_files import read_index, write_index_as
+from headrace.sources.tar.scan import scan_tar
+from headrace.sources.tar.sidecars import LONGEST_SIDECAR, Captions, is_sidecar, with_sidecars
+from headrace.storage import LocalStore, file_lock, flush_directory
+from headrace.write.journal import PathLike, target_location, writing
+from headrace.write.tar_format import (
+    BLOCK_BYTES,
+    RECORD_BYTES,
+    Payload,
+    checked_fields,
+    checked_key,
+    encoded,
+    header,
+    room,
+)
+
+__all__ = ["Captioned", "Member", "Pieces", "Shard", "ShardReceipt", "TarLayout", "TarWriter"]
+
+logger = logging.getLogger(__name__)
+
+_ENDINGS = {"json": ".json", "arrow": ".idx.arrow"}
+_PARTIAL = ".partial"
+_UNFINISHED = re.compile(r"(.+?)(\.[0-9a-f]{12})?" + re.escape(_PARTIAL))
+"""the name of a file while it is written"""
+_TRIED_NUMBERS = (0, 1, 10, 123_456)
+_BUFFER_BYTES = 1 << 20
+_LOCK = ".headrace-writer"
+
+
+class ShardReceipt(TypedDict):
+    """A tar that is whole, as JSON: ``index`` is the name of its index, the file beside it."""
+
+    name: str
+    size_bytes: int
+    samples: int
+    index: str | None
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarLayout:
+    """How large tars are, what they are called, and what their indexes hold.
+
+    The attributes are the keywords of ``TarWriter``.
+    """
+
+    shard_bytes: int | str = "1GiB"
+    shard_samples: int | None = None
+    pattern: str = "shard_{:05d}.tar"
+    index: str | None = "json"
+    geometry: bool = False
+    hash: bool = True
+    sidecars: bool = True
+
+    def __post_init__(self) -> None:
+        limit = parse_bytes("shard_bytes", self.shard_bytes)
+        if limit < 1:
+            raise OptionError(f"shard_bytes must be at least 1, not {self.shard_bytes!r}")
+        object.__setattr__(self, "shard_bytes", limit)
+        samples = self.shard_samples
+        if samples is not None and (
+            isinstance(samples, bool) or not isinstance(samples, int) or samples < 1
+        ):
+            raise OptionError(f"shard_samples must be an int of at least 1, not {samples!r}")
+        if self.index is not None and self.index not in _ENDINGS:
+            raise OptionError(f'index must be "json", "arrow" or None, not {self.index!r}')
+        self._check_pattern()
+
+    def _check_pattern(self) -> None:
+        try:
+            found = [self.number(self.name(number)) for number in _TRIED_NUMBERS]
+        except (IndexError, KeyError, ValueError, AttributeError):
+            found = []
+        whole = self.pattern.endswith(".tar") and "/" not in self.pattern
+        if found != [*_TRIED_NUMBERS] or not whole or self.pattern[0] in "._":
+            raise OptionError(
+                'pattern must be a name with one number, such as "shard_{:05d}.tar", not '
+                f"{self.pattern!r}"
+            )
+
+    def name(self, shard: int) -> str:
+        """Return the name of a tar."""
+        return self.pattern.format(shard)
+
+    def index_names(self, tar: str) -> dict[str, str]:
+        """Return what an index of a tar would be called in each form."""
+        return {form: tar.removesuffix(".tar") + ending for form, ending in _ENDINGS.items()}
+
+    def number(self, name: str) -> int | None:
+        """Return the number of a tar of this name; None if no tar has it."""
+        shard = self._read_number(name)
+        return shard if shard is not None and self.name(shard) == name else None
+
+    def numbers(self, directory: Path) -> list[int]:
+        """Return the numbers of the tars in a directory, sorted.
+
+        Raises:
+            OptionError: A tar was numbered with other digits.
+        """
+        found = []
+        for name in sorted(os.listdir(directory)):
+            shard = self._read_number(name)
+            if shard is not None and self.name(shard) != name:
+                raise OptionError(
+                    f"{directory} holds {name}, which the pattern {self.pattern!r} would call "
+                    f"{self.name(shard)}; give the pattern that it was written with, or another "
+                    "directory"
+                )
+            found += [] if shard is None else [shard]
+        return sorted(found)
+
+    def is_full(self, size: int, samples: int, more: int) -> bool:
+        """Return True if a tar of this size would become too large by ``more`` bytes."""
+        enough = self.shard_samples is not None and samples >= self.shard_samples
+        return samples > 0 and (enough or whole_size(size + more) > int(self.shard_bytes))
+
+    def _read_number(self, name: str) -> int | None:
+        """Return the number that stands where the pattern has it, with any digits."""
+        before, _, rest = self.pattern.partition("{")
+        _, _, after = rest.partition("}")
+        found = re.fullmatch(re.escape(before) + r"([0-9]+)" + re.escape(after), name)
+        return None if found is None else int(found[1])
+
+
+def whole_size(size: int) -> int:
+    """Return the size of a tar whose members have so many bytes."""
+    whole = size + 2 * BLOCK_BYTES
+    return whole + -whole % RECORD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A payload that comes in pieces, since it is too large for memory."""
+
+    size: int
+    pieces: Iterable[Payload]
+
+
+@dataclass(frozen=True, slots=True)
+class Captioned:
+    """A payload with captions that may be in an index alone, and in no file."""
+
+    payload: Payload
+    captions: Captions
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a tar that is to be written: its name, and its bytes in pieces."""
+
+    name: str
+    size: int
+    pieces: Iterable[Payload]
+    captions: Captions | None = None
+
+    @classmethod
+    def of(cls, name: str, value: Any) -> Member:
+        """Return the member that holds a value of a sample."""
+        if isinstance(value, Pieces):
+            return cls(name, value.size, value.pieces)
+        if isinstance(value, Captioned):
+            return cls(name, len(value.payload), (value.payload,), value.captions)
+        payload = encoded(name, value)
+        return cls(name, len(payload), (payload,))
+
+    @classmethod
+    def all(cls, key: str, sample: Mapping[str, Any]) -> list[Member]:
+        """Return the members of a sample, checked and encoded."""
+        return [cls.of(name, value) for name, value in checked_fields(key, sample).items()]
+
+
+class Shard:
+    """A tar that is being written. It appears under its name, after its index, when whole."""
+
+    def __init__(self, directory: Path, layout: TarLayout, number: int) -> None:
+        self.keys: set[str] = set()
+        self._directory = directory
+        self._layout = layout
+        self._name = layout.name(number)
+        self._size = 0
+        self._notes = _Notes(layout)
+        self._digest = hashlib.sha256() if layout.hash else None
+        self._path = directory / (self._name + _PARTIAL)
+        with writing(self._path):
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._path, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+
+    def is_full(self, members: Sequence[Member]) -> bool:
+        """Return True if a sample belongs into another tar."""
+        more = sum(room(member.name, member.size) for member in members)
+        return self._layout.is_full(self._size, len(self.keys), more)
+
+    def add(self, key: str, members: Sequence[Member]) -> None:
+        """Append a sample. After any error but an OptionError only ``abandon`` is of use."""
+        if key in self.keys:
+            raise OptionError(
+                f"the key {key!r} comes twice in {self._name}: its fields would be taken for those "
+                "of one sample; give each sample a key of its own"
+            )
+        self.keys.add(key)
+        self._notes.begin_sample(members)
+        for member in members:
+            self._write(header(member.name, member.size))
+            self._notes.begin(member, self._size)
+            written = 0
+            for piece in member.pieces:
+                self._write(piece)
+                self._notes.add(piece, first=not written)
+                written += len(piece)
+            if written != member.size:
+                raise FileChangedError(
+                    f"{member.name} was to have {member.size:,} bytes and has {written:,}: the "
+                    "source changed while it was read; run the same again"
+                )
+            self._notes.end()
+            self._write(bytes(-member.size % BLOCK_BYTES))
+
+    def finish(self) -> ShardReceipt:
+        """End the tar, write its index, and show both."""
+        try:
+            self._write(bytes(whole_size(self._size) - self._size))
+            with writing(self._path):
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
+            index = self._write_index()
+        except BaseException:
+            self.abandon()
+            raise
+        target = self._directory / self._name
+        with writing(target):
+            os.replace(self._path, target)
+            flush_directory(self._directory)
+        return {
+            "name": self._name,
+            "size_bytes": self._size,
+            "samples": len(self.keys),
+            "index": None if index is None else index.name,
+            "index_bytes": 0 if index is None else index.stat().st_size,
+        }
+
+    def abandon(self) -> None:
+        """Remove the tar."""
+        with suppress(OSError):  # what is buffered may have no room either
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def _write(self, data: Payload) -> None:
+        with writing(self._path):
+            self._file.write(data)
+        if self._digest is not None:
+            self._digest.update(data)
+        self._size += len(data)
+
+    def _write_index(self) -> Path | None:
+        """Write the index, and remove indexes in other forms, which readers would take for it."""
+        digest = None if self._digest is None else self._digest.hexdigest()
+        index = self._notes.index(self._size, digest, self._name)
+        written = None
+        for form, name in self._layout.index_names(self._name).items():
+            path = self._directory / name
+            with writing(path):
+                if form != self._layout.index:
+                    path.unlink(missing_ok=True)
+                    continue
+                written = path
+                write_index_as(path, [(self._name, index)])
+        if written is None and self._notes.own_captions:
+            logger.warning(
+                "%s has no index, which alone could hold %d captions: they are left out",
+                self._name,
+                self._notes.own_captions,
+            )
+        return written
+
+
+class _Notes:
+    """What the index of a tar will hold, as it would if the tar were scanned."""
+
+    def __init__(self, layout: TarLayout) -> None:
+        self.own_captions = 0
+        self._layout = layout
+        self._keeps_sidecars = layout.sidecars
+        self._captions: dict[int, Captions] = {}
+        self._names: list[str] = []
+        self._offsets: list[int] = []
+        self._sizes: list[int] = []
+        self._shapes: list[tuple[int, int]] = []
+        self._sidecars: dict[int, bytes] = {}
+        self._digests: list[str] = []
+        self._digest = hashlib.sha256()
+
+    def begin_sample(self, members: Sequence[Member]) -> None:
+        """Keep sidecars also to see whether they hold the captions of a sample."""
+        captioned = any(member.captions is not None for member in members)
+        self._keeps_sidecars = self._layout.sidecars or captioned
+
+    def begin(self, member: Member, offset: int) -> None:
+        if member.captions is not None:
+            self._captions[len(self._names)] = member.captions
+        self._names.append(member.name)
+        self._offsets.append(offset)
+        self._sizes.append(member.size)
+        self._shapes.append((0, 0))
+        self._digest = hashlib.sha256()
+
+    def add(self, piece: Payload, *, first: bool) -> None:
+        """Take in the next bytes of a member."""
+        if self._layout.hash:
+            self._digest.update(piece)
+        if not first:
+            return
+        if self._layout.geometry:
+            self._shapes[-1] = image_size(bytes(piece)) or (0, 0)
+        name, whole = self._names[-1], len(piece) == self._sizes[-1] <= LONGEST_SIDECAR
+        if self._keeps_sidecars and whole and is_sidecar(name.encode()):
+            self._sidecars[len(self._names) - 1] = bytes(piece)
+
+    def end(self) -> None:
+        self._digests.append(self._digest.hexdigest())
+
+    def index(self, size: int, digest: str | None, shown: str) -> TarIndex:
+        layout = self._layout
+        index = TarIndex(
+            pa.array(self._names, pa.string()),
+            np.array(self._offsets, np.int64),
+            np.array(self._sizes, np.int64),
+            sha256=pa.array(self._digests, pa.string()) if layout.hash and self._names else None,
+            facts=TarFacts(
+                size=size,
+                hash_lfs=digest,
+                has_geometry=layout.geometry,
+                has_sidecars=layout.sidecars,
+            ),
+        )
+        if layout.geometry:
+            shapes = np.array(self._shapes, np.int32).reshape(-1, 2)
+            index = replace(index, widths=shapes[:, 0].copy(), heights=shapes[:, 1].copy())
+        noted = with_sidecars(index, self._sidecars, shown) if self._sidecars else index
+        return self._with_captions(noted if layout.sidecars else index, noted.captions)
+
+    def _with_captions(self, index: TarIndex, noted: pa.StringArray | None) -> TarIndex:
+        """Return the index with the captions that no sidecar holds."""
+        nothing: list[Any] = [None] * len(index)
+        texts = nothing if noted is None else noted.to_pylist()
+        own = {
+            member: json.dumps(captions)
+            for member, captions in self._captions.items()
+            if texts[member] is None or json.loads(texts[member]) != captions
+        }
+        self.own_captions = len(own)
+        if not own:
+            return index
+        kept = nothing if index.captions is None else texts
+        merged = [own.get(member, text) for member, text in enumerate(kept)]
+        facts = replace(index.facts, captions_written=True)
+        return replace(index, captions=pa.array(merged, pa.string()), facts=facts)
+
+
+@checked_keywords
+class TarWriter:
+    """Writes samples into tars of a certain size, each with its index, in a directory.
+
+    A sample is ``{"__key__": "a/0001", "jpg": bytes, "json": {...}, "cls": 3}``; values that are
+    no bytes are encoded by the extension of their field (txt, json, cls, npy, npz, and pictures by
+    Pillow). Fields that are None are left out. The same samples make the same bytes.
+
+    A tar appears under its name when it is whole, behind its index. What an error or a kill cuts
+    short is not there: ``resume=True`` continues behind the last whole tar, and ``samples_written``
+    is the number of samples in those. Use it as a context manager, or ``close`` it.
+
+    Args:
+        directory: The directory, which is made if it does not exist.
+        shard_bytes: The size of a tar at most, unless one sample is larger.
+        shard_samples: The number of samples of a tar at most.
+        pattern: The names of tars, with their number.
+        index: The form of the index, ``"json"``, ``"arrow"`` or None for none.
+        geometry: Note sizes of pictures in the index.
+        hash: Note the SHA-256 of members and tar in the index.
+        sidecars: Put the content of JSON sidecars into the index.
+        resume: Continue behind the tars that are there.
+        overwrite: Remove the tars that are there.
+    """
+
+    def __init__(
+        self,
+        directory: PathLike,
+        *,
+        shard_bytes: int | str = "1GiB",
+        shard_samples: int | None = None,
+        pattern: str = "shard_{:05d}.tar",
+        index: str | None = "json",
+        geometry: bool = False,
+        hash: bool = True,
+        sidecars: bool = True,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        if resume and overwrite:
+            raise OptionError("resume continues what is there, and overwrite removes it")
+        location = target_location(directory)
+        if "://" in location:
+            raise OptionError(
+                f"{location} is not on this machine, where a TarWriter writes; copy the tars there "
+                "when they are whole, or use write_tar"
+            )
+        self.directory = Path(location)
+        self.shards: list[ShardReceipt] = []
+        self._layout = TarLayout(
+            shard_bytes=shard_bytes,
+            shard_samples=shard_samples,
+            pattern=pattern,
+            index=index,
+            geometry=geometry,
+            hash=hash,
+            sidecars=sidecars,
+        )
+        self._resume, self._overwrite = resume, overwrite
+        self._lock: Any = None
+        self._shard: Shard | None = None
+        self._closed = False
+
+    @property
+    def samples_written(self) -> int:
+        """The number of samples that were taken, with those that were there before."""
+        if not self._closed:
+            self._open()
+        written = sum(shard["samples"] for shard in self.shards)
+        return written + (0 if self._shard is None else len(self._shard.keys))
+
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Append a sample; one that is refused leaves all as it was."""
+        key = checked_key(sample)
+        members = Member.all(key, sample)
+        self._open()
+        try:
+            if self._shard is not None and self._shard.is_full(members):
+                self._finish()
+            if self._shard is None:
+                self._shard = Shard(self.directory, self._layout, len(self.shards))
+            self._shard.add(key, members)
+        except OptionError:
+            raise
+        except BaseException:
+            self.abandon()
+            raise
+
+    def close(self) -> None:
+        """End the last tar."""
+        try:
+            if self._shard is not None:
+                self._finish()
+        finally:
+            self._end()
+
+    def abandon(self) -> None:
+        """Leave without the tar that is not whole."""
+        if self._shard is not None:
+            self._shard.abandon()
+        self._end()
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _finish(self) -> None:
+        assert self._shard is not None
+        shard, self._shard = self._shard, None
+        self.shards.append(shard.finish())
+
+    def _open(self) -> None:
+        if self._lock is not None:
+            return
+        if self._closed:
+            raise OptionError(f"the writer of {self.directory} is closed")
+        with writing(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            lock = file_lock(self.directory / _LOCK, wait=False)
+            try:
+                lock.__enter__()
+            except BlockingIOError:
+                raise WriteError(
+                    f"another process is writing to {self.directory}; wait for it"
+                ) from None
+            self._lock = lock
+            try:
+                self._take_stock()
+            except BaseException:
+                self._end()
+                raise
+
+    def _end(self) -> None:
+        self._shard, self._closed = None, True
+        if self._lock is not None:
+            (self.directory / _LOCK).unlink(missing_ok=True)
+            self._lock.release()
+            self._lock = None
+
+    def _take_stock(self) -> None:
+        """Look after what earlier writers left."""
+        clear_unfinished(self.directory, self._layout)
+        numbers = self._layout.numbers(self.directory)
+        if numbers and self._overwrite:
+            for number in numbers:
+                self._remove(self._layout.name(number))
+            return
+        if numbers and not self._resume:
+            raise OptionError(
+                f"{self.directory} holds {self._layout.name(numbers[0])}; give resume=True to "
+                "continue behind what is there, or overwrite=True to replace it"
+            )
+        if numbers != list(range(len(numbers))):
+            missing = next(n for n, number in enumerate(numbers) if n != number)
+            raise OptionError(
+                f"{self.directory} holds {self._layout.name(numbers[-1])} and no "
+                f"{self._layout.name(missing)}: it is unknown how many samples are missing"
+            )
+        self.shards = [self._receipt(self._layout.name(number)) for number in numbers]
+
+    def _remove(self, tar: str) -> None:
+        """Remove a tar, and then its index: an index alone misleads no reader."""
+        (self.directory / tar).unlink()
+        for index in self._layout.index_names(tar).values():
+            (self.directory / index).unlink(missing_ok=True)
+
+    def _receipt(self, tar: str) -> ShardReceipt:
+        """Return the receipt of a tar that is there already."""
+        size = (self.directory / tar).stat().st_size
+        found = self._layout.index_names(tar).get(self._layout.index or "")
+        path = None if found is None else self.directory / found
+        if path is not None and path.exists():
+            index = read_index(path)
+            check_index(index, size, str(path))
+            samples, index_bytes = index.num_samples, path.stat().st_size
+        else:
+            file = DataFileInfo(str(self.directory / tar), file_size=size)
+            samples, index_bytes = scan_tar(LocalStore(), file, sidecars=False).num_samples, 0
+            found = None
+        return {
+            "name": tar,
+            "size_bytes": size,
+            "samples": samples,
+            "index": found,
+            "index_bytes": index_bytes,
+        }
+
+
+def clear_unfinished(directory: Path, layout: TarLayout) -> None:
+    """Remove what a killed writer left of tars that it was writing."""
+    for path in directory.glob("*" + _PARTIAL):
+        found = _UNFINISHED.fullmatch(path.name)
+        name = found[1] if found else ""
+        tars = (name.removesuffix(ending) + ".tar" for ending in (".tar", *_ENDINGS.values()))
+        if any(layout.number(tar) is not None for tar in tars):
+            path.unlink(missing_ok=True)

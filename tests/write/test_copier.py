@@ -1,0 +1,215 @@
+"""The copier: tasks by processes, their errors, kills, and what is told of the speed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace import FileChangedError, shuffle_into
+from headrace.write import copy_rows, write_tar
+from headrace.write.copier import Items, Task
+from headrace.write.rows import RowParts, as_rows
+
+PATIENCE_S = 60.0
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but the marker, which names the run."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if not path.name.startswith("_")
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for number in range(30):
+        (tmp_path / "in" / f"{number:02d}.bin").write_bytes(bytes([number]) * 5_000)
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    (tmp_path / "rows").mkdir()
+    for file in range(3):
+        ids = range(file * 1_000, (file + 1) * 1_000)
+        table = pa.table({"id": ids, "text": [f"row {i}" for i in ids]})
+        pq.write_table(table, tmp_path / "rows" / f"{file}.parquet", row_group_size=150)
+    return tmp_path / "rows"
+
+
+def test_processes_write_the_same_bytes(folder: Path, rows: Path, tmp_path: Path) -> None:
+    writes: dict[str, Callable[..., Any]] = {
+        "tar": lambda out, **how: write_tar(folder, out, shard_bytes="40kB", **how),
+        "shuffle": lambda out, **how: shuffle_into(
+            rows, out, file_rows=700, memory_bytes="1MiB", **how
+        ),
+    }
+    for name, write in writes.items():
+        told: list[float] = []
+
+        def progress(stage: str, share: float, told: list[float] = told) -> None:
+            told += [share] if stage == "writing" else []
+
+        write(tmp_path / f"{name}-here", workers=0)
+        write(tmp_path / f"{name}-there", workers=2, progress=progress)
+        here = contents(tmp_path / f"{name}-here")
+        assert len(here) > 3
+        assert contents(tmp_path / f"{name}-there") == here
+        assert told == sorted(told)
+        assert (told[0], told[-1]) == (0.0, 1.0)
+
+
+def test_parts_are_cut_at_the_same_places_from_any_source(rows: Path, tmp_path: Path) -> None:
+    """Rows whose number is known, rows that only reading counts, and tables that come once."""
+    table = pq.read_table(rows)
+    everything = [("text", "!=", "row 5x")]  # which no statistics settle
+    uncounted = RowParts(as_rows(str(rows), filters=everything), 700)
+    counted = RowParts(as_rows(str(rows)), 700)
+    once = RowParts(as_rows(table.to_batches(max_chunksize=77)), 700)
+    assert counted.tasks is not None
+    assert uncounted.tasks is None
+    found = []
+    for parts in (counted, uncounted, once):
+        cut, task = [], Task(0)
+        while True:
+            items = Items(parts.read(task), task.start, lambda place: None)
+            cut.append(pa.concat_tables(items)["id"].to_pylist())
+            if parts.tasks is not None:
+                if task.part + 1 == len(parts.tasks):
+                    break
+                task = parts.tasks[task.part + 1]
+            elif items.following is None:
+                break
+            else:
+                task = Task(task.part + 1, items.following, task.number + len(cut[-1]))
+        found.append(cut)
+    ids = table["id"].to_pylist()
+    assert found[0] == [ids[start : start + 700] for start in range(0, 3_000, 700)]
+    assert found[1] == found[2] == found[0]
+
+
+def test_an_error_of_a_worker_arrives(folder: Path, tmp_path: Path) -> None:
+    def change(stage: str, share: float) -> None:
+        for path in folder.iterdir():
+            path.write_bytes(b"shorter")
+
+    with pytest.raises(FileChangedError, match=r"\.bin"):
+        write_tar(folder, tmp_path / "out", shard_bytes="40kB", workers=2, progress=change)
+    assert not (tmp_path / "out").exists()
+
+
+def test_tasks_and_sources_pickle(folder: Path, rows: Path) -> None:
+    parts = RowParts(as_rows(str(rows)), 700)
+    again = pickle.loads(pickle.dumps((parts, parts.tasks)))
+    assert [len(table) for _, table in again[0].read(again[1][2])] == [
+        len(table) for _, table in parts.read(parts.tasks[2])
+    ]
+
+
+def test_speed_and_remaining_time(rows: Path, tmp_path: Path) -> None:
+    speeds = []
+
+    def progress(stage: str, share: Any) -> None:
+        if 0 < share < 1:
+            speeds.append((share.bytes_per_s, share.remaining_s))
+
+    copy_rows(rows, tmp_path / "out", file_rows=500, progress=progress)
+    assert speeds
+    assert all(speed > 0 and remaining >= 0 for speed, remaining in speeds)
+
+
+BUSY = """
+import os, sys, threading
+import pyarrow as pa
+from headrace import DataFileInfo, SourceDataset
+from headrace.write import copy_rows
+
+class Silent:
+    schema = pa.schema([("id", pa.int64())])
+    files = [DataFileInfo(f"{n}", file_size=8, record_count=1) for n in range(2)]
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def read(self, chunk, schema, block_bytes):
+        open(f"{self.folder}/{os.getpid()}", "w").close()
+        threading.Event().wait()
+
+copy_rows(SourceDataset(Silent(sys.argv[2])), sys.argv[1], file_rows=1, workers=2)
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_busy_workers_end_with_the_process_that_started_them(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
+    """They wait in a read that never ends, so that nothing but the watch can end them."""
+    (tmp_path / "pids").mkdir()
+    command = [sys.executable, "-c", BUSY, tmp_path / "out", tmp_path / "pids"]
+    process = subprocess.Popen(command)
+    try:
+        pids = wait_for(
+            lambda: found if len(found := os.listdir(tmp_path / "pids")) == 2 else None, "workers"
+        )
+        process.send_signal(ending)
+        assert process.wait(PATIENCE_S) == -ending
+        wait_for(lambda: not any(map(is_alive, pids)), "the end of the workers")
+    finally:
+        process.kill()
+        process.wait()
+    assert not (tmp_path / "out").exists()
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_of_a_killed_convert_end_and_the_next_one_continues(
+    tmp_path: Path, folder: Path, ending: signal.Signals
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "headrace", "convert", folder, out, "--to", "tar"]
+    command += ["--shard-bytes", "10kB", "--workers", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    try:
+        journal = tmp_path / ".out.headrace-work" / "journal.jsonl"
+        wait_for(lambda: journal.exists() and journal.read_text().count("\n") >= 3, "parts")
+        pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(ending)
+        process.wait(PATIENCE_S)
+        wait_for(lambda: not any(map(is_alive, pids)), "the end of the workers")
+    finally:
+        process.kill()
+        process.communicate()
+    if not out.exists():  # a quick machine may have finished
+        assert len(pids) == 2
+        assert write_tar(folder, out, shard_bytes="10kB").resumed
+    write_tar(folder, tmp_path / "whole", shard_bytes="10kB")
+    assert contents(out) == contents(tmp_path / "whole")
