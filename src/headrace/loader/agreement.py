@@ -194,7 +194,7 @@ class RankComparison:
         self._store = None
 
     def _do_without_store(self, error: RuntimeError) -> None:
-        """Log that the store has ended after this rank told the others what it reads."""
+        """Log that the store has ended after this rank stored what it reads."""
         logger.warning(
             "rank %d of %d cannot compare its data with the others: the process that runs the "
             "store of torch.distributed has ended (%s)",

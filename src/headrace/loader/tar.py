@@ -306,7 +306,7 @@ class TarDataset(TabularDataset):
 
     options_class = TarOptions
 
-    @documented(TarOptions, elsewhere={"TarDataset.create_dataloader": BucketOptions})
+    @documented(TarOptions, other_calls={"TarDataset.create_dataloader": BucketOptions})
     def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
         """Open a tar, a directory, a glob, a URL or a list of such."""
         chosen = resolve(TarOptions, options)
