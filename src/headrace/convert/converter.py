@@ -41,7 +41,7 @@ from headrace.convert.columns import (
     RaggedColumn,
     StructColumn,
 )
-from headrace.convert.decoded import DecodedColumn, Kind, Kinds, python_values
+from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
 from headrace.convert.nulls import (
     REFUSE,
     Remedies,
@@ -308,6 +308,8 @@ class _ObjectBuilder(_Builder):
             raise null_error(self.path, self.type_, array.null_count, len(array), self.example)
         fill = None if self.fill is REFUSE else self.fill
         made: Column
+        if self.kind is Kind.NPY and self.for_torch:
+            check_arrays(array, self.path)
         if self.kind is not None:
             made = DecodedColumn(array, self.kind, self.for_torch, self.path)
         else:

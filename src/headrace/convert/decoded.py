@@ -31,6 +31,7 @@ __all__ = [
     "DecodedColumn",
     "Kind",
     "Kinds",
+    "check_arrays",
     "npy_array",
     "npy_header",
     "python_values",
@@ -218,10 +219,21 @@ def _tensor(value: Any, path: str) -> Any:
     dtype = _torch_dtype(value.dtype)
     if dtype is None:
         return value
-    if value.dtype.kind == "u" and value.dtype.itemsize == 8:
-        check_int64(value, path)
+    _check_fits(value, path)
     native = value.astype(dtype, copy=False)
     return torch.from_numpy(native if native.flags.writeable else native.copy())
+
+
+def check_arrays(values: pa.LargeBinaryArray, path: str) -> None:
+    """Refuse numbers that no tensor holds when a column is built, where its file is known."""
+    for value in python_values(values, Kind.NPY):
+        if value is not None:
+            _check_fits(value, path)
+
+
+def _check_fits(value: npt.NDArray[Any], path: str) -> None:
+    if value.dtype.kind == "u" and value.dtype.itemsize == 8:
+        check_int64(value, path)
 
 
 @lru_cache(maxsize=64)
