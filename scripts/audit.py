@@ -22,7 +22,7 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 
 from headrace.cli.audit import ColumnIds, LocationLoaders
-from headrace.loader import StatefulLoader
+from headrace.loader import StatefulLoader, merge_states
 from headrace.testing import AuditReport, audit
 
 ROWS_OF_FILES = (260, 1, 90, 170, 0, 133)
@@ -58,8 +58,13 @@ class OtherBatches(LocationLoaders):
 
 
 def state_of_one_rank(states: list[Any]) -> Any:
-    """Return the state of the last rank: if all took the same steps, it is enough for all."""
-    return states[-1]
+    """Return the state of the last rank, which is enough for all if they took the same steps.
+
+    Without ``even`` a rank may have had a batch fewer in the epoch before, and be ahead in this
+    one. Then the state of all ranks is needed.
+    """
+    steps = {(state["epoch"], state["steps"]) for state in states}
+    return states[-1] if len(steps) == 1 else merge_states(states)
 
 
 SHUFFLED = {"batch_size": 16, "shuffle": True, "split_rows": 40}

@@ -87,9 +87,12 @@ def test_local_tars_are_read(tmp_path: Path, kind: str) -> None:
     assert ends(kind, tmp_path) == {"read": ALL}
 
 
-def test_files_of_a_web_server_are_read(http_server: HttpServer) -> None:
-    """Its client is Python's own, and has no threads."""
-    assert ends("stream", http_server.put("a.parquet", parquet())) == {"read": ALL}
+@pytest.mark.parametrize(("before", "how"), [("read", "refused"), ("only forked", "read")])
+def test_web_servers_are_refused_if_the_parent_has_read_from_one(
+    http_server: HttpServer, before: str, how: str
+) -> None:
+    url = http_server.put("a.parquet", parquet())
+    assert ends("stream", url, before=before) == {how: ALL}
 
 
 @pytest.mark.parametrize(("before", "how"), [("read", "refused"), ("only forked", "read")])

@@ -189,7 +189,7 @@ class FileSplit:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A lane: an ordered list of chunks with one owner at a time."""
+    """A lane: an ordered list of chunks with one reader at a time."""
 
     id: int
     file_splits: Sequence[FileSplit]

@@ -761,13 +761,13 @@ _MODULES = re.compile(r"\b(?:typing|collections\.abc|os|datetime|\w[\w.]*)\.(?=[
 
 
 def documented(
-    *kinds: type, elsewhere: Mapping[str, type] = MappingProxyType({})
+    *kinds: type, other_calls: Mapping[str, type] = MappingProxyType({})
 ) -> Callable[[Function], Function]:
     """Give a method of a dataset that takes ``**options`` the signature and help of its keywords.
 
     Type checkers see the keywords by ``Unpack``; this is for ``help()``, ``inspect.signature`` and
     notebooks. A call with a keyword that is not known is an UnknownOptionError, which names similar
-    ones, or the call that the keyword belongs to: that of ``elsewhere``, or one of the dataset.
+    ones, or the call that the keyword belongs to: that of ``other_calls``, or one of the dataset.
     """
 
     def document(function: Function) -> Function:
@@ -788,7 +788,7 @@ def documented(
             for name in given:
                 if name not in signature.parameters:
                     dataset = owner if isinstance(owner, type) else type(owner)
-                    raise _misplaced(name, function.__name__, dataset, signature, elsewhere)
+                    raise _misplaced(name, function.__name__, dataset, signature, other_calls)
             return function(owner, *args, **given)
 
         text = inspect.cleandoc(function.__doc__ or "")
@@ -804,14 +804,14 @@ def _misplaced(
     method: str,
     dataset: type,
     signature: inspect.Signature,
-    elsewhere: Mapping[str, type],
+    other_calls: Mapping[str, type],
 ) -> UnknownOptionError:
     """Return the error for an unknown keyword of a method of a dataset."""
     place = dataset.__name__
     if method != "__init__":
         place = f"{place}.{method}" if method == "create_dataloader" else method
     homes = {
-        **elsewhere,
+        **other_calls,
         f"{dataset.__name__}.create_dataloader and to dataset.loader": LoaderOptions,
         dataset.__name__: getattr(dataset, "options_class", LoaderOptions),
     }

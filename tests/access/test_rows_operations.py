@@ -312,6 +312,25 @@ def test_what_a_transform_writes_to_is_collated() -> None:
     assert rows.with_transform(lambda row: row["x"]).batch([2, 1]).tolist() == [2, 1]
 
 
+@pytest.mark.parametrize("ragged", ["list", "pad", "offsets"])
+def test_writes_to_lists_and_fields_of_structs_are_collated(ragged: str) -> None:
+    def raised(row: Any) -> Any:
+        row["l"] += 100
+        row["s"]["l"] += 100
+        row["s"]["a"] += 100
+        return row
+
+    lists = [[i] * (i % 3) for i in range(6)]
+    structs = [{"a": i, "l": [i] * (i % 2 + 1)} for i in range(6)]
+    chosen = [5, 2, 2, 4, 1]
+    plain = RowDataset(ArrowBackend(table=pa.table({"l": lists, "s": structs})), ragged=ragged)
+    made = plain.with_transform(raised).batch(chosen)
+    lists = [[100 + n for n in values] for values in lists]
+    structs = [{"a": 100 + s["a"], "l": [100 + n for n in s["l"]]} for s in structs]
+    expected = RowDataset(ArrowBackend(table=pa.table({"l": lists, "s": structs})), ragged=ragged)
+    assert str(made) == str(expected.batch(chosen))
+
+
 # --- maps
 
 

@@ -30,7 +30,6 @@ def _both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "get_worker_info", lambda: WORKER)
     monkeypatch.setattr(shared, "_segments", PerProcess(shared._Segments))
     monkeypatch.setattr(shared, "_mapped", PerProcess(dict))
-    monkeypatch.setattr(shared, "_own_memory", PerProcess(shared._OwnMemory))
 
 
 def sent(value: int, size: int = SIZE) -> bytes:
@@ -105,13 +104,6 @@ def test_whatever_is_held_keeps_what_it_shows(name: str) -> None:
     shown = look(held)
     assert len(shown)
     assert (shown == 7).all()
-
-
-def test_memory_of_arrays_that_are_gone_is_used_again() -> None:
-    assert len({received(value).ctypes.data for value in range(20)}) == 1
-    kept = [received(value) for value in range(30)]
-    assert len({array.ctypes.data for array in kept}) == 30
-    assert all((array == value).all() for value, array in enumerate(kept))
 
 
 def test_what_arrived_may_be_written_to_and_stays() -> None:

@@ -113,3 +113,10 @@ def test_a_rank_reads_its_rows_after_the_rank_with_the_store_has_ended(tmp_path:
     read = partial(comparing_ranks.read_after_rank_0_has_ended, data, tmp_path)
     first, second = run_ranks(read, 2, tmp_path)
     assert sorted(first + second) == list(range(ROWS))
+
+
+def test_a_rank_reads_its_rows_if_the_store_ends_after_it_was_told(tmp_path: Path) -> None:
+    data = write_parquet(tmp_path / "data")
+    read = partial(comparing_ranks.read_although_the_store_ends, data)
+    first, second = run_ranks(read, 2, tmp_path)
+    assert sorted(first + second) == list(range(ROWS))

@@ -162,7 +162,7 @@ copy_rows(SourceDataset(Silent(sys.argv[2])), sys.argv[1], file_rows=1, workers=
 """
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_busy_workers_end_with_the_process_that_started_them(
     tmp_path: Path, ending: signal.Signals
 ) -> None:

@@ -49,7 +49,7 @@ class LocationLoaders:
         return loader
 
     def may_drop(self, ranks: int) -> int:
-        """Rows of an epoch that stay away so that all ranks take as many steps."""
+        """Return how many rows of an epoch may be left out, so that ranks take as many steps."""
         if self.options.get("even") is False:
             return 0
         return (ranks - 1) * int(self.options.get("batch_size", 1024))
@@ -162,7 +162,7 @@ def _subject(arguments: Namespace) -> tuple[Any, Any, Any, Any]:
 
 
 def _imported(name: str | None) -> Callable[..., Any] | None:
-    """What ``module:function`` names; modules of the working directory are found too."""
+    """Return what ``module:function`` names; modules of the working directory are found too."""
     if name is None:
         return None
     module, _, function = name.partition(":")

@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What ``inspect`` tells; None where only reading the data would tell."""
+    """The result of ``inspect``; None where only reading the data would give a value."""
 
     location: str
     format: str

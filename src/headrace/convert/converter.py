@@ -41,8 +41,7 @@ from headrace.convert.columns import (
     RaggedColumn,
     StructColumn,
 )
-from headrace.convert.decoded import DecodedColumn, Kind, Kinds, python_values
-from headrace.convert.lent import LentColumn
+from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
 from headrace.convert.nulls import (
     REFUSE,
     Remedies,
@@ -309,9 +308,9 @@ class _ObjectBuilder(_Builder):
             raise null_error(self.path, self.type_, array.null_count, len(array), self.example)
         fill = None if self.fill is REFUSE else self.fill
         made: Column
-        if self.kind is Kind.LENT:
-            made = LentColumn.of(array, fill, not self.for_torch)
-        elif self.kind is not None:
+        if self.kind is Kind.NPY and self.for_torch:
+            check_arrays(array, self.path)
+        if self.kind is not None:
             made = DecodedColumn(array, self.kind, self.for_torch, self.path)
         else:
             plain = array if array.type == self.type_ else array.cast(self.type_)
@@ -451,9 +450,6 @@ class _Planner:
     def _decoded(
         self, path: str, keys: tuple[str, ...], type_: pa.DataType, remedy: Remedy, kind: Kind
     ) -> _ObjectBuilder:
-        if kind is Kind.LENT:
-            fill = object_fill(remedy, b"", pa.large_binary(), path)
-            return _ObjectBuilder(path, keys, self.for_torch, pa.large_binary(), fill, b"", kind)
         if remedy.fill is not REFUSE and remedy.fill is not None:
             raise OptionError(
                 f"nulls={{{path!r}: {remedy.fill!r}}}: decoded values are filled with None only"

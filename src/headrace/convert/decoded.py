@@ -25,13 +25,13 @@ import torch
 
 from headrace.convert.arrays import buffer_view, check_int64, dense_type, null_mask
 from headrace.convert.columns import Column, Rows, object_array
-from headrace.convert.lent import LENT_TYPE
 
 __all__ = [
     "STORED_TYPES",
     "DecodedColumn",
     "Kind",
     "Kinds",
+    "check_arrays",
     "npy_array",
     "npy_header",
     "python_values",
@@ -45,7 +45,6 @@ class Kind(Enum):
     JSON = "JSON text"
     NPY = "the bytes of .npy files"
     PICKLE = "objects that a function of the user returned, pickled by this library"
-    LENT = "positions of bytes in files that are mapped"
 
 
 Kinds = Mapping[str, Kind]
@@ -55,7 +54,6 @@ STORED_TYPES = {
     Kind.JSON: pa.large_string(),
     Kind.NPY: pa.large_binary(),
     Kind.PICKLE: pa.large_binary(),
-    Kind.LENT: LENT_TYPE,
 }
 """The Arrow types of columns of each kind."""
 _MAGIC = b"\x93NUMPY"
@@ -221,10 +219,21 @@ def _tensor(value: Any, path: str) -> Any:
     dtype = _torch_dtype(value.dtype)
     if dtype is None:
         return value
-    if value.dtype.kind == "u" and value.dtype.itemsize == 8:
-        check_int64(value, path)
+    _check_fits(value, path)
     native = value.astype(dtype, copy=False)
     return torch.from_numpy(native if native.flags.writeable else native.copy())
+
+
+def check_arrays(values: pa.LargeBinaryArray, path: str) -> None:
+    """Refuse numbers that no tensor holds when a column is built, where its file is known."""
+    for value in python_values(values, Kind.NPY):
+        if value is not None:
+            _check_fits(value, path)
+
+
+def _check_fits(value: npt.NDArray[Any], path: str) -> None:
+    if value.dtype.kind == "u" and value.dtype.itemsize == 8:
+        check_int64(value, path)
 
 
 @lru_cache(maxsize=64)

@@ -154,7 +154,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is EndToEnd:
-            stand_in = pickle.PickleBuffer(b"")
+            stand_in = pickle.PickleBuffer(bytearray())  # it arrives writable, as this is
             self._stand_ins[id(stand_in)] = stand_in, value
             return memoryview, (stand_in,)
         if type(value) is torch.Tensor and is_plain(value):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -46,14 +45,14 @@ _multiprocessing: Any = torch.multiprocessing
 
 _HEADER_BYTES = 64
 _IS_SENT, _TIMES_SENT = range(2)
-"""places in the header"""
+"""Places in the header."""
 _STEP_BYTES = 1 << 16
 _MOST_SEGMENTS = 8
-"""of a worker, which may be ahead by a few buffers"""
+"""Number of segments of a worker, which may be ahead by a few buffers."""
 _MOST_OF_ALL_WORKERS = 256
-"""for their receiver has a descriptor open for each segment"""
+"""Number of segments of all workers: their receiver has an open descriptor for each."""
 _MOST_BYTES = 256 << 20
-"""of the segments that a worker keeps"""
+"""Size of all segments that a worker keeps."""
 
 
 def shared_bytes(size: int) -> torch.Tensor:
@@ -80,7 +79,10 @@ def shared_integers(count: int) -> torch.Tensor:
 
 
 def _without_name(size: int) -> Any:
-    """Not in /dev/shm, which is small in containers, and where torch leaves names if it is full."""
+    """Return shared memory outside of /dev/shm, which is small in containers.
+
+    Torch also leaves names there if it is full.
+    """
     descriptor = os.memfd_create("headrace")
     try:
         os.posix_fallocate(descriptor, 0, size)
@@ -160,7 +162,7 @@ class _Segment:
         return memory[_HEADER_BYTES : _HEADER_BYTES + size]
 
     def send(self) -> tuple[Any, ...]:
-        """Return what names it to the receiver; its memory only once, for the receiver keeps it."""
+        """Return the name for the receiver, and once the memory, which the receiver keeps."""
         memory = None if self._is_known else self._tensor
         self._is_known = True
         self.header[_TIMES_SENT] += 1
@@ -264,59 +266,20 @@ def _received(
     header = _header_of(found)
     if (header[_IS_SENT], header[_TIMES_SENT]) != (1, times_sent):
         raise WorkerError("a batch that a worker sent was unpickled more than once")
-    copied = _own_memory.get().take(size)
-    copied[:] = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size]
+    contents: Bytes = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size]
+    copied = contents.copy()
     header[_IS_SENT] = 0
     for one in given_up:
         mapped.pop(one, None)
     return copied
 
 
-class _OwnMemory:
-    """Memory of the receiver, used again when what was in it is gone.
-
-    Fresh memory takes as long as the copy into it. All that is made of an array (views, tensors,
-    Arrow buffers) refers to it, directly or not: an array that only the list refers to is unused.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._arrays: list[Bytes] = []
-
-    def take(self, size: int) -> Bytes:
-        """Return ``size`` bytes, not initialised."""
-        arrays = self._arrays
-        with self._lock:
-            for place in range(len(arrays)):
-                fits = size <= len(arrays[place]) <= 2 * size + _STEP_BYTES
-                if fits and _references(arrays, place) == _UNUSED:
-                    return arrays[place][:size]
-            arrays.append(np.empty(size, np.uint8))
-            while len(arrays) > _MOST_SEGMENTS or sum(map(len, arrays)) > _MOST_BYTES:
-                del arrays[0]
-            return arrays[-1][:] if arrays else np.empty(size, np.uint8)
-
-    def clear(self) -> None:
-        """Keep nothing any more."""
-        with self._lock:
-            self._arrays.clear()
-
-
-def _references(arrays: list[Bytes], place: int) -> int:
-    return sys.getrefcount(arrays[place])
-
-
-_UNUSED = _references([np.empty(0, np.uint8)], 0)
-
-
 def forget_dead_senders() -> None:
-    """Let go of the segments of processes that are gone, and with the last of all kept memory."""
+    """Let go of the segments of processes that are gone."""
     mapped = _mapped.get()
     for name, (_, sender) in list(mapped.items()):
         if not _lives(sender):
             mapped.pop(name, None)
-    if not mapped:
-        _own_memory.get().clear()
 
 
 def _lives(pid: int) -> bool:
@@ -330,6 +293,5 @@ def _lives(pid: int) -> bool:
 
 
 _segments = PerProcess(_Segments)
-_own_memory = PerProcess(_OwnMemory)
 _mapped: PerProcess[dict[bytes, tuple[torch.Tensor, int]]] = PerProcess(dict)
-"""segments of other processes by name, and the process that each belongs to"""
+"""Segments of other processes by name, and the process that each belongs to."""

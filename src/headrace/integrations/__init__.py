@@ -1,1 +1,1 @@
-"""What training frameworks need beside a loader; a module a framework, imported when asked for."""
+"""Callbacks for training frameworks, a module for each, which is imported when asked for."""

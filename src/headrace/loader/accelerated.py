@@ -41,7 +41,7 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
 
     @property
     def total_batch_size(self) -> int:
-        """Rows of a step of all ranks."""
+        """Number of rows in a step of all ranks."""
         return self.dataset.batch_size * self.dataset.ranks.size
 
     def begin(self) -> None:

@@ -138,15 +138,18 @@ class RankComparison:
             store = self._store = _own_store("comparison", ranks)
             self._timeout_s = store.timeout.total_seconds() if timeout_s is None else timeout_s
             store.set(f"of/{ranks.rank}", mine)
-            if store.add("made", 1) == ranks.size:
-                found = [json.loads(store.get(f"of/{rank}")) for rank in range(ranks.size)]
-                store.set("result", json.dumps(_differences(found)))
         except RuntimeError as error:  # all that stores raise is one
             raise WorkerError(
                 f"rank {ranks.rank} of {ranks.size} cannot compare its data with the others, for "
                 "the store of torch.distributed does not answer: the process that runs it, rank 0 "
                 f"or a launcher, has ended or is out of reach ({error})"
             ) from error
+        try:
+            if store.add("made", 1) == ranks.size:
+                found = [json.loads(store.get(f"of/{rank}")) for rank in range(ranks.size)]
+                store.set("result", json.dumps(_differences(found)))
+        except RuntimeError as error:
+            self._do_without_store(error)
 
     def check(self) -> None:
         """Return if all ranks are about to read the same; nothing is asked a second time.
@@ -168,14 +171,7 @@ class RankComparison:
             result = self._wait_for("result", self._timeout_s)
             missing = "" if result else self._missing()
         except RuntimeError as error:
-            logger.warning(
-                "rank %d of %d cannot compare its data with the others: the process that runs the "
-                "store of torch.distributed has ended (%s)",
-                ranks.rank,
-                ranks.size,
-                error,
-            )
-            self._store = None
+            self._do_without_store(error)
             return
         if result is None:
             raise WorkerError(
@@ -195,6 +191,17 @@ class RankComparison:
                     store.set("all know", "")
                 self._wait_for("all know", _LAST_WORDS_S)
             raise RankMismatchError(self._refusal)
+        self._store = None
+
+    def _do_without_store(self, error: RuntimeError) -> None:
+        """Log that the store has ended after this rank stored what it reads."""
+        logger.warning(
+            "rank %d of %d cannot compare its data with the others: the process that runs the "
+            "store of torch.distributed has ended (%s)",
+            self._ranks.rank,
+            self._ranks.size,
+            error,
+        )
         self._store = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class StatefulLoader(DataLoader[Any]):
         self._resume: State | None = None
         self._in_step: InStep | None = None
         self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
-        self._compared: Passes | None = None  # the data that other ranks have been told of
+        self._compared: Passes | None = None  # the data that was compared with that of other ranks
         if dataset.ranks.size > 1:
             self._compare_ranks()
 

@@ -1,4 +1,4 @@
-"""The engine of every dataset: what was found, planned and turned into batches."""
+"""The engine of every dataset: plans what was found, and turns it into batches."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ from headrace.plan import (
     decode_factor,
     known_batches,
 )
-from headrace.sources.crew import usable_cores
 from headrace.sources.reader import Discovered, TabularReader
+from headrace.sources.threads import usable_cores
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
 
@@ -70,7 +70,7 @@ _WASTEFUL = 1.5
 
 
 class TabularDataset(IterableDataset[Any]):
-    """Batches of the rows of files.
+    """Gives batches of the rows of files.
 
     Iterating gives every row exactly once, in one process as in the workers of a plain
     ``DataLoader(dataset, batch_size=None, num_workers=n)``, whatever their number.
@@ -274,22 +274,22 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of an epoch; None when only reading them would tell."""
+        """Number of rows of an epoch; None when only reading them would tell."""
         return self.planner.num_rows
 
     @property
     def batch_size(self) -> int:
-        """Rows of a batch."""
+        """Number of rows in a batch."""
         return self.planner.order.batch_size
 
     @property
     def ranks(self) -> Ranks:
-        """Which of how many processes that share the data this is."""
+        """The rank of this process, and the number of ranks that share the data."""
         return self._ranks
 
     @property
     def even(self) -> Literal["drop", "pad", False]:
-        """How ranks come to the same number of batches; False: they do not."""
+        """The way in which ranks come to the same number of batches; False: they do not."""
         even = self._options["even"]
         if even is None:
             return "drop" if self._ranks.size > 1 else False
@@ -297,11 +297,15 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def splits(self) -> list[Split]:
-        """Who reads what in the current epoch: one Split a lane."""
+        """The lanes of the current epoch, as Splits."""
         return list(self.plan())
 
     def __len__(self) -> int:
-        """Batches of an epoch, of this rank; a TypeError when only reading them would tell."""
+        """Return the number of batches of an epoch, of this rank.
+
+        Raises:
+            TypeError: Only reading them would tell.
+        """
         return known_batches(self.planner.batches_left(self.planner.readers.start(self.epoch)))
 
     def __repr__(self) -> str:
@@ -344,7 +348,7 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def backend(self) -> Backend:
-        """What gives the rows by their index; an OptionError where nothing does."""
+        """The backend that gives rows by index; an OptionError where there is none."""
         return backend_of(self._found)
 
     @property
@@ -408,7 +412,7 @@ class TabularDataset(IterableDataset[Any]):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last iteration is; for workers see their iterators.
+        """Return the position of the last iteration; for workers see their iterators.
 
         The parent of a loader of your own with workers cannot know what was handed out: there it
         is an error, and ``StatefulDataLoader`` or ``create_dataloader`` the cure.
@@ -467,7 +471,7 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What a state of this data set refers to; of many files it is made once."""
+        """The data and order that a state belongs to."""
         return self.passes.fingerprint
 
     @property
@@ -478,12 +482,12 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def fork_safe(self) -> bool:
-        """Whether workers may be forked off a process that has used the store."""
+        """True if workers may be forked off a process that has used the store."""
         return self._found.reader.store.fork_safe
 
     @property
     def stored(self) -> tuple[int, int]:
-        """Rows of the files, as far as they are counted, and the bytes that these take there."""
+        """Number of rows of the files that are counted, and of the bytes that they take there."""
         files = self._found.files
         counted = files.counts > 0
         if len(files.groups):
@@ -491,12 +495,12 @@ class TabularDataset(IterableDataset[Any]):
         return int(files.counts[counted].sum()), int(np.maximum(files.sizes[counted], 0).sum())
 
     def feed(self, board: Board, parcel_batches: int, workers: int, claims: Claims | None) -> Feed:
-        """What worker processes run."""
+        """Return what worker processes run."""
         files = self._found.files
         return Feed(self.pipeline, files, board, self.finish, parcel_batches, workers, claims)
 
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> LanePlan:
-        """Who reads what: the lanes of an epoch from its start, for all ranks."""
+        """Return the lanes of an epoch from its start, for all ranks."""
         epoch = self.epoch if epoch is None else epoch
         return self.planner.lanes(self.planner.readers.start(epoch, lanes))
 
@@ -601,7 +605,7 @@ def backend_of(found: Discovered) -> Backend:
 
 
 def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
-    """The columns that the dataset streams, by index and in the same form."""
+    """Return the columns that the dataset streams, by index and in the same form."""
     if options["filters"] is not None:
         raise OptionError("filters are for streams; rows by index are all that there are")
     if options["transform"] is not None or options["collate_fn"] is not None:

@@ -344,7 +344,7 @@ def open_dataset(location: PathLike | Sequence[PathLike], **options: Any) -> Tab
 
 
 def kind_of(path: str) -> str | None:
-    """What lies at a path by its name, or by names that are there: lance, array-record, tar.
+    """Return the kind of data at a path, by names: lance, array-record, tar, or None.
 
     Also ``train.array_record-00001-of-00010``, ``train.array_record*`` and ``a.array_record[0:9]``.
     Tars are looked for in folders of a directory, too, as far as nothing above them is a table.
@@ -368,7 +368,7 @@ def kind_of(path: str) -> str | None:
 
 
 def _names_below(folder: str) -> Iterator[list[str]]:
-    """Some names of a directory, then some of the directories in it, and so on."""
+    """Yield some names of a directory, then some of the directories in it, and so on."""
     folders = [folder]
     for _ in range(_LEVELS_LOOKED_AT):
         found = list(islice(chain.from_iterable(map(_entries, folders)), _ENTRIES_LOOKED_AT))
@@ -385,7 +385,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _matches(pattern: str) -> list[str]:
-    """Some names of what a glob on this machine matches."""
+    """Return some names of what a glob on this machine matches."""
     if "://" in pattern or not _MAGIC.search(pattern) or os.path.exists(pattern):
         return []
     found = LocalStore().glob(os.path.abspath(os.path.expanduser(pattern)))

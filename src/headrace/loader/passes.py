@@ -48,7 +48,7 @@ class Passes:
 
     @computed_once
     def fingerprint(self) -> Fingerprint:
-        """What a state of this data refers to."""
+        """The data and order that a state belongs to."""
         return fingerprint_of(self.found, self.planner)
 
     def begin(self, state: State, pipeline: Pipeline) -> EpochPass:
@@ -192,7 +192,7 @@ class Bookmark:
 
     @property
     def read_by_workers(self) -> bool:
-        """Whether a worker process has begun to read, so that the parent knows no position."""
+        """True if a worker process has begun to read, so that the parent knows no position."""
         return bool(self._shared[_READ_BY_WORKERS])
 
     def tell_parent(self) -> None:

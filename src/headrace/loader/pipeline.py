@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.utils.data import get_worker_info
 
 from headrace.convert import Block, Converter, concat
-from headrace.convert.decoded import Kind, Kinds, together
+from headrace.convert.decoded import together
 from headrace.errors import ConversionError, ReadError
 from headrace.loader.stats import Stats
 from headrace.loader.windows import Window
@@ -47,26 +48,19 @@ from headrace.plan import (
     row_keys,
     window_pieces,
 )
-from headrace.sources.crew import usable_cores
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.reader import TabularReader
+from headrace.sources.threads import usable_cores
 from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost", "sent_cost"]
+__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost"]
 
 
 def row_cost(schema: pa.Schema) -> RowCost:
     """Return the bytes of a row of these columns in memory once decoded."""
     widths = [width_of(type_) for type_ in schema.types]
     return RowCost(sum(filter(None, widths)), None in widths)
-
-
-def sent_cost(schema: pa.Schema, kinds: Kinds) -> RowCost:
-    """Return the bytes of a row in batches, which hold copies of lent bytes."""
-    held = row_cost(schema)
-    lent = any(kinds.get(name) is Kind.LENT for name in schema.names)
-    return RowCost(held.fixed_bytes, held.variable or lent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +254,9 @@ class OpenLanes:
         store = pipeline.reader.store.during(self._meter, self._patience)
         self._reader = pipeline.reader.through(store)
         self._row_cost = row_cost(pipeline.reader.schema)
-        self._cores = min(_MAX_THREADS, usable_cores())
+        worker = get_worker_info()
+        cores = usable_cores() // (1 if worker is None else worker.num_workers)
+        self._cores = max(min(_MAX_THREADS, cores), 1)
         threads = self._cores if store.local else _WAITING_THREADS
         self._pace = Pace(self._cores, first=threads // 2, most=threads)
         reading = pipeline.reading
@@ -362,13 +358,19 @@ class OpenLanes:
             threads = _WAITING_THREADS
         try:
             with side_threads(threads, see_off=True) as submit:
-                yield from self._sorted(piece, submit, threads)
+                window = self._filled_window(piece, submit)
+                # A few parts ahead: all of them at once would double the memory of a window.
+                ahead: deque[Future[Block | None]] = deque()
+                for index in range(window.parts + threads):
+                    if index < window.parts:
+                        ahead.append(submit(partial(self._part, window, index)))
+                    if index >= threads and (made := ahead.popleft().result()) is not None:
+                        yield made
         finally:
             self._windows.discard(token)
 
-    def _sorted(
-        self, piece: Piece, submit: Callable[..., Future[Any]], threads: int
-    ) -> Iterator[Block]:
+    def _filled_window(self, piece: Piece, submit: Callable[..., Future[Any]]) -> Window:
+        """Read all rows of a window; ``submit`` has a function called by one of the threads."""
         reads: list[Any] = [self._chunk(chunk) for chunk in piece.chunks]
         counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
         if not self._pipeline.counted or len(counts) < len(reads):
@@ -384,13 +386,7 @@ class OpenLanes:
             first_row += count
         for done in placed:
             done.result()
-        # A few parts ahead: all of them at once would double the memory of a window.
-        parts_ahead: deque[Future[Block | None]] = deque()
-        for index in range(window.parts + threads):
-            if index < window.parts:
-                parts_ahead.append(submit(partial(self._part, window, index)))
-            if index >= threads and (made := parts_ahead.popleft().result()) is not None:
-                yield made
+        return window
 
     def _place(
         self, window: Window, piece: Piece, first_row: int, count: int, blocks: Iterable[Block]

@@ -1,4 +1,4 @@
-"""What a loader did: counted in the threads and processes that did it, added up here."""
+"""Statistics of a loader, counted in its threads and processes, and added up here."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Stats:
             self.skipped.append(reason)
 
     def drain(self) -> dict[str, Any]:
-        """What was counted in reading since the last call, to be added elsewhere."""
+        """Return what was counted in reading since the last call, for ``add``."""
         with self._lock.get():
             taken = {
                 "bytes": self.bytes,
@@ -82,7 +82,7 @@ class Stats:
             self.skipped.extend(drained["skipped"])
 
     def as_dict(self) -> dict[str, Any]:
-        """The counters as plain values."""
+        """Return the counters as plain values."""
         with self._lock.get():
             return {
                 "rows": self.rows,

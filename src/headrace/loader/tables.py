@@ -353,4 +353,4 @@ class _LanceVersions:
             split_rows=self._options["split_rows"],
             version=version,
         )
-        return replace(found, roots=(backend.uri,))  # a copy of it elsewhere is the same data
+        return replace(found, roots=(backend.uri,))  # a copy at another place is the same data

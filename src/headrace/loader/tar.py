@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access import BucketBatchSampler, RowDataset
-from headrace.convert import Converter
 from headrace.convert.packing import Layout, unpack
 from headrace.convert.shared import Bytes, SharedBuffer
 from headrace.errors import OptionError, ReadError
@@ -21,12 +20,11 @@ from headrace.loader.agreement import RankComparison
 from headrace.loader.dataloader import StatefulLoader
 from headrace.loader.dataset import TabularDataset, rows_of, store_access
 from headrace.loader.feed import Failure, pack_batches
-from headrace.loader.pipeline import Finish, Pipeline
+from headrace.loader.pipeline import Finish
 from headrace.loader.start import Sealed
 from headrace.loader.workers import WorkerOptions, Workers
 from headrace.options import (
     BucketOptions,
-    DatasetOptions,
     LoaderOptions,
     Paths,
     TarOptions,
@@ -37,8 +35,6 @@ from headrace.options import (
 from headrace.plan import Fingerprint, State
 from headrace.process import run_aside
 from headrace.sources.backend import Backend
-from headrace.sources.files.filters import columns_of
-from headrace.sources.reader import Discovered
 from headrace.sources.tar.grouping import LeftOut
 from headrace.sources.tar.source import TarBackend
 
@@ -310,7 +306,7 @@ class TarDataset(TabularDataset):
 
     options_class = TarOptions
 
-    @documented(TarOptions, elsewhere={"TarDataset.create_dataloader": BucketOptions})
+    @documented(TarOptions, other_calls={"TarDataset.create_dataloader": BucketOptions})
     def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
         """Open a tar, a directory, a glob, a URL or a list of such."""
         chosen = resolve(TarOptions, options)
@@ -342,11 +338,6 @@ class TarDataset(TabularDataset):
             split_rows=chosen["split_rows"],
         )
         super().__init__(found, chosen)
-
-    def _read_from(self, found: Discovered) -> None:
-        super()._read_from(found)
-        if self._options["output_format"] in ("torch", "numpy"):
-            self.pipeline = _copying_once(self.pipeline, self._options)
 
     @classmethod
     @documented(TarOptions, BucketOptions, LoaderOptions)
@@ -443,27 +434,3 @@ def _with_room_for_none(backend: TarBackend, options: TarOptions) -> TarBackend:
     if left:
         options["nulls"] = {**dict.fromkeys(left), **named}
     return backend.with_objects(left)
-
-
-def _copying_once(pipeline: Pipeline, options: DatasetOptions) -> Pipeline:
-    """Return a pipeline that copies bytes from their tars when batches are cut, and not before."""
-    backend = pipeline.reader.source
-    assert isinstance(backend, TarBackend)
-    if not backend.collection.store.local:
-        return pipeline
-    keep = pipeline.reader.filter
-    filtered = set() if keep is None else set(columns_of(keep, backend.schema))
-    lending = backend.lending([name for name in backend.schema.names if name not in filtered])
-    schema, read_schema = (
-        lending.projected(one.names)
-        for one in (pipeline.reader.schema, pipeline.reader.read_schema)
-    )
-    reader = replace(pipeline.reader, source=lending, schema=schema, read_schema=read_schema)
-    converter = Converter(
-        schema,
-        options["output_format"],
-        nulls=options["nulls"],
-        ragged=options["ragged"],
-        kinds=lending.kinds,
-    )
-    return replace(pipeline, reader=reader, converter=converter)

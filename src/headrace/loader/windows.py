@@ -54,12 +54,13 @@ class Window:
             block: A block of the same converter as all others.
             keys: The keys of its rows.
         """
-        part = (keys >> self._shift).astype(np.uint8)
-        ends = np.cumsum(np.bincount(part, minlength=self.parts)).tolist()
+        edges = [0, len(keys)]
         if self.parts > 1:
+            part = (keys >> self._shift).astype(np.uint8)
             rows = np.argsort(part, kind="stable")
             block, keys = block.take(rows), keys[rows]
-        self._grouped[first_row] = block, keys, [0, *ends]
+            edges = [0, *np.cumsum(np.bincount(part, minlength=self.parts)).tolist()]
+        self._grouped[first_row] = block, keys, edges
 
     def part(self, index: int) -> Block | None:
         """Return the rows of a part in order, once all blocks are there; None if it has no rows."""
@@ -68,6 +69,6 @@ class Window:
             block, its_keys, edges = self._grouped[first_row]
             start, stop = edges[index], edges[index + 1]
             if start < stop:
-                blocks.append(block.slice(start, stop - start))
+                blocks.append(block if self.parts == 1 else block.slice(start, stop - start))
                 keys.append(its_keys[start:stop])
         return gather(blocks, stable_order(np.concatenate(keys))) if blocks else None

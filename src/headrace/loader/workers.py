@@ -28,7 +28,7 @@ from headrace.errors import OptionError, WorkerError
 from headrace.loader.claims import Claims, Unit, units_left
 from headrace.loader.epoch import AsTheyCome, BatchRun, EpochPass, LaneFeed
 from headrace.loader.feed import Board, Failure, LaneEnd, Parcel, begin_worker
-from headrace.loader.pipeline import Pipeline, sent_cost
+from headrace.loader.pipeline import Pipeline, row_cost
 from headrace.loader.start import WorkerContext, dumps
 from headrace.loader.stats import Stats
 from headrace.model import Cursor
@@ -440,7 +440,7 @@ class WorkerPool:
         """
         rows, stored_bytes = self._dataset.stored
         pipeline, options = self._dataset.pipeline, self._options
-        cost = sent_cost(pipeline.reader.schema, pipeline.converter.kinds)
+        cost = row_cost(pipeline.reader.schema)
         size_bytes = cost.of(rows, stored_bytes)
         batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
         ahead = max(options.count * options.prefetch_factor, 1)

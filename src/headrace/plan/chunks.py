@@ -46,7 +46,7 @@ class Chunks:
 
     @property
     def counted(self) -> bool:
-        """Whether the rows of every chunk are known."""
+        """True if the rows of every chunk are known."""
         return bool((self.kind == ROWS).all())
 
     @property

@@ -31,7 +31,7 @@ _GENERATION = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How the chunks of a lane form windows, and whether their rows are permuted.
+    """The way in which the chunks of a lane form windows, and their rows are permuted.
 
     Attributes:
         mix: Number of chunks in a window, whose rows are permuted together if there are several.
@@ -46,7 +46,7 @@ class Grouping:
 
     @property
     def reorders(self) -> bool:
-        """Whether the rows of a window come in another order than they stand in."""
+        """True if the rows of a window come in another order than they stand in."""
         return self.permuted or self.mix > 1 or self.interleave > 1
 
     def of(self, file: Int64Array) -> tuple[Int64Array, Int64Array]:

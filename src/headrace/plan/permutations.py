@@ -124,12 +124,12 @@ class IndexPermutation:
             object.__setattr__(self, name, operator.index(getattr(self, name)))
 
     def __getitem__(self, places: slice) -> Int64Array:
-        """What comes at consecutive places."""
+        """Return the numbers at consecutive places."""
         start, stop, step = places.indices(self.count)
         return self.at(np.arange(start, stop, step, dtype=np.int64))
 
     def at(self, places: Int64Array) -> Int64Array:
-        """What comes at any places, all of which there are."""
+        """Return the numbers at any places, which must exist."""
         if self.count <= _TABLE_COUNT:
             return self._table[places]
         moved = np.empty(len(places), np.int64)

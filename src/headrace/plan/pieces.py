@@ -1,4 +1,4 @@
-"""A lane as a list of pieces: what one job reads, where it begins, what it will hold in memory."""
+"""Pieces: the parts of a lane that one job reads each, with their cost in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Piece", "Reading", "RowCost", "lane_pieces", "no_groups", "window_pi
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """What rows hold in memory once decoded.
+    """The memory that rows take once decoded.
 
     Attributes:
         fixed_bytes: Bytes of a row in columns of fixed width.
@@ -71,7 +71,7 @@ def no_groups(file: DataFileInfo) -> RowGroups | None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How windows are read.
+    """The way in which windows are read.
 
     Attributes:
         together: Whether a window is one piece; if not, it is one chunk, which may be several.

@@ -1,4 +1,4 @@
-"""What is left of an epoch, planned anew for other lanes or another size of batches."""
+"""Plan what is left of an epoch anew, for other lanes or another size of batches."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _windows_left(
 
 
 def _rows_left(lane: Lane, start: int, delivered: Mapping[int, int]) -> Chunks:
-    """Where a window is one chunk and its rows are counted, the rest of it is a chunk as well."""
+    """Return the chunks that are left of a lane whose windows are single, counted chunks."""
     rest = lane.chunks[slice(int(np.searchsorted(lane.window, start)), None)]
     if not len(rest) or not any(delivered.values()):
         return rest

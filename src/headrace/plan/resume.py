@@ -1,4 +1,4 @@
-"""Which plan, and which cursors: for an epoch, for a state, for any ranks, workers and batch size.
+"""Find the plan and the cursors for an epoch or a state, and any ranks, workers and batch size.
 
 ``Readers.resume`` decides if readers can keep the lanes of a state that any others may have saved,
 for loaders, samplers and batches of buckets alike:
@@ -144,12 +144,12 @@ class Planner:
 
     @property
     def adaptive(self) -> bool:
-        """Whether workers take windows of each other."""
+        """True if workers take windows of each other."""
         return self.readers.adaptive
 
     @property
     def must_agree(self) -> bool:
-        """Whether ranks can be in step only if they agree while they run."""
+        """True if ranks can be in step only if they agree while they run."""
         readers = self.readers
         return readers.in_step and readers.ranks > 1 and not readers.even
 

@@ -1,4 +1,4 @@
-"""The same number of batches for every rank.
+"""Give every rank the same number of batches.
 
 Batches are dealt to lanes in turn, and lanes to ranks in turn, so ranks differ only at the end of
 an epoch. There the last batches are joined and cut again, so that every rank gets as many, of

@@ -1,4 +1,4 @@
-"""Where loaders and samplers stand in an epoch, and its JSON.
+"""States: the positions of loaders and samplers in an epoch, and their JSON.
 
 An epoch is read in one stage, unless the number of lanes or the size of batches changes on the way:
 then what is left is planned anew, as another stage. All ranks together take the batches of a stage
@@ -222,7 +222,7 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a rank stands in an epoch, or all of them.
+    """The position of one rank in an epoch, or of all of them.
 
     Attributes:
         epoch: The epoch.
@@ -254,13 +254,13 @@ class State:
 
     @property
     def begun(self) -> bool:
-        """Whether anything of the epoch was delivered."""
+        """True if anything of the epoch was delivered."""
         moved = any(map(any, self.cursors.values())) or any(self.steps) or self.stage.taken > 0
         return moved or bool(self.loose) or len(self.stages) > 1
 
     @property
     def in_step(self) -> bool:
-        """Whether the state tells that all ranks have taken the same number of batches."""
+        """True if the state tells that all ranks have taken the same number of batches."""
         return len(set(self.steps)) == 1 and not self.adaptive
 
     @property

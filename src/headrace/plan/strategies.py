@@ -161,7 +161,7 @@ class Order:
 
     @property
     def same_in_every_epoch(self) -> bool:
-        """Whether chunks and lanes are the same in every epoch."""
+        """True if chunks and lanes are the same in every epoch."""
         strategy = self.split_strategy
         if strategy is None:
             return not self.shuffle
@@ -170,12 +170,12 @@ class Order:
 
     @property
     def deals_evenly(self) -> bool:
-        """Whether lanes get equal numbers of batches, to one."""
+        """True if lanes get equal numbers of batches, to one."""
         return isinstance(self.split_strategy, EvenBatchesSplitStrategy | None)
 
     @property
     def has_own_strategy(self) -> bool:
-        """Whether only the plan of ``split_strategy`` tells what order it makes."""
+        """True if only the plan of ``split_strategy`` tells what order it makes."""
         strategy = self.split_strategy
         return strategy is not None and _describe(strategy) is None
 

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -49,16 +49,15 @@ class HubEngine:
             raise MissingExtraError.for_extra(
                 "hub", "huggingface_hub, which reads hf://,"
             ) from None
-        token, endpoint, verify = hub_options(options)
+        token, endpoint = hub_options(options)
         if token is None or token is True:
             token = huggingface_hub.get_token()
         self._hub = huggingface_hub
         self._token = token or False
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self._token)
         self._timeout_s = timeout_s
-        login = {"token": token} if token else {}
-        self._own_host = WebEngine({**login, "verify": verify}, timeout_s, {})
-        self._other_hosts = WebEngine({"verify": verify}, timeout_s, {})
+        self._own_host = WebEngine({"token": token} if token else {}, timeout_s, {})
+        self._other_hosts = WebEngine({}, timeout_s, {})
         self.secrets: Collection[Any] = [token] if token else []
         self._commits: dict[tuple[str, str, str], str] = {}
         self._links: dict[str, str] = {}
@@ -94,9 +93,11 @@ class HubEngine:
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         place = self._pinned(path)
         cached = self._hub.try_to_load_from_cache(place.repo, place.inner, **place.where)
-        if isinstance(cached, str) and os.path.getsize(cached) == size:
-            with open(cached, "rb") as file:
-                return os.pread(file.fileno(), stop - start, start)
+        if isinstance(cached, str):
+            with suppress(FileNotFoundError), open(cached, "rb") as file:
+                if os.fstat(file.fileno()).st_size == size:
+                    file.seek(start)
+                    return file.read(stop - start)
         url = self._hub.hf_hub_url(
             place.repo, place.inner, endpoint=self._api.endpoint, **place.where
         )

@@ -69,7 +69,7 @@ _ALIASES: dict[str, dict[str, str]] = {
         "token": "bearer_token",
         **dict.fromkeys(("headers", "auth", "verify", "client_kwargs"), ""),
     },
-    "the Hugging Face hub": {"endpoint": "endpoint_url", "token": "", "verify": ""},
+    "the Hugging Face hub": {"endpoint": "endpoint_url", "token": ""},
 }
 """By kind of store: options, and the other names by which users know them."""
 
@@ -585,10 +585,10 @@ def http_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
     return client, login
 
 
-def hub_options(given: Mapping[str, Any]) -> tuple[str | bool | None, str | None, Any]:
-    """Return the token, the endpoint and ``verify`` for the Hugging Face hub."""
+def hub_options(given: Mapping[str, Any]) -> tuple[str | bool | None, str | None]:
+    """Return the token and the endpoint of the Hugging Face hub."""
     options = _meant("the Hugging Face hub", given)
     endpoint = options.get("endpoint") or os.environ.get("HF_ENDPOINT")
     if endpoint is not None:
         endpoint = _server_url("endpoint", endpoint)
-    return options.get("token"), endpoint, options.get("verify")
+    return options.get("token"), endpoint

@@ -250,7 +250,9 @@ class ReadAhead(Generic[Spec, Made]):
                 cost = int(job.cost_bytes * self._growth)
                 if not job.exact and not self._learned:
                     cost = max(cost, self._budget)
-                if job.awaited or self._has_room(cost):
+                most = self._most_jobs()
+                has_room = not self._held or self._held + cost <= self._budget
+                if job.awaited or (has_room and (most is None or self._begun < most)):
                     self._pending.popleft()
                     self._begun += 1
                     job.limit_bytes = max(min(cost, self._budget - self._held), 1)
@@ -259,12 +261,6 @@ class ReadAhead(Generic[Spec, Made]):
                     return job
                 self._changed.wait()
             return None
-
-    def _has_room(self, cost_bytes: int) -> bool:
-        most = self._most_jobs()
-        if most is not None and self._begun >= most:
-            return False
-        return not self._held or self._held + cost_bytes <= self._budget
 
     def _pull(self) -> bool:
         """Move one more job from the plan to those that are known; called with the lock held."""

@@ -1,4 +1,4 @@
-"""What formats, stores and loaders are put through.
+"""Contracts for formats, stores and loaders, and the audit.
 
 ``audit`` needs nothing but this library. The contracts, which a test module inherits, need pytest
 and hypothesis, and are imported when they are asked for. Nothing in the library imports this room.

@@ -1,4 +1,4 @@
-"""What every backend of rows by index has to keep."""
+"""The contract of backends that give rows by index."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BackendContract:
     @pytest.fixture(scope="class")
     @classmethod
     def table(cls) -> pa.Table:
-        """What should come out."""
+        """Return the rows that are expected."""
         return cls.expected()
 
     @pytest.fixture(scope="class")

@@ -14,7 +14,7 @@ __all__ = ["assert_same_rows", "cut_chunks", "joined", "with_facts"]
 
 
 def with_facts(file: DataFileInfo, facts: FileFacts) -> DataFileInfo:
-    """``file`` with what inspecting it told."""
+    """Return ``file`` with what inspecting it found."""
     return DataFileInfo(
         file.path,
         file_size=file.file_size,

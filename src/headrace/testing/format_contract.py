@@ -1,4 +1,4 @@
-"""What every format has to keep, as a test class that its own tests inherit."""
+"""The contract of formats, as a test class that their own tests inherit."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class FormatContract:
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
-        """Where the test's file goes: a name with blanks and non-ASCII characters."""
+        """Return the path of the test's file: a name with blanks and non-ASCII characters."""
         directory = tmp_path / "Übung 数据"
         directory.mkdir()
         return directory / f"päth with blank{self.format().extensions[0]}"
@@ -281,7 +281,7 @@ class FormatContract:
         return with_facts(file, self.inspect(store, file))
 
     def tables(self, store: Store, chunk: FileSplit, schema: pa.Schema) -> Iterator[pa.Table]:
-        """What ``read`` yields for a chunk, whose file is inspected first if it was not."""
+        """Return what ``read`` yields for a chunk, whose file is inspected first if it was not."""
         if chunk.row_range is None and chunk.byte_range is None:
             chunk = FileSplit(self.planned(store, chunk.file))
         return self.format().read(store, chunk, schema, _BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""What every loader has to keep: every row once, exact batches, an order that is arithmetic."""
+"""The contract of loaders: every row once, exact batches, an order that is arithmetic."""
 
 from __future__ import annotations
 

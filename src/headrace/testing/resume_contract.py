@@ -1,4 +1,4 @@
-"""What saving and loading a state has to keep, for any configuration of a loader."""
+"""The contract of saving and loading states, for any configuration of a loader."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ResumeContract:
     @pytest.fixture(scope="class")
     @classmethod
     def epochs(cls, data: Path) -> list[list[Any]]:
-        """Three epochs that nobody interrupts and of which no state is taken."""
+        """Return three epochs without interruption, of which no state is taken."""
         loader = cls.loader(data)
         return [batches_of(loader) for _ in range(3)]
 

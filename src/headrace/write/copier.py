@@ -433,4 +433,4 @@ def _remove(journal: Journal, target: TargetWriter) -> None:
 
 
 def ignore(stage: str, share: float) -> None:
-    """Do nothing: the progress of this copy interests nobody."""
+    """Do nothing: no progress was asked for."""

@@ -31,8 +31,14 @@ Answer = Callable[[tuple[Any, str, Any]], None]
 """called with a task, ``"progress"``, ``"result"`` or ``"error"``, and a value"""
 
 _REPORT_EVERY_S = 0.2
-_START = "import sys, pickle; sys.path[:] = pickle.loads({path!r}); {body}"
-_BODY = "from headrace.write.pool import serve; serve()"
+# Ctrl-C goes to all processes of a terminal; the parent ends its workers itself.
+_START = """
+import pickle, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.path[:] = pickle.loads({path!r})
+from headrace.write.pool import serve
+serve()
+"""
 
 
 class WorkerPool:
@@ -48,7 +54,7 @@ class WorkerPool:
         self._count = count
 
     def __enter__(self) -> Self:
-        code = _START.format(path=pickle.dumps(sys.path), body=_BODY)
+        code = _START.format(path=pickle.dumps(sys.path))
         for _ in range(self._count):
             worker = subprocess.Popen(
                 [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE

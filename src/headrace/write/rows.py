@@ -94,7 +94,7 @@ class StoredRows:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What has to be the same when a copy is continued: data, columns, filter."""
+        """Digests that must be the same when a copy is continued: data, columns, filter."""
         lines = (
             f"{file.path}\0{file.file_size}\0{file.etag}\0{file.record_count}\0"
             f"{getattr(file, 'snapshot_id', None)}"

@@ -213,7 +213,7 @@ def _access(storage_options: Options | None) -> Access | None:
 
 @dataclass(frozen=True, slots=True)
 class _PartSizes:
-    """How large the parts of a copy are to be.
+    """The sizes of the parts of a copy.
 
     Attributes:
         group_rows: The rows of a row group.

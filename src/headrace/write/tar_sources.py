@@ -220,7 +220,7 @@ class TarSamples(SizedParts):
 
     @property
     def advice(self) -> str:
-        """What to do if keys cannot be kept."""
+        """Advice for keys that cannot be kept."""
         advice = 'or give keys="number" for new keys'
         if self.keys == "keep":
             advice += ', or keys="prefix" for the path of each tar before its keys'
@@ -349,7 +349,7 @@ def _blocks(index: TarIndex, first: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What becomes of columns.
+    """The fields that columns become.
 
     Attributes:
         key: The column that holds keys; None if rows are numbered.

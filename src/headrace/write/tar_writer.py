@@ -64,7 +64,7 @@ class ShardReceipt(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarLayout:
-    """How large tars are, what they are called, and what their indexes hold.
+    """The sizes and names of tars, and the content of their indexes.
 
     The attributes are the keywords of ``TarWriter``.
     """
@@ -300,7 +300,7 @@ class Shard:
 
 
 class _Notes:
-    """What the index of a tar will hold, as it would if the tar were scanned."""
+    """The content of the index of a tar, as a scan of the tar would give it."""
 
     def __init__(self, layout: TarLayout) -> None:
         self.own_captions = 0

@@ -19,7 +19,7 @@ from headrace.errors import NothingFoundError, OptionError, ReadError, WriteErro
 from headrace.model import DataFileInfo, computed_once
 from headrace.options import parse_bytes
 from headrace.sources.files.failures import may_be_skipped
-from headrace.sources.lance.options import lance_options
+from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options, Store, find_files, resolve
 from headrace.write.copier import Progress, Reading, SizedParts, Task, copy

@@ -1,4 +1,4 @@
-"""Videos to encoded frames: decoded as a stream, sampled, brought to a size, encoded in threads."""
+"""Frames of videos: decoded as a stream, sampled, scaled, and encoded in threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_THREADS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Which frames of a video are kept."""
+    """The frames of a video that are kept: one of ``every``, or ``fps`` of a second."""
 
     every: int = 1
     fps: float | None = None
@@ -48,7 +48,7 @@ class Sampling:
             raise OptionError("every and fps both say which frames are kept; give one")
 
     def chosen(self, frames: Iterable[tuple[float, Any]]) -> Iterator[Any]:
-        """Of frames and their times, in order, every n-th, or the first at or after each tick."""
+        """Yield every n-th of frames with their times, or the first at or after each tick."""
         tick = 0
         for at, (time_s, frame) in enumerate(frames):
             if self.fps is None:
@@ -64,7 +64,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """How a frame is stored."""
+    """The form in which a frame is stored: its codec, quality, and the size of its shorter side."""
 
     codec: str = "webp"
     quality: int = 90
@@ -80,14 +80,14 @@ class Encoding:
             raise OptionError(f"size must be a whole number above 0, not {self.size!r}")
 
     def dimensions(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of what is stored of frames of this size."""
+        """Return the height and width at which frames of this size are stored."""
         if self.size is None:
             return height, width
         shorter = min(height, width)
         return round(height * self.size / shorter), round(width * self.size / shorter)
 
     def encoded(self, frame: Any, height: int, width: int) -> bytes:
-        """A decoded frame as an image of this size, the right way up."""
+        """Return a decoded frame as an image of this size, the right way up."""
         from PIL import Image
 
         turns = quarter_turns(frame)
@@ -129,12 +129,12 @@ class VideoFile:
         return cls(name, container, stream)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.container.close()
 
     @property
     def duration_s(self) -> float | None:
-        """As the header has it: of the picture, or of the file where nothing else is in it."""
+        """The duration in the header: of the picture, or of a file that has nothing else in it."""
         if self.stream.duration and self.stream.time_base:
             return float(self.stream.duration * self.stream.time_base)
         written = self.stream.metadata.get("DURATION", "").split(":")
@@ -147,7 +147,7 @@ class VideoFile:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is worth keeping of the header."""
+        """The facts of the header that are kept with a video."""
         rate = self.stream.average_rate
         duration = self.duration_s
         return {
@@ -159,7 +159,7 @@ class VideoFile:
         }
 
     def frames(self) -> Iterator[tuple[float, Any]]:
-        """Decoded frames in the order in which they are shown, with their time from the first on.
+        """Yield decoded frames in the order in which they are shown, with the time since the first.
 
         An error says where the file is broken.
         """
@@ -199,14 +199,14 @@ class VideoFile:
 
 
 def quarter_turns(frame: Any) -> int:
-    """To the left, that a frame is to be shown with: how a camera was held is noted beside it."""
+    """Return the quarter turns to the left that a camera has noted beside a frame."""
     return round(getattr(frame, "rotation", 0) / 90)  # which old versions of PyAV do not tell
 
 
 def encoded_frames(
     frames: Iterable[Any], encoding: Encoding, height: int, width: int
 ) -> Generator[bytes, None, None]:
-    """Frames as images, in order; a few are on their way at a time, whatever their number."""
+    """Yield frames as images, in order; a few are encoded at a time, whatever their number."""
     threads = min(os.cpu_count() or 1, _MOST_THREADS)
     waiting: deque[Future[bytes]] = deque()
     with ThreadPoolExecutor(threads, "headrace-encode") as pool:

@@ -25,6 +25,7 @@ from headrace import (
     StructuredDataset,
     TarDataset,
 )
+from headrace.loader import agreement
 from headrace.loader.agreement import ComparedFiles, RankComparison
 from headrace.loader.ranks import find_ranks
 from headrace.model import FileList
@@ -161,6 +162,30 @@ def read_after_rank_0_has_ended(data: Path, folder: Path, rank: int) -> list[int
         rank_0 = os.pidfd_open(int((folder / "0.pid").read_text()))
         wait([rank_0])
     return all_ids(loader)
+
+
+class EndingStore:
+    """A store whose process ends while this rank waits for the answer to its last request."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def add(self, key: str, amount: int) -> int:
+        self._store.add(key, amount)
+        raise dist.DistNetworkError("Connection reset by peer")
+
+
+def read_although_the_store_ends(data: Path, rank: int) -> list[int]:
+    """Return the rows of this rank; rank 1 loses the store when it has told what it reads."""
+    own_store = agreement._own_store
+    if rank == 1:
+        agreement._own_store = lambda *args: EndingStore(own_store(*args))
+        loader = make(data)
+    dist.barrier()
+    return all_ids(loader if rank == 1 else make(data))
 
 
 def use_a_store_of_rank_0(rank: int) -> None:

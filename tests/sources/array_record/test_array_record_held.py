@@ -56,11 +56,18 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
-    ("name", "decode"),
-    [("raw", None), ("raw", "raw"), ("labelled", "label-payload"), ("columns", None)],
+    ("name", "decode", "order", "workers"),
+    [
+        ("raw", None, "in order", 0),
+        ("raw", None, "shuffled", 2),
+        ("raw", "raw", "by numpy", 2),
+        ("labelled", "label-payload", "in order", 2),
+        ("labelled", "label-payload", "by numpy", 0),
+        ("columns", None, "in order", 2),
+        ("columns", None, "shuffled", 0),
+        ("columns", None, "by numpy", 2),
+    ],
 )
 def test_batches_are_those_of_arrow(
     folder: Path, name: str, decode: str | None, order: str, workers: int

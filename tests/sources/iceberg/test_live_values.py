@@ -17,9 +17,9 @@ from deletes_written import FILE, STORE, equality_file, position_file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.iceberg import delete_files, equality_keys
+from headrace.sources.iceberg import delete_files
+from headrace.sources.iceberg.delete_files import hashes_of_rows
 from headrace.sources.iceberg.deletes import DeletesOf
-from headrace.sources.iceberg.equality_keys import hashes_of_rows
 
 NAN = struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]
 """another one than that of Python"""
@@ -129,24 +129,24 @@ def test_rows_with_the_same_hash_are_still_compared(
         return hashes_of_rows(columns) % np.uint64(different) << np.uint64(60)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(equality_keys, "hashes_of_rows", coarse)
+        patch.setattr(delete_files, "hashes_of_rows", coarse)
         table, named = (
             pa.table({"x": pa.array([r[0] for r in some], "string"), "y": [r[1] for r in some]})
             .cast(pa.schema([("x", "string"), ("y", "int64")]))
             .columns
             for some in (rows, keys)
         )
-        found = equality_keys.EqualityKeys.of(named).matches(table)
+        found = delete_files.EqualityKeys.of(named).matches(table)
     assert found.tolist() == [row in keys for row in rows]
 
 
 def test_a_value_that_no_key_has_makes_no_pair_of_another_value(monkeypatch: Any) -> None:
     monkeypatch.setattr(
-        equality_keys, "hashes_of_rows", lambda columns: np.zeros(len(columns[0]), np.uint64)
+        delete_files, "hashes_of_rows", lambda columns: np.zeros(len(columns[0]), np.uint64)
     )
     keys = pa.table({"x": ["a", "b", "a"], "y": [0, 1, 2]})
     rows = pa.table({"x": ["b", "c", "a"], "y": [9, 2, 2]})
-    found = equality_keys.EqualityKeys.of(keys.columns).matches(rows.columns)
+    found = delete_files.EqualityKeys.of(keys.columns).matches(rows.columns)
     assert found.tolist() == [False, False, True]
 
 
@@ -156,7 +156,7 @@ def test_hashes_are_of_values_wherever_they_lie(kind: str, monkeypatch: Any) -> 
     array = array_of(values, VALUES[kind][0])
     whole = hashes_of_rows([pa.chunked_array([array])])
     assert len(set(whole.tolist())) == len(set(values))
-    monkeypatch.setattr(equality_keys, "_BYTES_AT_ONCE", 7)
+    monkeypatch.setattr(delete_files, "_BYTES_AT_ONCE", 7)
     pieces = pa.chunked_array([array[:1], array[1:1], array[1:90], array[90:]])
     assert hashes_of_rows([pieces]).tolist() == whole.tolist()
 

@@ -17,7 +17,7 @@ from servers.s3 import S3Server
 from headrace import LanceDataset
 from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.sources.lance.backend import LanceBackend
-from headrace.sources.lance.options import keys_expire_at, lance_options, located
+from headrace.sources.lance.opened import keys_expire_at, lance_options, located
 
 ROWS = pa.table({"id": range(100)})
 

@@ -19,7 +19,7 @@ from shards_opened import SHARDS, folder, one_tar, shards  # noqa: F401  # fixtu
 from tars_made import members, write_tar
 
 from headrace import TarShards
-from headrace.errors import OptionError, ReadError, StaleIndexError
+from headrace.errors import OptionError, ReadError, SchemaError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
 from headrace.sources.tar.index import write_index
@@ -344,3 +344,29 @@ def test_where_captions_are(tmp_path: Path) -> None:
     some = [("a.jpg", b""), ("a.txt", b"x"), ("b.jpg", b""), ("b.json", b"{}")]
     assert one_tar(tmp_path / "mixed", some).probe_caption_layout()["layout"] == "mixed"
     assert one_tar(tmp_path / "none", [("a.jpg", b"")]).probe_caption_layout()["layout"] == "none"
+
+
+def test_pairs_of_two_data_sets_by_key(tmp_path: Path) -> None:
+    write_tar(tmp_path / "l0.tar", [("b.mp3", b"lb"), ("a.mp3", b"la")])
+    write_tar(tmp_path / "l1.tar", [("d/c.mp3", b"lc"), ("alone.mp3", b"l")])
+    write_tar(tmp_path / "r.tar", [("a.wav", b"ra"), ("d/c.wav", b"rc"), ("b.wav", b"rb")])
+    left, right = TarShards(tmp_path / "l*.tar"), TarShards(tmp_path / "r.tar")
+    with pytest.raises(SchemaError, match="1 keys are in one data set only, such as 'alone'"):
+        left.pairs(right)
+    pairs = left.pairs(right, strict=False)
+    assert [pair.key for pair in pairs] == ["b", "a", "d/c"]
+    assert [one.data for one in left.load_samples([pair.left for pair in pairs])] == [
+        b"lb",
+        b"la",
+        b"lc",
+    ]
+    assert [one.data for one in right.load_samples([pair.right for pair in pairs])] == [
+        b"rb",
+        b"ra",
+        b"rc",
+    ]
+    twice = TarShards(
+        write_tar(tmp_path / "t.tar", [("a.wav", b""), ("b.wav", b""), ("a.wav", b"")])
+    )
+    with pytest.raises(SchemaError, match=r"'a' comes twice, in t\.tar"):
+        right.pairs(twice)

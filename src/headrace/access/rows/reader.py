@@ -25,8 +25,8 @@ from headrace.convert.images import decode_image
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import Int64Array
 from headrace.sources.backend import Backend, StorageBackend
-from headrace.sources.crew import in_threads
 from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
+from headrace.sources.threads import in_threads
 
 __all__ = ["RowForm", "RowReader", "named_decoders"]
 

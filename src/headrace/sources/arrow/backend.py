@@ -18,14 +18,13 @@ from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.options import checked_keywords
-from headrace.sources.arrow.format import ArrowFormat
+from headrace.sources.arrow.format import ArrowFormat, BatchIndex
 from headrace.sources.arrow.gather import Region
 from headrace.sources.arrow.rows import (
     MappedShard,
     NotMappedError,
     OpenShards,
     Shard,
-    ShardIndex,
     StoredShard,
     TableShard,
     Taken,
@@ -114,7 +113,7 @@ class ArrowBackend(Backend):
     def _begin(self) -> None:
         self._table, self._store, self._files = None, LocalStore(), []
         self._kinds: Kinds = {}
-        self._indices: dict[int, ShardIndex] = {}
+        self._indices: dict[int, BatchIndex] = {}
         self._process: OpenShards | None = None
         self._broken: list[str] = []
 
@@ -214,9 +213,9 @@ class ArrowBackend(Backend):
             self._indices = dict(enumerate(index for _, index in whole))
         elif schema is None:
             self._indices = {0: index_of(self._store, self._files[0])}
-        self._schema = plain_schema(self._indices[0].schema if schema is None else schema)
+        self._schema = self._indices[0].plain if schema is None else plain_schema(schema)
         for number, index in self._indices.items():
-            check_schema(index.schema, self._schema, self._files[number].path)
+            check_schema(index.plain, self._schema, self._files[number].path)
         self._files = [
             replace(file, record_count=self._indices[n].num_rows) if n in self._indices else file
             for n, file in enumerate(self._files)
@@ -384,7 +383,7 @@ def _check_names(schema: pa.Schema) -> None:
         )
 
 
-def _index_or_error(store: Store, file: DataFileInfo) -> ShardIndex | ReadError:
+def _index_or_error(store: Store, file: DataFileInfo) -> BatchIndex | ReadError:
     try:
         return index_of(store, file)
     except ReadError as error:

@@ -23,7 +23,14 @@ from pyarrow import ipc
 
 from headrace.errors import FileChangedError
 from headrace.matrices import width_of
-from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
+from headrace.model import (
+    DataFileInfo,
+    FileSplit,
+    Int64Array,
+    RowGroups,
+    RowRange,
+    computed_once,
+)
 from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only
 from headrace.sources.files.failures import naming
 from headrace.sources.files.plain_types import plain_batch, plain_schema
@@ -93,7 +100,7 @@ class ArrowFormat:
             rows, sizes = index.rows, _decoded_sizes(source, index, local=store.local)
             if index.is_stream:
                 rows, sizes = rows.sum(keepdims=True), sizes.sum(keepdims=True)
-            schema = plain_schema(index.schema).remove_metadata()
+            schema = index.plain.remove_metadata()
             groups = RowGroups.of(rows, sizes)
             return FileFacts(schema, int(rows.sum()), groups, splittable=not index.is_stream)
 
@@ -114,9 +121,9 @@ class ArrowFormat:
 # --- what is in a file
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BatchIndex:
-    """What the headers of a file say. It is plain data, and pickles.
+    """The headers of a file. It is plain data, and pickles.
 
     Attributes:
         schema: The columns as they are stored.
@@ -129,6 +136,21 @@ class BatchIndex:
     rows: Int64Array
     sizes: Int64Array
     is_stream: bool
+
+    @computed_once
+    def plain(self) -> pa.Schema:
+        """The columns as they are read."""
+        return plain_schema(self.schema)
+
+    @computed_once
+    def starts(self) -> Int64Array:
+        """The first row of each record batch, and the number of all rows."""
+        return np.concatenate([[0], np.cumsum(self.rows, dtype=np.int64)])
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of all record batches."""
+        return int(self.starts[-1])
 
 
 def read_index(source: pa.NativeFile) -> BatchIndex:

@@ -37,7 +37,6 @@ __all__ = [
     "OpenShards",
     "RowTaker",
     "Shard",
-    "ShardIndex",
     "StoredShard",
     "TableShard",
     "Taken",
@@ -52,33 +51,7 @@ _JOINED_BYTES = 256 << 20
 """size up to which a table of many chunks is joined into one, so that one take reads all rows"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ShardIndex:
-    """What the headers of a shard say.
-
-    Attributes:
-        stored: The columns as they are stored.
-        schema: The columns as they are read.
-        starts: First row of each record batch, and the number of all rows.
-        is_stream: True for the stream format.
-    """
-
-    stored: pa.Schema
-    schema: pa.Schema
-    starts: Int64Array
-    is_stream: bool
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows of all record batches."""
-        return int(self.starts[-1])
-
-    def rows(self, number: int) -> int:
-        """Return the number of rows of a record batch."""
-        return int(self.starts[number + 1] - self.starts[number])
-
-
-def index_of(store: Store, file: DataFileInfo, schema: pa.Schema | None = None) -> ShardIndex:
+def index_of(store: Store, file: DataFileInfo, schema: pa.Schema | None = None) -> BatchIndex:
     """Read the headers of a shard, and compare them with what is known of it.
 
     Raises:
@@ -86,18 +59,16 @@ def index_of(store: Store, file: DataFileInfo, schema: pa.Schema | None = None) 
         ReadError: It is damaged, or has another number of rows than ``file`` says.
     """
     with reading(file.path, file.file_size), store.open(file) as source:
-        found: BatchIndex = read_index(source)
-        _ = found.schema.names  # raises if one is not UTF-8
-    if found.is_stream and not store.local:
+        index = read_index(source)
+        _ = index.schema.names  # raises if one is not UTF-8
+    if index.is_stream and not store.local:
         raise OptionError(
             f"{file.path} is an Arrow IPC stream, of which only the next record batch can be "
             "found; StructuredDataset reads it in order, for rows by index download it or "
             "write it as an IPC file"
         )
-    starts = np.concatenate([[0], np.cumsum(found.rows, dtype=np.int64)])
-    index = ShardIndex(found.schema, plain_schema(found.schema), starts, found.is_stream)
     if schema is not None:
-        check_schema(index.schema, schema, file.path)
+        check_schema(index.plain, schema, file.path)
     if file.record_count is not None and index.num_rows != file.record_count:
         raise ReadError(
             f"{file.path} has {index.num_rows} rows, and not {file.record_count} as "
@@ -149,10 +120,10 @@ class Shard(Protocol):
         ...
 
 
-def may_be_mapped(index: ShardIndex) -> bool:
+def may_be_mapped(index: BatchIndex) -> bool:
     """Return True if rows of a local file can be copied out of a map of it."""
-    in_order = index.is_stream and any(map(has_dictionary, index.stored.types))
-    return index.stored.equals(index.schema) and not in_order
+    in_order = index.is_stream and any(map(has_dictionary, index.schema.types))
+    return index.schema.equals(index.plain) and not in_order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +161,7 @@ class StoredShard:
 
     store: Store
     file: DataFileInfo
-    index: ShardIndex
+    index: BatchIndex
 
     @property
     def starts(self) -> Int64Array:
@@ -201,7 +172,7 @@ class StoredShard:
 
     def batches(self, numbers: Sequence[int], names: Sequence[str]) -> list[pa.RecordBatch]:
         place = f"{self.file.path}, record batches {min(numbers)} to {max(numbers)}"
-        columns = sorted(self.index.stored.get_field_index(name) for name in names)
+        columns = sorted(self.index.schema.get_field_index(name) for name in names)
         with (
             reading(place, self.file.file_size),
             self.store.open(self.file) as source,
@@ -211,7 +182,7 @@ class StoredShard:
                 return list(self._in_order(source, numbers, columns))
             batches = RecordBatches(source).select(columns)
             batches.announce(numbers)
-            return [batches.get(number, self.index.rows(number)) for number in numbers]
+            return [batches.get(number, int(self.index.rows[number])) for number in numbers]
 
     def columns(self, number: int) -> None:
         return None
@@ -225,7 +196,7 @@ class StoredShard:
         for number in range(max(numbers) + 1):
             batch = reader.read_next_batch()
             if number in numbers:
-                yield check_batch(batch, number, self.index.rows(number), schema)
+                yield check_batch(batch, number, int(self.index.rows[number]), schema)
 
 
 class NotMappedError(Exception):
@@ -241,7 +212,7 @@ class MappedShard:
     """
 
     def __init__(
-        self, store: Store, file: DataFileInfo, index: ShardIndex, region: Region, number: int
+        self, store: Store, file: DataFileInfo, index: BatchIndex, region: Region, number: int
     ) -> None:
         self.path, self.index = file.path, index
         # The store's own handle has no file number with pyarrow 18 and older.
@@ -272,9 +243,9 @@ class MappedShard:
         with self._lock, reading(f"{self.path}, record batch {number}", self._memory.size):
             batch = self._get(number)
             batch.validate()
-            if batch.num_rows != self.index.rows(number):
+            if batch.num_rows != int(self.index.rows[number]):
                 raise ValueError(
-                    f"it has {batch.num_rows} rows and not {self.index.rows(number)} as its "
+                    f"it has {batch.num_rows} rows and not {int(self.index.rows[number])} as its "
                     "header says"
                 )
             if not self.holds(batch):
@@ -323,7 +294,7 @@ class MappedShard:
             for message in ipc.MessageReader.open_stream(pa.BufferReader(self._memory))
             if message.type == "record batch"
         ]
-        return lambda number: ipc.read_record_batch(messages[number], self.index.stored)
+        return lambda number: ipc.read_record_batch(messages[number], self.index.schema)
 
 
 _DECODED_BYTES = 256 << 20

@@ -14,8 +14,7 @@ from headrace.errors import OptionError, ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
 from headrace.sources.backend import Backend
-from headrace.sources.lance.opened import LanceLocation, LanceVersion
-from headrace.sources.lance.options import located
+from headrace.sources.lance.opened import LanceLocation, LanceVersion, located
 from headrace.storage import Options
 
 __all__ = ["LanceBackend"]

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 
 from headrace.convert.decoded import STORED_TYPES, Kind, npy_array, npy_header
 from headrace.convert.images import image_pixels, stored_pixels
@@ -85,6 +84,8 @@ def _cbor(payload: memoryview) -> Any:
 
 
 def _pth(payload: memoryview) -> Any:
+    import torch
+
     return torch.load(BytesIO(payload), map_location="cpu", weights_only=True)
 
 
@@ -117,7 +118,6 @@ class _Decoder:
 
 _DECODERS = {
     "bytes": _Decoder(None, type=pa.large_binary()),
-    "lent": _Decoder(None, Kind.LENT, growth=0),
     "gzip": _Decoder(None, type=pa.large_binary(), growth=4),
     "text": _Decoder(_text, type=pa.large_string()),
     "int": _Decoder(_integer, type=pa.int64()),
@@ -134,7 +134,7 @@ _DECODERS = {
     "function": _Decoder(None, Kind.PICKLE),
 }
 _ARRAYS = ("image", "pixels")
-_INTERNAL = ("lent", "function", "integer")
+_INTERNAL = ("function", "integer")
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "jxl")
 """Extensions of images, the usual ones first."""
 _BY_EXTENSION = {

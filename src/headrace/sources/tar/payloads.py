@@ -11,7 +11,7 @@ import mmap
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, RUSAGE_SELF, getrlimit, getrusage
@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.convert.lent import Lender, enlisted, lent_array
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
 from headrace.process import PerProcess
@@ -42,8 +41,6 @@ Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 _BATCHES_AHEAD = 3
 _NEAR_BYTES = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
-_DENSE = 0.5
-"""Share of a run of bytes that is wanted, from which on the run is fetched as a whole."""
 _MOST_ROWS = 4096
 """Rows of a run, however small they are."""
 _OPEN_AT_ONCE = 1024
@@ -231,36 +228,6 @@ def _close(files: int) -> None:
         _open.pop(key, None)
 
 
-class _TarLender:
-    """A tar from whose map batches copy their bytes when they are cut."""
-
-    def __init__(self, file: DataFileInfo, shard: int, tars: MappedTars) -> None:
-        self._file, self._shard, self._tars = file, shard, tars
-
-    @property
-    def key(self) -> object:
-        return self._file.path, self._file.file_size, self._file.etag
-
-    def read(self, offsets: list[int], sizes: list[int]) -> list[bytes]:
-        found = self._tars.get(self._shard).read(offsets, sizes)
-        self._check(found, offsets, sizes)
-        return found
-
-    def views(self, offsets: list[int], sizes: list[int]) -> list[memoryview]:
-        found = self._tars.get(self._shard).views(offsets, sizes)
-        self._check(found, offsets, sizes)
-        return found
-
-    def _check(self, found: Sequence[Sized], offsets: list[int], sizes: list[int]) -> None:
-        if [len(part) for part in found] == sizes:
-            return
-        short = next(i for i, part in enumerate(found) if len(part) != sizes[i])
-        raise ReadError(
-            f"{self._file.path}: of {sizes[short]:,} bytes at {offsets[short]:,} only "
-            f"{len(found[short]):,} can be read; the tar breaks off or its index is not its own"
-        )
-
-
 # --- members
 
 
@@ -311,13 +278,11 @@ class Payloads:
         self.collection = collection
         self._store = collection.store
         self._tars = MappedTars(collection.files)
-        self._lenders: dict[int, tuple[int, Lender]] = {}
 
     def during(self, meter: Meter, patience: Patience) -> Payloads:
         """Return the same for another caller, with its own count of requests and its patience."""
         other = Payloads(self.collection)
-        other._store = self._store.during(meter, patience)
-        other._tars, other._lenders = self._tars, self._lenders
+        other._store, other._tars = self._store.during(meter, patience), self._tars
         return other
 
     def read(self, shard: int, members: Ints) -> list[bytes]:
@@ -382,31 +347,6 @@ class Payloads:
         for tar in tars:
             tar.check()
 
-    def lend(self, shards: Int64Array, columns: Mapping[str, Int64Array]) -> dict[str, pa.Array]:
-        """Return columns of places in tars of this machine, whose bytes batches copy later.
-
-        Args:
-            shards: The tar of each row.
-            columns: The member of each row; -1 where there is none. The system is asked to fetch
-                them from the disk.
-        """
-        numbers = np.empty(len(shards), np.int64)
-        offsets = {name: np.zeros(len(shards), np.int64) for name in columns}
-        sizes = {name: np.full(len(shards), -1, np.int64) for name in columns}
-        for shard, rows in by_shard(shards):
-            index, tar = self.collection.index(shard), self._tars.get(shard)
-            numbers[rows] = self._lender(shard)
-            wanted = []
-            for name, members in columns.items():
-                held = rows[members[rows] >= 0]
-                offsets[name][held] = index.offsets[members[held]]
-                sizes[name][held] = index.sizes[members[held]]
-                wanted.append(members[held])
-            together = np.concatenate(wanted)
-            _announce(tar, index.offsets[together], index.sizes[together])
-            self._check_places(shard, tar, index, together.tolist())
-        return {name: lent_array(numbers, offsets[name], sizes[name]) for name in columns}
-
     # --- of this machine
 
     def _read(
@@ -458,13 +398,6 @@ class Payloads:
                     f"{size:,} bytes, of which {len(data):,} can be read; the tar breaks off or "
                     "its index is not its own"
                 )
-
-    def _lender(self, shard: int) -> int:
-        found = self._lenders.get(shard)
-        if found is None:
-            made = _TarLender(self.collection.files[shard], shard, self._tars)
-            found = self._lenders.setdefault(shard, enlisted(made))
-        return found[0]
 
     # --- of stores
 
@@ -551,18 +484,6 @@ def cut_by_bytes(numbers: Int64Array, sizes: Int64Array, most_bytes: int) -> Ite
 def _put(part: _Part, found: Sequence[Any], into: list[Any]) -> None:
     for place, data in zip(part.places, found, strict=True):
         into[place] = data
-
-
-def _announce(tar: MappedTar, offsets: Int64Array, sizes: Int64Array) -> None:
-    """Have the system fetch members: as one run of bytes if most of that is wanted."""
-    if not len(offsets):
-        return
-    start, stop = int(offsets.min()), int((offsets + sizes).max())
-    if int(sizes.sum()) > _DENSE * (stop - start):
-        tar.will_read(start, stop - start)
-        return
-    for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
-        tar.will_read(offset, size)
 
 
 def _header_places(index: TarIndex, members: list[int]) -> list[int]:

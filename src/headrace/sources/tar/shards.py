@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import ReadError, StaleIndexError
+from headrace.errors import ReadError, SchemaError, StaleIndexError
 from headrace.model import Int64Array
 from headrace.options import checked_keywords, parse_bytes
 from headrace.sources.tar.buckets import (
@@ -34,7 +34,7 @@ from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
 from headrace.storage import Access, Options
 
-__all__ = ["TarFile", "TarSample", "TarShard", "TarShards"]
+__all__ = ["SamplePair", "TarFile", "TarSample", "TarShard", "TarShards"]
 
 Shard = int | str
 """A tar: its number, or its name with or without ".tar"."""
@@ -53,6 +53,14 @@ class TarFile(NamedTuple):
     offset: int
     size: int
     bytes: bytes
+
+
+class SamplePair(NamedTuple):
+    """A key that two data sets have, with the shard and number of its sample in each."""
+
+    key: str
+    left: tuple[int, int]
+    right: tuple[int, int]
 
 
 class TarSample:
@@ -373,7 +381,12 @@ class TarShards:
             sample: The number of the sample, its key, or the name of one of its members.
             max_file_size: The largest member to read (bytes, or "1MB"); a larger one is an error.
         """
-        return self.load_samples([(shard, sample)], max_file_size=max_file_size)[0]
+        if max_file_size is not None:
+            return self.load_samples([(shard, sample)], max_file_size=max_file_size)[0]
+        number = self._number(shard)
+        index, path = self.collection.index(number), self._paths[number]
+        place, members = _members(index, sample, path)
+        return TarSample(index, number, path, place, members, self.payloads.read(number, members))
 
     def load_samples(
         self,
@@ -394,12 +407,9 @@ class TarShards:
                 some = np.array(members)
                 self._allowed(shard, index, some, some, max_file_size, "raise")
             found.append((shard, index, number, members))
-        if len(found) == 1:
-            payloads = iter(self.payloads.read(shards[0], found[0][3]))
-        else:
-            wanted = [len(members) for *_, members in found]
-            flat = list(chain.from_iterable(members for *_, members in found))
-            payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
+        wanted = [len(members) for *_, members in found]
+        flat = list(chain.from_iterable(members for *_, members in found))
+        payloads = iter(self.payloads.read_many(np.repeat(shards, wanted), flat))
         return [
             TarSample(
                 index, shard, self._paths[shard], number, members, [next(payloads) for _ in members]
@@ -424,6 +434,34 @@ class TarShards:
         return self._samples(self._numbers(shard), max_file_size, oversized)
 
     __iter__ = samples
+
+    def pairs(self, other: TarShards, *, strict: bool = True) -> list[SamplePair]:
+        """Return the samples that have the same key in two data sets, in the order of this one.
+
+        Args:
+            other: The other data set.
+            strict: False leaves out samples whose key only one of them has.
+
+        Raises:
+            SchemaError: A key comes twice in a data set, or under ``strict`` in only one of them.
+        """
+        mine, others = self._samples_by_key(), other._samples_by_key()
+        alone = sorted(mine.keys() ^ others.keys())
+        if strict and alone:
+            raise SchemaError(
+                f"{len(alone):,} keys are in one data set only, such as {alone[0]!r}; "
+                "strict=False leaves them out"
+            )
+        return [SamplePair(key, at, others[key]) for key, at in mine.items() if key in others]
+
+    def _samples_by_key(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for shard in range(self.num_shards):
+            for number, key in enumerate(self.open_shard(shard).keys):
+                if key in found:
+                    raise SchemaError(f"the key {key!r} comes twice, in {self.shard_names[shard]}")
+                found[key] = shard, number
+        return found
 
     def _samples(
         self, shards: Sequence[int], max_file_size: int | str | None, oversized: Oversized

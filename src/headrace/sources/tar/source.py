@@ -24,7 +24,6 @@ from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords, parse_bytes
 from headrace.sources.backend import Backend
 from headrace.sources.broken_records import BrokenRecords
-from headrace.sources.crew import in_threads
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
@@ -36,6 +35,7 @@ from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
+from headrace.sources.threads import in_threads
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
 
@@ -273,32 +273,13 @@ class TarBackend(Backend):
         forms = field_forms(self._decode, {name: self._extensions(name) for name in names})
         return forms if CAPTION in forms else {**forms, CAPTION: FieldForm(CAPTION, "text")}
 
-    def lending(self, columns: Sequence[str]) -> TarBackend:
-        """Return the same for a loader that copies the bytes of these columns when it cuts batches.
-
-        Only bytes of tars of this machine that are not decoded are lent. Tables have their places.
-        """
-        return self._with_forms(
-            {
-                name: replace(form, how="lent") if name in columns and form.is_plain else form
-                for name, form in self._forms.items()
-            }
-        )
-
     def with_objects(self, columns: Sequence[str]) -> TarBackend:
         """Return the same with integers of these columns as objects, beside which None has room."""
-        return self._with_forms(
-            {
-                name: replace(form, how="integer")
-                if name in columns and form.how == "int"
-                else form
-                for name, form in self._forms.items()
-            }
-        )
-
-    def _with_forms(self, forms: dict[str, FieldForm]) -> TarBackend:
         made = copy(self)
-        made._forms = forms
+        made._forms = {
+            name: replace(form, how="integer") if name in columns and form.how == "int" else form
+            for name, form in self._forms.items()
+        }
         made.__dict__.pop("schema", None)
         return made
 
@@ -427,12 +408,10 @@ class TarBackend(Backend):
         of what was cut off kills the process.
         """
         forms = self._forms
-        lent = {name: asked[name] for name in asked if forms[name].how == "lent"}
-        columns = self._payloads.lend(rows.shards, lent) if lent else {}
+        columns: dict[str, pa.Array] = {}
         local = self.collection.store.local
-        others = [name for name in asked if name not in lent]
-        at_once = [name for name in others if not local or forms[name].is_plain]
-        copied = [name for name in others if name not in at_once]
+        at_once = [name for name in asked if not local or forms[name].is_plain]
+        copied = [name for name in asked if name not in at_once]
 
         def made(names: Sequence[str], found: Sequence[Any]) -> None:
             left = iter(found)

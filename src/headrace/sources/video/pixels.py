@@ -17,7 +17,7 @@ from headrace.convert.images import image_pixels, pillow
 from headrace.errors import ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.sources.backend import Backend
-from headrace.sources.crew import in_threads
+from headrace.sources.threads import in_threads
 from headrace.sources.video.videos import FRAME_BYTES, FRAME_IDX, FRAME_SCHEMA, VIDEO_ID, Windows
 
 __all__ = ["FrameForm", "WindowReader"]

@@ -22,7 +22,7 @@ Delivered = Sequence[tuple[Hashable, int]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How the rows of an epoch differ from the expected ones."""
+    """The differences between the rows of an epoch and the expected ones."""
 
     missing: tuple[tuple[Hashable, int | None], ...]
     """rows that never came, with the leg that should have brought them where that is known"""
@@ -109,7 +109,7 @@ def _moved(came: Sequence[tuple[int, int]]) -> tuple[int, tuple[int, int] | None
 
 
 def _longest_rising_run(places: Iterable[int]) -> int:
-    """Of all ways to leave places out so that the rest rises, the length of the longest."""
+    """Return the length of the longest ascending subsequence."""
     lowest_ends: list[int] = []
     for place in places:
         at = bisect_left(lowest_ends, place)
@@ -141,7 +141,7 @@ class Judgement:
         return self.left_out + len(self.comparison.missing) - self.lost
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with single rows."""
+        """Return what is wrong with single rows."""
         if self.lost:
             for row, leg in self.comparison.missing:
                 yield Finding("lost", row, self.epoch, leg)

@@ -42,7 +42,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where a leg starts."""
+    """The start of a leg."""
 
     epoch: int = 0
     states: tuple[Path, ...] = ()
@@ -55,7 +55,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class LegRun:
-    """What came of a leg."""
+    """The result of a leg."""
 
     batches: tuple[Batch, ...] = ()
     """those that count: up to the save, or all where there was none to make"""
@@ -70,7 +70,7 @@ class LegRun:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """How legs are run."""
+    """Runs legs."""
 
     factory: Callable[[int, int, int], Any]
     row_id: Callable[[Any], Iterable[Hashable]]
@@ -142,12 +142,12 @@ def _watch(processes: Sequence[BaseProcess], leg: Leg, timeout_s: float) -> int 
 
 
 def _explain(task: RankTask, exitcode: int | None) -> tuple[Trouble, str]:
-    stacks, said = _text(task.path("hung")), _text(task.path("said"))
+    stacks, output = _text(task.path("hung")), _text(task.path("output"))
     if exitcode is None or stacks:
         waited = f"rank {task.rank} had not ended its leg after {task.timeout_s:g} s"
-        return "hung", f"{waited}\n{stacks or said}".rstrip()
+        return "hung", f"{waited}\n{stacks or output}".rstrip()
     died = f"rank {task.rank} ended with exit code {exitcode}"
-    return "failed", f"{died}\n{said}".rstrip()
+    return "failed", f"{died}\n{output}".rstrip()
 
 
 def _text(path: Path) -> str:

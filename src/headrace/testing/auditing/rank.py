@@ -1,4 +1,4 @@
-"""What a rank does in its own process: iterate, note every row, save, and die where it must."""
+"""A rank in its own process: iterates, notes every row, saves, and dies where it must."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def run_rank(task: RankTask) -> None:
     """Run in a child process. What it prints and dies of is found in the rank's files."""
     os.setpgrp()  # so that worker processes which outlive a killed rank can be ended with it
     _act_like_a_launched_process(task)
-    said = os.open(task.path("said"), os.O_WRONLY | os.O_CREAT)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    output = os.open(task.path("output"), os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     hung = os.open(task.path("hung"), os.O_WRONLY | os.O_CREAT)
     faulthandler.dump_traceback_later(task.timeout_s, exit=True, file=hung)
     _train(task)

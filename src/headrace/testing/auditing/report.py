@@ -1,4 +1,4 @@
-"""What an audit found, for programs and for people."""
+"""The report of an audit, for programs and for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Finding:
     row: Hashable
     epoch: int
     leg: int | None
-    """counted from 0; None where it cannot be told"""
+    """counted from 0; None where it is not known"""
 
     def __str__(self) -> str:
         """
@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one schedule. Nothing is counted of one that hung or failed."""
+    """The result of one schedule. Nothing is counted of one that hung or failed."""
 
     schedule: Schedule
     rows: int = 0
@@ -66,11 +66,11 @@ class Outcome:
     def cells(self) -> tuple[str, ...]:
         """One line of the table."""
         counts = (self.rows, self.lost, self.dropped, self.duplicated, self.reordered)
-        told = ["–" if self.trouble else f"{count:,}" for count in counts]
-        return (self.schedule.name, *told, self.verdict, str(self.schedule))
+        counted = ["–" if self.trouble else f"{count:,}" for count in counts]
+        return (self.schedule.name, *counted, self.verdict, str(self.schedule))
 
     def remarks(self) -> Iterator[str]:
-        """What does not fit into the table."""
+        """Return what does not fit into the table."""
         for leg in self.unsaved:
             yield f"leg {leg}: not all ranks came as far as the save, so it did not count"
         yield from map(str, self.findings)

@@ -101,12 +101,12 @@ class _Run:
     detail: str = ""
 
     def steps(self) -> int:
-        """Of the rank that took the fewest."""
+        """Number of steps of the rank that took the fewest."""
         ranks = [batch.rank for batch in self.batches]
         return min(ranks.count(rank) for rank in range(self.schedule.legs[0].size.ranks))
 
     def ranks_at_end_of(self, epoch: int) -> int:
-        """How many ranks there were when the epoch came to its end.
+        """Number of ranks when the epoch came to its end.
 
         The leg that brought its last batch may have saved before the end of the epoch, and the next
         one have found less left than it has ranks: so the larger of the two counts.
@@ -168,7 +168,7 @@ def _draw(count: int, seed: int, whole: Iterable[_Run], runner: Runner) -> list[
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What a run is held to."""
+    """The rows and orders that are expected of runs."""
 
     expected: list[Hashable]
     epochs: int
@@ -200,7 +200,7 @@ class _Rules:
         return Judgement(epoch, len(self.expected), comparison, may_drop)
 
     def _by_rank_order(self, run: _Run, epoch: int) -> Judgement:
-        """What an uninterrupted run of this size left out at the end was judged there."""
+        """Leave out the end: an uninterrupted run of this size was judged for it."""
         same_size = self.whole[run.schedule.legs[0].size]
         expected = [row for row, _ in in_rank_order(same_size.batches, epoch)]
         comparison = compare(in_rank_order(run.batches, epoch), expected, ordered=True)

@@ -1,4 +1,4 @@
-"""What happens to a loader in a schedule: drawn from a seed, before anything runs."""
+"""Schedules: what is done to a loader, drawn from a seed before anything runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MERGES_WITHOUT_NEED = 0.25
 
 
 class Size(NamedTuple):
-    """How many processes read, and with how many workers each."""
+    """A number of ranks, and of workers of each."""
 
     ranks: int
     workers: int
@@ -62,7 +62,7 @@ class Schedule:
 
     @property
     def resized(self) -> bool:
-        """Whether the size changes on the way."""
+        """True if the size changes on the way."""
         return len({leg.size for leg in self.legs}) > 1
 
     def __str__(self) -> str:
