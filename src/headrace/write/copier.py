@@ -374,47 +374,26 @@ def copy(
             if not fresh and not journal.resumed:
                 target.refuse(schema)
             prepared = source(journal) if callable(source) else source
-            receipts = _write_parts(
-                prepared,
-                target,
-                journal,
-                schema,
-                facts or {},
-                stage,
-                0 if once else workers,
-                progress,
+            parts = None if prepared.tasks is None else len(prepared.tasks)
+            copied = Copied(
+                run_stage(
+                    Stage(stage, prepared, partial(_write_part, target, parts, schema)),
+                    journal,
+                    workers=0 if once else workers,
+                    progress=progress,
+                    holds=lambda receipt: target.holds(receipt, journal.run),
+                ),
+                journal.resumed,
             )
+            noted = {"run": journal.run, "rows": copied.rows, **(facts or {})}
+            target.commit(schema, copied.receipts, noted)
         except BaseException:
             if once or not journal.has_results:
                 _remove(journal, target)
             raise
         progress(stage, Share(1.0))
         _remove(journal, target)
-    return Copied(receipts, journal.resumed)
-
-
-def _write_parts(
-    source: PartSource,
-    target: TargetWriter,
-    journal: Journal,
-    schema: pa.Schema | None,
-    facts: Mapping[str, Any],
-    name: str,
-    workers: int | None,
-    progress: Progress,
-) -> list[Receipt]:
-    parts = None if source.tasks is None else len(source.tasks)
-    stage = Stage(name, source, partial(_write_part, target, parts, schema))
-    receipts = run_stage(
-        stage,
-        journal,
-        workers=workers,
-        progress=progress,
-        holds=lambda receipt: target.holds(receipt, journal.run),
-    )
-    rows = sum(int(receipt["rows"]) for receipt in receipts)
-    target.commit(schema, receipts, {"run": journal.run, "rows": rows, **facts})
-    return receipts
+    return copied
 
 
 def _write_part(

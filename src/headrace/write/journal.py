@@ -111,7 +111,7 @@ class Journal:
 
     def remove(self) -> None:
         """Remove the journal, and the work directory if nothing else is in it."""
-        for name in (_NAME, _LOCK):
+        for name in (_LOCK, _NAME):  # a kill in between leaves a journal, which is continued
             (self.directory / name).unlink(missing_ok=True)
         with suppress(OSError):
             self.directory.rmdir()

@@ -196,7 +196,7 @@ class ArrowBackend(Backend):
         return self._table if self._table is not None else super().table
 
     def _describe(self, schema: pa.Schema | None, *, skips: bool) -> None:
-        """Look into the files for what was not said of them."""
+        """Look into the files for counts and columns that were not given."""
         if any(file.record_count is None for file in self._files):
             look = partial(_index_or_error if skips else index_of, self._store)
             threads = 1 if self._store.local else _COUNTING_THREADS
@@ -230,7 +230,7 @@ class ArrowBackend(Backend):
     def take_columns(
         self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
     ) -> list[Taken]:
-        """What ``take`` gives, for one who checked rows and schema; of some columns as cells.
+        """Return the columns of ``take``, some as cells; rows and schema were checked before.
 
         Rows are at least one, and so are columns.
         """

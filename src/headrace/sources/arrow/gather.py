@@ -52,7 +52,7 @@ _MOST_WIDTHS = 64
 
 
 class _Held:
-    """What buffers of a region keep alive; without it the addresses are given back."""
+    """An object that buffers of a region keep alive; its end gives the addresses back."""
 
 
 class Region:
@@ -87,7 +87,7 @@ class Region:
         """Map a file, which may be closed then, and return its bytes.
 
         Raises:
-            OSError: The file has another size than was said, or cannot be mapped.
+            OSError: The file has another size than was given, or cannot be mapped.
         """
         start, size = self._starts[number], os.fstat(descriptor).st_size
         if not 0 < size <= self._starts[number + 1] - start:
@@ -149,7 +149,7 @@ class DamagedRowError(Exception):
 
 
 class Gather(ABC):
-    """How the rows of one type are gathered."""
+    """The way in which rows of one type are gathered."""
 
     count: int
     """of the places of an array, of which the first is that of its bitmap, or negative"""

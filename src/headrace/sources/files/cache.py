@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Kept:
-    """What one process keeps."""
+    """The values that one process keeps."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     making: dict[Hashable, threading.Lock] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class BoundedCache(Generic[T]):
         self._kept = PerProcess(_Kept)
 
     def get(self, key: Hashable) -> T | None:
-        """A value, if it is still there."""
+        """Return a value, if it is still there."""
         kept = self._kept.get()
         with kept.lock:
             found = kept.entries.get(key)
@@ -64,7 +64,7 @@ class BoundedCache(Generic[T]):
                 kept.size -= kept.entries.popitem(last=False)[1][1]
 
     def get_or_make(self, key: Hashable, make: Callable[[], T], *, limit_bytes: int) -> T:
-        """A value that is made by one thread only, while others that want it wait."""
+        """Return a value; one thread makes it, while others that want it wait."""
         kept = self._kept.get()
         with kept.lock:
             making = kept.making.setdefault(key, threading.Lock())

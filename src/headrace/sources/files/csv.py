@@ -79,7 +79,7 @@ class CsvLines:
         return table
 
     def count_rows(self, data: bytes) -> int:
-        """How many rows some lines hold, whatever is in their columns."""
+        """Return the number of rows of some lines, whatever is in their columns."""
         counting = self._as_bytes(self.names[:1])
         rows: int = self._rows(data, counting).num_rows
         return rows
@@ -98,7 +98,7 @@ class CsvLines:
         return pacsv.read_csv(source, read, self.parse, convert)
 
     def ends_inside_quotes(self, block: TextBlock, rows: int) -> bool:
-        """Whether a value of the block, which has so many rows, goes on after its end.
+        """Return True if a value of a block of ``rows`` rows goes on after its end.
 
         Arrow takes an open quote at the end of a text for a closed one: rows would be garbled
         in silence. Where there are quotes a row is appended, to see whether it comes out as one.
@@ -186,7 +186,7 @@ _ASCII_COMPATIBLE = ("utf-8", "ascii", "iso8859", "cp125", "koi8")
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the first lines of a file tell about all of it."""
+    """The layout of a file, by its first lines."""
 
     names: list[str]
     body_offset: int
@@ -195,7 +195,7 @@ class _Layout:
 
 
 class CsvFormat:
-    """Comma-separated values; ``.tsv`` files are separated by tabs unless told otherwise.
+    """Comma-separated values; ``.tsv`` files have tabs unless the options differ.
 
     ``options`` holds pyarrow's own option objects; ``schema`` gives types to columns by name,
     and what it leaves out is inferred from the first block of a file.
@@ -301,7 +301,7 @@ class CsvFormat:
         return _Layout(names, body_offset, True)
 
     def _lines_can_be_cut(self, head: bytes) -> bool:
-        """Whether the options, and the line ends, allow to start reading at any newline."""
+        """Return True if the options and the line ends allow to start reading at any newline."""
         codec = codecs.lookup(self._read.encoding).name
         return (
             codec.startswith(_ASCII_COMPATIBLE)
@@ -367,7 +367,7 @@ class CsvFormat:
 
 
 def _newlines_in_quotes(lines: CsvLines, body: bytes, whole: bool) -> bool:
-    """Whether some of the first rows take more than a line; unreadable ones do not count.
+    """Return True if some of the first rows take more than a line; broken ones do not count.
 
     A quote that stays open until the end of the file is a broken row, and no such thing.
     """
@@ -399,7 +399,7 @@ def _line_end(head: bytes, start: int) -> int:
 
 
 def _undecoded(field: pa.Field, convert: pacsv.ConvertOptions) -> bool:
-    """Arrow makes bytes of a column that is not text in the encoding; nobody asked for them."""
+    """Return True if Arrow made bytes of a column that is not text in the encoding."""
     values = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     return pa.types.is_binary(values) and field.name not in convert.column_types
 

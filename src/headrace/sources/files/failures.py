@@ -26,7 +26,7 @@ DATA_ERRORS = (
 
 
 def may_be_skipped(error: ReadError) -> bool:
-    """Whether ``on_error="skip"`` is meant for it.
+    """Return True if ``on_error="skip"`` leaves out data with this error.
 
     That is for data which is broken or cannot be had. Where all of it is denied, or is no longer
     what was planned, going on would be training on next to nothing, or on something else.

@@ -180,7 +180,7 @@ class _OpenCall:
     options: pa.StructScalar | None = None
 
     def absorbs(self, inner: _OpenCall) -> bool:
-        """Whether the inner call, now at its end, is a link of the same chain."""
+        """Return True if the inner call, now at its end, is a link of the same chain."""
         if inner.function != self.function or self.function not in _CHAINED:
             return False
         if self.arguments:
@@ -359,7 +359,7 @@ def _compared(
 def _integer_comparison(function: str, number: float, lowest: int, highest: int) -> tuple[str, int]:
     """Return the comparison that holds of the same integers between two limits.
 
-    One that holds of all or of none is said by the lowest: nulls stay null.
+    One that holds of all or of none compares with the lowest: nulls stay null.
     """
     of_all, of_none = ("greater_equal", lowest), ("less", lowest)
     if math.isnan(number):
@@ -470,7 +470,7 @@ def _needed(expression: ds.Expression, schema: pa.Schema, names: list[str]) -> l
 
 
 def binds(expression: ds.Expression, fields: Iterable[pa.Field]) -> bool:
-    """Whether the expression can be evaluated over these columns alone."""
+    """Return True if the expression can be evaluated over these columns alone."""
     try:
         _bind(expression, pa.schema(list(fields)))
     except _NOT_BOUND:
@@ -513,7 +513,7 @@ def _rows_where(table: pa.Table, expression: ds.Expression) -> pa.Table:
 
 
 def names_in(expression: ds.Expression | None) -> set[str] | None:
-    """Return the names of columns that a filter may refer to; None if they cannot be told."""
+    """Return the names of columns that a filter may refer to; None if they are not known."""
     if expression is None:
         return set()
     try:

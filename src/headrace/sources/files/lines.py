@@ -63,7 +63,7 @@ class TextBlock:
     """of the first byte in the (decompressed) text"""
 
     def __contains__(self, byte: bytes) -> bool:
-        """Whether a byte occurs; far faster than to count it."""
+        """Return True if a byte occurs; far faster than to count it."""
         view = memoryview(self.data)
         return any(
             byte in bytes(view[i : i + _SOUGHT_AT_ONCE])
@@ -71,7 +71,7 @@ class TextBlock:
         )
 
     def count(self, byte: int) -> int:
-        """How often a byte occurs; lets other threads run and stays in the cache."""
+        """Return the number of times that a byte occurs; other threads may run meanwhile."""
         values = np.frombuffer(self.data, np.uint8)
         pieces = range(0, len(values), _SOUGHT_AT_ONCE)
         return sum(int(np.count_nonzero(values[i : i + _SOUGHT_AT_ONCE] == byte)) for i in pieces)
@@ -234,7 +234,7 @@ def read_fully(stream: pa.NativeFile, nbytes: int) -> bytes:
 def parsed_in_pieces(
     parse: Callable[[int], pa.Table], size: int, piece_bytes: int, *errors: type[Exception]
 ) -> pa.Table:
-    """What ``parse`` makes of a text of ``size`` bytes with Arrow's blocks so large, or larger.
+    """Return the table of a text of ``size`` bytes, parsed in blocks of ``piece_bytes`` or larger.
 
     Small blocks keep all cores busy until the end; a line longer than a block fails in them.
     """

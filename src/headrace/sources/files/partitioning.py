@@ -43,7 +43,7 @@ class PathColumns:
         return {f.name: _typed(found.get(f.name), f.type) for f in self.schema}
 
     def expression(self, values: Mapping[str, Any]) -> ds.Expression:
-        """What holds for every row of a file with these values."""
+        """Return the expression that holds for every row of a file with these values."""
         known = ds.scalar(True)
         for column in self.schema:
             value, name = values[column.name], ds.field(column.name)

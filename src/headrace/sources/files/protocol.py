@@ -1,4 +1,4 @@
-"""What a tabular format has to answer: what is in a file, and its rows."""
+"""The protocol of a file format: it inspects a file, and reads its rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["FileFacts", "Format"]
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What inspecting one file told."""
+    """The result of inspecting one file."""
 
     schema: pa.Schema
     """the file's own columns, without metadata of the schema"""
@@ -33,7 +33,7 @@ class Format(Protocol):
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The name of the format, as users call it."""
         ...
 
     @property

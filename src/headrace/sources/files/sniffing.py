@@ -1,4 +1,4 @@
-"""What a file looks like by its first bytes, where its name does not tell or tells wrong.
+"""Formats by the first bytes of a file, where its name has no extension or a wrong one.
 
 >>> looks_like(b'{"id": 1}\\n{"id": 2}\\n'), looks_like(b"id,x\\n1,2\\n"), looks_like(b"hello")
 ('jsonl', 'csv', None)

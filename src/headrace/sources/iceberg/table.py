@@ -68,7 +68,7 @@ _EQUALITY_COLUMN = "\0equality {}"
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is wanted of a snapshot.
+    """The rows and columns that are wanted of a snapshot.
 
     Attributes:
         columns: Names of columns; None: all of them.

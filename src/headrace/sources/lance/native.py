@@ -1,4 +1,4 @@
-"""What is asked of Lance: a version of a dataset, its fragments, and rows of it.
+"""Calls of Lance: a version of a dataset, its fragments, and rows of it.
 
 All uses of pylance for reading stand here, and were seen to work in pylance 14, to which the
 dependency is held. Not documented are these:
@@ -31,7 +31,7 @@ class Failed(Exception):
 
 
 class Found(NamedTuple):
-    """What is known of a version without reading any rows."""
+    """The metadata of a version, which is known without reading any rows."""
 
     version: int
     schema: pa.Schema

@@ -231,7 +231,7 @@ class Opened(NamedTuple):
 
 @dataclass(slots=True)
 class _Own:
-    """What one process has open of a version."""
+    """The handle of a version that one process has open."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     opened: Opened | None = None

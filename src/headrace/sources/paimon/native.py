@@ -1,4 +1,4 @@
-"""What is used of pypaimon beside its documented interface, and rows that pypaimon itself reads.
+"""Calls of pypaimon beside its documented interface, and rows that pypaimon itself reads.
 
 pypaimon documents catalogs, read builders, scans and splits. Planning by files needs more, and
 that may change with every release: it stands here and nowhere else. All of it was seen to work in
@@ -110,7 +110,7 @@ def lent_options(file_io: Any) -> tuple[Mapping[str, str], float]:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What manifests say of a snapshot.
+    """The files of a snapshot, by its manifests.
 
     Attributes:
         splits: What has to be read as one, with its files.

@@ -32,7 +32,7 @@ _APART = (".blob", ".vector")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is read as one file: a data file, a group of files with the same rows, or a merge.
+    """A unit, read as one file: a data file, a group of files with the same rows, or a merge.
 
     Attributes:
         path: Path of the file, or of the first one.

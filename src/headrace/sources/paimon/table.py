@@ -59,7 +59,7 @@ _BY_ROWS = ("row", "several")
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is wanted of a snapshot.
+    """The rows and columns that are wanted of a snapshot.
 
     Attributes:
         columns: Names of columns; None: all of them.

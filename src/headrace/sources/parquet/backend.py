@@ -102,7 +102,7 @@ class RowTaker:
     def _opened_together(
         self, wanted: Sequence[tuple[int, GroupRows]]
     ) -> list[list[tuple[int, GroupRows]]]:
-        """By file; elsewhere each group by itself, so that pages are fetched side by side."""
+        """Group by file; remote groups stand alone, so that pages are fetched side by side."""
         if not self.source.store.local:
             return [[one] for one in wanted]
         return [list(some) for _, some in groupby(wanted, lambda one: one[1].file.path)]
@@ -218,7 +218,7 @@ def _is_large(one: GroupRows) -> bool:
 
 
 def _is_less(pages: Selection, key: tuple[Hashable, ...]) -> bool:
-    """Whether pages are read rather than the group; see ``RowTaker``."""
+    """Return True if pages are read rather than the group; see ``RowTaker``."""
     before, _ = _spent.get(key) or (0.0, 0)
     beside = _COLUMN_COST_BYTES * len(pages.parts) + _PAGE_COST_BYTES * pages.pages
     spent = before + (pages.page_bytes + beside) / pages.chunk_bytes
@@ -236,7 +236,7 @@ def _picked(table: pa.Table, rows: Int64Array) -> pa.Table:
 
 
 def _has_views(type_: pa.DataType) -> bool:
-    """Whether there are strings behind views, of which pyarrow can take none."""
+    """Return True if there are strings behind views, of which pyarrow can take none."""
     if pt.is_string_view(type_) or pt.is_binary_view(type_):
         return True
     return any(_has_views(type_.field(number).type) for number in range(type_.num_fields))
@@ -245,7 +245,7 @@ def _has_views(type_: pa.DataType) -> bool:
 _spent: BoundedCache[tuple[float, int]] = BoundedCache(lambda spent: spent[1])
 """on pages of row groups, as a part of what the group would cost, with the size of the group"""
 _unusable: BoundedCache[bool] = BoundedCache(lambda unusable: 300)
-"""files of which pages are not what is said of them"""
+"""files whose pages are not as their index describes them"""
 
 
 PathLike = str | os.PathLike[str]
@@ -265,7 +265,7 @@ class ParquetBackend(Backend):
 
     Row groups are decoded as a whole and the last ones kept, up to 256 MiB a process. Of a large
     one only the pages that hold the wanted rows are read, as long as that is less: see
-    ``RowTaker``. So rows at random want files with small pages, and elsewhere with a page index
+    ``RowTaker``. So rows at random want files with small pages, and remote ones with a page index
     (pyarrow: ``data_page_size=…, write_batch_size=…, write_page_index=True``).
 
     Folders of table formats are refused, for their files hold rows that were deleted;

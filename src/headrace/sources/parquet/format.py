@@ -48,7 +48,7 @@ _JOINED = {"and", "and_kleene", "or", "or_kleene"}
 
 @once_for_like_files
 def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
-    """Whether no row with a NaN can pass a filter that the bounds of its columns rule out.
+    """Return True if no row with a NaN passes a filter that bounds of its columns rule out.
 
     A comparison that is false of NaN, and can only help the filter by being true, is safe: without
     it, there is even less that passes. One that is true of NaN is safe where it is negated.
@@ -69,7 +69,7 @@ def _holds_floats(type_: pa.DataType) -> bool:
 
 
 def _safe(node: Node, wanted: bool, floats: Collection[str]) -> bool:
-    """Whether NaN in a column does not help a part of the filter to be ``wanted``."""
+    """Return True if NaN in a column does not help a part of the filter to be ``wanted``."""
     if not _uses(node, floats):
         return True
     if not isinstance(node, Call):
@@ -381,7 +381,7 @@ class ParquetFormat:
 
     @property
     def _limits(self) -> dict[str, int]:
-        """How large a footer may be that is parsed, wherever one is."""
+        """The limits on the size of a footer that is parsed."""
         return {name: self.options[name] for name in _LIMITS if name in self.options}
 
     @property
@@ -403,7 +403,7 @@ class ParquetFormat:
     def _look(
         self, source: pa.NativeFile, keep: ds.Expression | None
     ) -> tuple[FileFacts, pq.FileMetaData]:
-        """What is in the file, from one reading of its footer unless options forbid."""
+        """Return the facts of a file, from one reading of its footer unless options forbid."""
         fragment = None if keep is None else self._arrows.make_fragment(source)
         if fragment is None or self.options:
             opened = pq.ParquetFile(source, **self.options)
@@ -430,7 +430,7 @@ class ParquetFormat:
 
     @contextmanager
     def _open(self, store: Store, file: DataFileInfo) -> Iterator[Opened]:
-        """What is read is either here or announced, so that pyarrow need not read ahead."""
+        """Open a file; its bytes are local or announced, so that pyarrow need not read ahead."""
         footer = _footers.get(_key(store, file))
         with store.open(file) as source:
             if footer is None and not store.local:
@@ -443,7 +443,7 @@ class ParquetFormat:
 
 
 def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[int]:
-    """Row groups that may hold a row for ``keep``; all of them if it cannot be told.
+    """Return the row groups that may hold a row for ``keep``; all of them if in doubt.
 
     The filter may name columns that this file lacks or has in another type: then there is
     nothing to conclude from its statistics, and rows are filtered after reading.

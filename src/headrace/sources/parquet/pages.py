@@ -228,7 +228,7 @@ class Branch:
 
     @property
     def repeated(self) -> bool:
-        """Whether a row may have any number of values."""
+        """True if a row may have any number of values."""
         return any(element.get(3, (I32, 0))[1] == _REPEATED for element in self.elements)
 
 
@@ -260,7 +260,7 @@ class ChunkPages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """What a footer says of where things are; without branches if pages cannot be read apart.
+    """The places of things, by a footer; without branches if pages cannot be read apart.
 
     There may be many files with many row groups: chunks are kept as numbers.
     """
@@ -463,7 +463,7 @@ class PageMismatch(ValueError):
 
 
 def values_in_page(page: memoryview) -> int:
-    """How many values are in a data page."""
+    """Return the number of values in a data page."""
     try:
         header, _ = parse_struct(page)
         about: Struct = header[5 if 5 in header else 8][1]
@@ -508,7 +508,7 @@ def excerpt_footer(
 
 
 def _arrow_schema(branch: Branch) -> bytes:
-    """What tells pyarrow of types that Parquet has no word for."""
+    """Return the schema for pyarrow, which names types that Parquet has no word for."""
     return base64.b64encode(pa.schema([branch.field]).serialize())
 
 
@@ -590,7 +590,7 @@ class Selection:
 
     @property
     def pages(self) -> int:
-        """How many they are."""
+        """The number of pages."""
         return sum(len(chosen) for part in self.parts for _, _, chosen in part.pages)
 
 

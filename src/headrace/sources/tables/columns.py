@@ -62,7 +62,7 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class FileColumns:
-    """How the columns that are wanted come from one file."""
+    """The way in which wanted columns come from one file."""
 
     stored: pa.Schema
     """the columns to read, as the file calls them"""

@@ -26,7 +26,7 @@ _KEPT_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What many files have in common.
+    """The properties that many files have in common.
 
     Attributes:
         format: Format of the files.

@@ -1,4 +1,4 @@
-"""What Iceberg and Paimon tables do in the same way.
+"""The common part of Iceberg and Paimon tables.
 
 A table is opened by name from a catalog, and one of its snapshots is pinned. The manifests of the
 snapshot tell which files to read. All of them lie in one store, which is reached with options that
@@ -104,7 +104,7 @@ def shown(values: Iterable[object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a user says of the snapshot; nothing: the newest one.
+    """The snapshot that a user names; without any value the newest one.
 
     Attributes:
         snapshot_id: Its id.
