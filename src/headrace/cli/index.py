@@ -1,4 +1,4 @@
-"""``headrace index``: the indices of tars, made, converted and verified."""
+"""``headrace index``: make, convert and verify the indexes of tars."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="tars, folders, globs, URLs, hf://datasets/owner/name/folder; with --from-json and "
         "--to-json index files",
     )
-    parser.add_argument("--out", metavar="DIR", help="for the indices (default: beside the tars)")
+    parser.add_argument(
+        "--out", metavar="DIR", help="for the indexes (default: beside the tars, or the cache)"
+    )
     parser.add_argument("--one-file", metavar="PATH", help="one columnar index of all tars")
     parser.add_argument(
         "--format", choices=["arrow", "json"], help="of the indexes (default: arrow)"
@@ -61,10 +63,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--force", action="store_true", help="index anew what has an index; written captions stay"
     )
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--verify", action="store_true", help="compare indices with their tars")
-    instead.add_argument("--from-json", action="store_true", help="JSON indices into columnar ones")
-    instead.add_argument("--to-json", action="store_true", help="columnar indices into JSON ones")
-    parser.add_argument("--metadata", metavar="PLACE", help="where the indices are, to verify")
+    instead.add_argument("--verify", action="store_true", help="compare indexes with their tars")
+    instead.add_argument("--from-json", action="store_true", help="JSON indexes into columnar ones")
+    instead.add_argument("--to-json", action="store_true", help="columnar indexes into JSON ones")
+    parser.add_argument("--metadata", metavar="PLACE", help="where the indexes are, to verify")
     parser.add_argument("--storage-options", metavar="JSON", help="credentials and the like")
 
 

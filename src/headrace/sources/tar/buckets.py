@@ -27,7 +27,7 @@ KEYS = ("aspect", "geometry-tuple", "geometry-list")
 _LARGEST = 1 << 31
 _MOST_DECIMALS = 30
 _EXACT_DECIMALS = 8
-"""up to so many a single-precision number times a power of ten is exact in double precision"""
+"""decimals up to which a single-precision number times a power of ten is exact as a double"""
 
 Integers = npt.NDArray[np.integer]
 Entry = dict[str, Any]
@@ -35,7 +35,7 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BucketRule:
-    """Which shape an image is brought to, and what the bucket of that shape is called.
+    """The rule that gives an image the shape it is brought to, and the key of its bucket.
 
     With ``target_pixel_area`` an image is scaled to about so many pixels, its width and height
     each to the nearest multiple of ``target_resolution_multiple``; without, it stays as it is.
@@ -58,7 +58,7 @@ class BucketRule:
             _check("round_to", self.round_to, 0, _MOST_DECIMALS)
 
     def shapes(self, widths: Integers, heights: Integers) -> tuple[Int64Array, Int64Array]:
-        """What images of these widths and heights are brought to."""
+        """Return the shapes that images of these widths and heights are brought to."""
         if self.target_pixel_area is None:
             return widths.astype(np.int64), heights.astype(np.int64)
         wide, high = widths.astype(np.float64), heights.astype(np.float64)
@@ -66,7 +66,7 @@ class BucketRule:
         return self._to_multiple(wide * scale), self._to_multiple(high * scale)
 
     def keys(self, widths: Int64Array, heights: Int64Array) -> list[str]:
-        """What the buckets of these shapes are called; of several shapes maybe the same."""
+        """Return the keys of the buckets of these shapes; several shapes may have the same."""
         shapes = zip(widths.tolist(), heights.tolist(), strict=True)
         if self.key == "geometry-tuple":
             return [f"({width}, {height})" for width, height in shapes]
@@ -80,7 +80,7 @@ class BucketRule:
         return [pattern % aspect for aspect in aspects.tolist()]
 
     def buckets(self, widths: Int64Array, heights: Int64Array) -> tuple[list[str], Int64Array]:
-        """Every key of these shapes once, as they come, and which of them each shape has.
+        """Return every key of these shapes once, in their order, and the number of the key of each.
 
         Where shapes stand by aspect few texts are made that are made already.
         """
@@ -96,7 +96,7 @@ class BucketRule:
         return once, np.repeat(which, np.diff(starts, append=len(widths)))
 
     def _likeness(self, widths: Int64Array, heights: Int64Array) -> npt.NDArray[Any]:
-        """Numbers that are the same only where keys are."""
+        """Return numbers that are equal only where keys are."""
         if self.key != "aspect":
             return widths << 32 | heights
         aspects = widths.astype(np.float32) / heights.astype(np.float32)
@@ -121,7 +121,7 @@ def _check(name: str, value: object, least: int, most: int) -> None:
 
 
 def shape_runs(widths: Integers, heights: Integers) -> Int64Array:
-    """Where another shape begins, in shapes of which the same ones follow each other."""
+    """Return where another shape begins; equal shapes follow each other."""
     return _changes(widths.astype(np.int64) << 32 | heights)
 
 
@@ -138,35 +138,35 @@ class AspectBuckets:
     """
 
     keys: tuple[str, ...]
-    """of buckets, by aspect; each only once"""
+    """Keys of buckets, by aspect; all differ."""
     starts: Int64Array
-    """where in ``samples`` each bucket begins, and the last ends"""
+    """Where in ``samples`` each bucket begins, and the last ends."""
     samples: Int64Array
     shape_starts: Int64Array
-    """where in ``samples`` each run of one shape begins, and the last ends"""
+    """Where in ``samples`` each run of one shape begins, and the last ends."""
     widths: Int64Array
-    """of each run: what its images have, or are to be brought to"""
+    """The width that the images of each run have, or are to be brought to."""
     heights: Int64Array
     unknown: Int64Array
-    """samples that are in no bucket, for nobody said their shape"""
+    """Samples that are in no bucket, for their shape is not known."""
     shard_starts: Int64Array
-    """the first sample of each shard, and the number of all"""
+    """The first sample of each shard, and the number of all samples."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def bucket(self, number: int) -> Int64Array:
-        """The samples of a bucket."""
+        """Return the samples of a bucket."""
         number = range(len(self.keys))[number]
         return self.samples[self.starts[number] : self.starts[number + 1]]
 
     def shards(self, samples: Int64Array | None = None) -> Int64Array:
-        """The shard of each of these samples, or of all in the order of buckets."""
+        """Return the shard of each of these samples, or of all in the order of buckets."""
         wanted = self.samples if samples is None else samples
         return np.searchsorted(self.shard_starts, wanted, side="right") - 1
 
     def shape_keys(self) -> list[str]:
-        """The key of the bucket that each run of one shape is in."""
+        """Return the key of the bucket of each run of one shape."""
         of_run = np.searchsorted(self.starts, self.shape_starts[:-1], side="right") - 1
         return [self.keys[number] for number in of_run.tolist()]
 
@@ -225,7 +225,7 @@ def aspect_buckets(
 def _runs(
     indexes: Callable[[int], TarIndex], shards: Sequence[int], rule: BucketRule
 ) -> Iterator[tuple[Int64Array, Int64Array, Int64Array, npt.NDArray[np.int32]]]:
-    """Of each shard its shapes, how many samples follow of each, and these samples."""
+    """Yield the shapes of each shard, the number of samples of each shape, and those samples."""
     for shard in shards:
         index = indexes(shard)
         order = index.shape_order
@@ -243,7 +243,7 @@ def _runs(
 def _distinct_shapes(
     widths: Int64Array, heights: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """All shapes that there are, by aspect, and which of them each is."""
+    """Return all different shapes, by aspect, and the number of the shape of each image."""
     both, which = np.unique(widths << 32 | heights, return_inverse=True)
     width, height = both >> 32, both & 0xFFFFFFFF
     order = np.lexsort((height, width, width / height))
@@ -253,7 +253,7 @@ def _distinct_shapes(
 
 
 def _sorted_by(numbers: npt.NDArray[np.int32]) -> Int64Array:
-    """A stable order by numbers from -1 on: by their halves, which numpy sorts by radix."""
+    """Return a stable order by numbers from -1 on: by their halves, which numpy sorts by radix."""
     shifted = (numbers + 1).view(np.uint32)
     order = np.argsort((shifted & 0xFFFF).astype(np.uint16), kind="stable")
     if len(shifted) and int(shifted.max()) > 0xFFFF:
@@ -262,7 +262,7 @@ def _sorted_by(numbers: npt.NDArray[np.int32]) -> Int64Array:
 
 
 def _within(samples: Int64Array, shard_starts: Int64Array, shards: Sequence[int]) -> Int64Array:
-    """Those of the samples that are in these shards."""
+    """Return those of the samples that are in these shards."""
     if len(shards) == len(shard_starts) - 1:
         return samples
     return samples[np.isin(np.searchsorted(shard_starts, samples, side="right") - 1, shards)]
@@ -277,9 +277,9 @@ def list_sample_buckets(
     shard_names: Sequence[str],
     rule: BucketRule,
 ) -> list[dict[str, Any]]:
-    """Of each of these shards its samples in buckets, each by the member whose shape it has.
+    """Return the samples of each of these shards in buckets, by the member whose shape they have.
 
-    Beside ``buckets`` there is ``unknown``: the names of those whose shape nobody said.
+    Beside ``buckets`` there is ``unknown``: the names of those of unknown shape.
     """
     listed = []
     for shard in shards:
@@ -299,7 +299,7 @@ def list_file_buckets(
     shard_names: Sequence[str],
     rule: BucketRule,
 ) -> list[dict[str, Any]]:
-    """Of each of these shards all members whose shape is known, in buckets."""
+    """Return all members of known shape of each of these shards, in buckets."""
     listed = []
     for shard in shards:
         index = indexes(shard)
@@ -327,7 +327,7 @@ class ListedBuckets(Mapping[str, list[Entry]]):
     def __init__(
         self, index: TarIndex, members: Integers, samples: Integers, rule: BucketRule
     ) -> None:
-        """The members of one shape follow each other, and shapes stand by aspect."""
+        """Members of one shape follow each other, and shapes stand by aspect."""
         self._index, self._rule = index, rule
         self._members, self._samples = members, samples
         self._runs = self._of_run = np.empty(0, np.int64)
@@ -372,7 +372,7 @@ def _names(index: TarIndex, members: Integers) -> list[str]:
 def _entries(
     index: TarIndex, members: Integers, samples: Integers, rule: BucketRule
 ) -> list[Entry]:
-    """What is said of each of these members, all of which have a shape."""
+    """Return the entries of these members, all of which have a shape."""
     if index.widths is None or index.heights is None:
         return []
     width, height = index.widths[members], index.heights[members]

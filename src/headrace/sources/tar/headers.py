@@ -1,4 +1,4 @@
-"""The blocks of a tar: what stands in a header, and in what extends one."""
+"""The blocks of a tar: the fields of a header, and of headers that extend one."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class HeaderError(Exception):
 
 
 def padded(size: int) -> int:
-    """The bytes that a payload takes, whole blocks."""
+    """Return the bytes that a payload takes, in whole blocks."""
     return (size + BLOCK - 1) & -BLOCK
 
 
 def header_size(block: bytes) -> int:
-    """The size field: octal digits, or a number to the base of 256 where those do not suffice."""
+    """Return the size field: octal digits, or a number to the base of 256 for large members."""
     field = block[_SIZE]
     if field[0] & 0x80:
         if field[0] & 0x40:
@@ -68,7 +68,7 @@ def header_size(block: bytes) -> int:
 
 
 def decimal_size(text: bytes) -> int:
-    """The size that an extended header says."""
+    """Return the size that an extended header names."""
     if not text.isdigit():
         raise HeaderError("the size in an extended header is no number")
     return _possible(int(text) if len(text) < len(str(_LARGEST)) else _LARGEST)
@@ -81,7 +81,7 @@ def _possible(size: int) -> int:
 
 
 def header_name(block: bytes) -> bytes:
-    """The name field, behind the prefix of a ustar header."""
+    """Return the name field, behind the prefix of a ustar header."""
     name = block[:100].partition(b"\0")[0]
     if block.startswith(_MAGIC_OF_USTAR, 257) and block[345]:
         return block[_PREFIX].partition(b"\0")[0] + b"/" + name
@@ -89,12 +89,12 @@ def header_name(block: bytes) -> bytes:
 
 
 def header_rows(blocks: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-    """Headers as the rows of an array."""
+    """Return headers as the rows of an array."""
     return np.frombuffer(b"".join(blocks), np.uint8).reshape(-1, BLOCK)
 
 
 def header_names(rows: npt.NDArray[np.uint8]) -> list[bytes]:
-    """The names of many headers; see ``header_name``."""
+    """Return the names of many headers; see ``header_name``."""
     field = rows[:, :100]
     names: list[bytes] = np.ascontiguousarray(field).view("S100").ravel().tolist()
     ends = field == 0
@@ -105,7 +105,7 @@ def header_names(rows: npt.NDArray[np.uint8]) -> list[bytes]:
 
 
 def first_broken(rows: npt.NDArray[np.uint8]) -> int | None:
-    """Which of some headers is the first that does not have the checksum that it names."""
+    """Return the first header that does not have the checksum that it names, or None."""
     field = rows[:, _CHECKSUM]
     sums = rows.sum(1, dtype=np.int32) - field.sum(1, dtype=np.int32) + 8 * ord(" ")
     digits = field[:, :6].astype(np.int32) - ord("0")
@@ -115,7 +115,7 @@ def first_broken(rows: npt.NDArray[np.uint8]) -> int | None:
 
 
 def _has_checksum(row: npt.NDArray[np.uint8]) -> bool:
-    """Some have summed up signed bytes, and numbers are written in more ways than one."""
+    """Return True if a checksum is right, of unsigned or, as some tools sum up, of signed bytes."""
     try:
         named = _octal(row[_CHECKSUM].tobytes(), "checksum")
     except HeaderError:
@@ -135,7 +135,7 @@ def _octal(field: bytes, what: str) -> int:
 
 
 def pax_records(data: bytes) -> dict[bytes, bytes]:
-    """What an extended header says: lines of their length, a name, and a value of any bytes.
+    """Return the records of an extended header: lines of their length, a name and any bytes.
 
     A value of none means that what the header itself says holds again.
     """
@@ -155,7 +155,7 @@ def pax_records(data: bytes) -> dict[bytes, bytes]:
 
 
 def decoded(name: bytes) -> str:
-    """A name as text: UTF-8, or what Latin-1 makes of it, which every name can be read as."""
+    """Return a name as text: UTF-8, or Latin-1, which every name can be read as."""
     try:
         return name.decode()
     except UnicodeDecodeError:
@@ -171,6 +171,6 @@ def string_array(names: Sequence[bytes]) -> pa.StringArray:
 
 
 def compression_of(beginning: bytes) -> tuple[str, str] | None:
-    """What a file is compressed by and the command that undoes it; None if it is not."""
+    """Return how a file is compressed and the command that undoes it; None if it is not."""
     found = (told for magic, told in _COMPRESSED.items() if beginning.startswith(magic))
     return next(found, None)

@@ -579,29 +579,29 @@ class TarBytes(Protocol):
 
     size: int
     shown: str
-    """what it is called"""
+    """the name of the tar in messages"""
 
     @property
     def window(self) -> Callable[[int, int], bytes]:
-        """Bytes from a place on: ``least`` or more, unless the tar ends; behind its end, none."""
+        """Returns bytes from a place on: ``least`` or more, unless the tar ends before."""
         ...
 
     def read(self, spans: Sequence[Span]) -> list[bytes]:
-        """Bytes from anywhere."""
+        """Return bytes from anywhere."""
         ...
 
     def digest(self, start: int, stop: int) -> str | None:
-        """The SHA-256 of a member, where members are hashed; they are asked for in order."""
+        """Return the SHA-256 of a member, if members are hashed; they are asked for in order."""
         ...
 
     def tar_digest(self) -> str | None:
-        """That of the tar, when there is no more to walk over."""
+        """Return the SHA-256 of the tar, when the walk is at its end."""
         ...
 
 
 @contextmanager
 def opened_tar(store: Store, file: DataFileInfo, *, hashed: bool = False) -> Iterator[TarBytes]:
-    """A tar as it was discovered; FileChangedError if it is another, or becomes another."""
+    """Open a tar as it was discovered; one that has changed, or changes, is a FileChangedError."""
     with store.open(file) as opened:
         size = int(opened.size())
         if hashed:
@@ -636,7 +636,7 @@ def _check(store: Store, file: DataFileInfo) -> None:
 
 
 class LocalBytes:
-    """A file of this machine, read by ``pread``: what is seeked over is never looked at."""
+    """A file of this machine, read by ``pread``: what is passed over is never read."""
 
     def __init__(self, handle: int, size: int, shown: str) -> None:
         self._handle, self.size, self.shown = handle, size, shown
@@ -656,7 +656,7 @@ class LocalBytes:
 
 
 class RemoteBytes:
-    """A file elsewhere. Small members are streamed over, large ones are skipped.
+    """A remote file. Small members are streamed over, large ones are skipped.
 
     As long as windows lie close to each other they grow, and what follows is fetched ahead.
     """
@@ -679,7 +679,7 @@ class RemoteBytes:
         return self._at(at, stop)
 
     def _fetched_ahead(self, at: int, least: int, stop: int) -> int:
-        """Have the next windows fetched side by side; where this one has to end for it."""
+        """Have the next windows fetched side by side; return where this one has to end for it."""
         if self._ahead - at < least and self._ahead < self.size:
             self._ahead = min(at + _AHEAD_BYTES, self.size)
             will_read(self._opened, [(at, self._ahead)])
@@ -703,7 +703,7 @@ class RemoteBytes:
 
 
 class HashedBytes:
-    """All bytes of a file in order, each piece hashed as it comes by."""
+    """All bytes of a file in order, each piece hashed as it passes."""
 
     def __init__(self, opened: pa.NativeFile, size: int, shown: str) -> None:
         self._opened, self.size, self.shown = opened, size, shown
@@ -742,7 +742,7 @@ class HashedBytes:
         return found
 
     def digest(self, start: int, stop: int) -> str | None:
-        """Of what lies at or behind the last place that was asked for."""
+        """Return the hash of bytes at or behind the last place that was asked for."""
         found = sha256()
         stop = min(stop, self.size)
         while start < stop:

@@ -54,9 +54,11 @@ def canonical_captions(entry: Mapping[str, Any]) -> Captions | None:
     """Return all captions that a sidecar or an entry holds, each once; a single one as a string."""
     found: dict[str, None] = {}
     for key in _CAPTION_KEYS:
-        value = entry.get(key)
-        texts = value if isinstance(value, list) else [value]
-        found.update((text, None) for text in texts if isinstance(text, str) and text)
+        if key in entry:
+            value = entry[key]
+            for text in value if isinstance(value, list) else (value,):
+                if isinstance(text, str) and text:
+                    found[text] = None
     captions = list(found)
     if not captions:
         return None
