@@ -71,11 +71,11 @@ CASES: dict[str, tuple[Callable[[Path, int], None], str, dict[str, Any]]] = {
         "ArrayRecordBackend(urls, cache_dir=folder)",
         {"path": "1.array_record", "method": "GET"},
     ),
-    "indices of tars that are asked for": (tar, "TarShards(urls)", {"path": "1.json"}),
+    "indices of tars that are asked for": (tar, "TarShards(urls)", {"path": "1.idx.arrow"}),
     "indices of tars that are counted": (
         indexed,
         "len(TarShards(urls))",
-        {"path": "1.json", "method": "GET"},
+        {"path": "1.idx.arrow", "method": "GET"},
     ),
     "tars that are indexed": (
         tar,
@@ -121,7 +121,8 @@ def interrupted(
         server.put(f"{name}/{file.name}", file.read_bytes())
     with FaultProxy(server.url) as proxy:
         rule = proxy.inject(FOR_EVER, **silent)
-        files = [file.name for file in sorted(source.iterdir()) if file.suffix != ".json"]
+        names = sorted(file.name for file in source.iterdir())
+        files = [name for name in names if not name.endswith(".idx.arrow")]
         urls = json.dumps([f"{proxy.url}/{name}/{file}" for file in files])
         with WarmProcess("-c", READING + reading, urls, folder / "made") as process:
             while not rule.hits:
