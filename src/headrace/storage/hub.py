@@ -50,7 +50,7 @@ class HubEngine:
         token, endpoint = hub_options(options)
         if token is None or token is True:
             token = huggingface_hub.get_token()
-        self._hub = huggingface_hub
+        self._hub: Any = huggingface_hub
         self._token = token or False
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self._token)
         self._timeout_s = timeout_s
