@@ -7,7 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,14 +91,23 @@ def write_index_as(path: PathLike, tars: Sequence[tuple[str, TarIndex]]) -> None
 
 @contextmanager
 def index_lock(path: PathLike) -> Iterator[None]:
-    """Hold the lock for reading an index file and replacing it by a changed one."""
+    """Hold the lock for reading an index file and replacing it by a changed one.
+
+    Raises:
+        WriteError: There can be no lock, for nothing can be written there.
+    """
     folder, name = os.path.split(os.path.realpath(path))
-    lock = os.path.join(folder, f".{name}.change.lock")
-    with file_lock(lock):
-        try:
-            yield
-        finally:  # others that wait for this file notice that it is gone, and make a new one
-            os.unlink(lock)
+    lock = file_lock(os.path.join(folder, f".{name}.change.lock"))
+    try:
+        lock.acquire()
+    except OSError as failed:
+        raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
+    try:
+        yield
+    finally:  # others that wait for this file notice that it is gone, and make a new one
+        with suppress(FileNotFoundError):
+            os.unlink(lock.lock_file)
+        lock.release()
 
 
 def make_folder(path: str) -> None:
