@@ -286,3 +286,9 @@ def test_an_index_of_a_scan_is_written_as_others_read_it():
             "x.json": {"offset": 2048, "length": 7},
         },
     }
+
+
+def test_other_keys_stay_in_their_order():
+    more = {f"key{number}": number for number in range(20)}
+    index = read({"files": {"x.jpg": entry(**more)}})
+    assert list(json.loads(index.extras[0].as_py())) == list(more)

@@ -239,12 +239,12 @@ def _captions(entry: Entry) -> Captions | None:
 
 def _extras(name: str, entry: Entry) -> Entry | None:
     """Return what no column has of an entry, or None if that is nothing."""
-    more = {key: entry[key] for key in entry.keys() - _COLUMN_KEYS}
-    for key in entry.keys() & {"caption", "captions"}:
-        if entry[key] is not None and not is_captions(entry[key]):
+    more = {key: value for key, value in entry.items() if key not in _COLUMN_KEYS}
+    for key in ("caption", "captions"):
+        if entry.get(key) is not None and not is_captions(entry[key]):
             more[key] = entry[key]
-    for key in entry.keys() & {*_NAME_KEYS}:
-        if entry[key] != name:
+    for key in _NAME_KEYS:
+        if entry.get(key, name) != name:
             more[key] = entry[key]
     if "aspect" in entry and not (entry.get("width") and entry.get("height")):
         more["aspect"] = entry["aspect"]
