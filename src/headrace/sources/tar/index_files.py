@@ -29,7 +29,7 @@ from headrace.sources.tar.json_index import json_index, read_json_index
 from headrace.sources.tar.locate import PathLike, Source, listed, names_of, stem_of
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.places import IndexPlace, file_of, whole_file
-from headrace.storage import Options, atomic_write, file_lock
+from headrace.storage import Options, atomic_write, file_lock, remove_partial
 from headrace.storage.access import protocol_of
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "path_below",
     "read_index",
     "refuse_other_file",
+    "remove_leftovers",
     "write_index_as",
 ]
 
@@ -108,6 +109,12 @@ def index_lock(path: PathLike) -> Iterator[None]:
         with suppress(FileNotFoundError):
             os.unlink(lock.lock_file)
         lock.release()
+
+
+def remove_leftovers(path: str) -> None:
+    """Remove the part of an index and the locks that a killed process left; live ones stay."""
+    remove_partial(path)
+    remove_partial(f"{path}.change")
 
 
 def make_folder(path: str) -> None:

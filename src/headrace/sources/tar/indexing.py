@@ -35,6 +35,7 @@ from headrace.sources.tar.index_files import (
     path_below,
     read_index,
     refuse_other_file,
+    remove_leftovers,
     write_index_as,
 )
 from headrace.sources.tar.locate import FoundTars, PathLike, Source, find_tars, stem_of
@@ -42,7 +43,7 @@ from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.places import file_of, places_of
 from headrace.sources.tar.scan import Progress, scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
-from headrace.storage import FileStatus, Options, Store, remove_partial, side_by_side
+from headrace.storage import FileStatus, Options, Store, side_by_side
 
 __all__ = ["IndexReport", "Indexed", "ReportProgress", "index_tars", "verify_tars", "work"]
 
@@ -305,7 +306,7 @@ class _Job:
     def run(self, progress: Progress | None = None) -> Indexed:
         """Write the index, unless there is one. A file that is no index is never written over."""
         refuse_other_file(self.target)
-        remove_partial(self.target)
+        remove_leftovers(self.target)
         found = [(place, index) for place, index in self._found() if self._is_current(place, index)]
         good = [(place, index) for place, index in found if self.scope.is_met_by(index)]
         for place, index in good:
