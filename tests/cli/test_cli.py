@@ -90,3 +90,9 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert COMMANDS
     assert all(command.name in told and command.summary in told for command in COMMANDS)
+
+
+def test_an_option_without_its_value_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["convert", "a", "b", "--to"])
+    assert "argument --to: expected one argument" in capsys.readouterr().err

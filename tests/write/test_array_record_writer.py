@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -12,17 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from array_record.python.array_record_module import ArrayRecordReader
+from servers.s3 import S3Server
 from warm_interpreters import run_warm
 
 from headrace.errors import OptionError, SchemaError, WriteError
 from headrace.loader import StructuredDataset
 from headrace.sources.array_record.backend import ArrayRecordBackend
-from headrace.write import write_array_record
+from headrace.write import ArrayRecordReport, write_array_record
 
 TABLE = pa.table({"id": range(1000), "text": [f"row {i}" for i in range(1000)]})
 
 
-def read(path: Path, **options: Any) -> pa.Table:
+def read(path: Path | str, **options: Any) -> pa.Table:
     return ArrayRecordBackend(path, **options).table
 
 
@@ -294,7 +297,7 @@ def test_one_run_at_a_time_writes_a_target(tmp_path: Path) -> None:
 
 KILLED = """
 import os, pyarrow, sys
-from headrace.write import write_array_record
+from headrace.write import ArrayRecordReport, write_array_record
 def tables():
     yield pyarrow.table({"id": range(1000)})
     os._exit(9)
@@ -309,6 +312,66 @@ def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
     assert names(tmp_path) == [".x.array_record.headrace-parts", ".x.array_record.headrace-work"]
     write_array_record(TABLE, path)
     assert names(tmp_path) == ["x.array_record"]
+
+
+@pytest.mark.parametrize("form", ["records", "record"])
+def test_a_copy_of_files_that_is_killed_at_any_moment_is_continued(
+    tmp_path: Path, form: str
+) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=100)
+    (tmp_path / "work").mkdir()
+    script = Path(__file__).with_name("killed_copies.py")
+    done = run_warm(script, tmp_path / "a.parquet", tmp_path / "work", 1, form)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == [], done.stderr
+    assert found["killed"] >= 10
+    assert found["resumed"] >= 3
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "x.array_record"
+
+    def tables() -> Iterator[pa.Table]:
+        yield TABLE
+        path.write_text("of another")
+
+    with pytest.raises(WriteError, match="a file of others meanwhile"):
+        write_array_record(tables(), path)
+    assert path.read_text() == "of another"
+    assert names(tmp_path) == ["x.array_record"]
+
+
+def test_a_copy_to_s3_that_is_stopped_is_continued(tmp_path: Path, s3_server: S3Server) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=100)
+    bucket = s3_server.make_bucket(f"records-{uuid4().hex[:12]}")
+    sent: list[str] = []
+
+    def stop(stage: str, share: float) -> None:
+        sent[:] = s3_server.keys(bucket)
+        if len(sent) == 2:
+            raise KeyboardInterrupt
+
+    def write(progress: Callable[[str, float], None] | None = None) -> ArrayRecordReport:
+        return write_array_record(
+            tmp_path / "a.parquet",
+            f"s3://{bucket}/out",
+            shard_records=300,
+            target_options=s3_server.storage_options,
+            work_dir=tmp_path / "work",
+            progress=progress,
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        write(stop)
+    assert len(sent) == 2
+    report = write()
+    assert (report.resumed, report.rows, len(report.files)) == (True, 1000, 4)
+    options = s3_server.storage_options
+    assert read(f"s3://{bucket}/out", storage_options=options).equals(TABLE)
+    with pytest.raises(OptionError, match="is not empty"):
+        write()
+    assert names(tmp_path) == ["a.parquet"]
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:

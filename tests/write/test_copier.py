@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import FileChangedError, shuffle_into
+from headrace import FileChangedError, OptionError, shuffle_into
 from headrace.write import copy_rows, write_tar
 from headrace.write.copier import Items, Task
 from headrace.write.rows import RowParts, as_rows
@@ -139,6 +139,27 @@ def test_speed_and_remaining_time(rows: Path, tmp_path: Path) -> None:
     copy_rows(rows, tmp_path / "out", file_rows=500, progress=progress)
     assert speeds
     assert all(speed > 0 and remaining >= 0 for speed, remaining in speeds)
+
+
+def test_copies_to_one_target_do_not_share_files(rows: Path, tmp_path: Path) -> None:
+    """The last one to finish wins, and it is whole."""
+    out = tmp_path / "out"
+    inner = []
+
+    def progress(stage: str, share: float) -> None:
+        if share > 0.3 and not inner:
+            inner.append(True)
+            copy_rows(rows, out, file_rows=700, work_dir=tmp_path / "work", columns=["id"])
+
+    copy_rows(rows, out, file_rows=500, overwrite=True, progress=progress)
+    assert pq.read_table(out).equals(pq.read_table(rows))
+    assert sorted(os.listdir(tmp_path)) == ["out", "rows"]
+
+
+def test_a_target_that_is_not_utf8_is_refused(rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="is not UTF-8"):
+        copy_rows(rows, os.fsdecode(bytes(tmp_path) + b"/out\xff"))
+    assert os.listdir(tmp_path) == ["rows"]
 
 
 BUSY = """

@@ -23,7 +23,7 @@ from headrace import (
 )
 from headrace.write import write_array_record, write_tar
 
-SCRIPT = Path(__file__).with_name("killed_tar_copies.py")
+SCRIPT = Path(__file__).with_name("killed_copies.py")
 
 
 class Stop(Exception):
@@ -131,7 +131,7 @@ def test_a_copy_that_is_killed(folder: Path, tmp_path: Path, kind: str) -> None:
         write_tar(folder, source, shard_samples=9)
     (tmp_path / "work").mkdir()
     step = {"folder": 11, "rows": 11, "tars": 11}[kind]
-    done = run_warm(SCRIPT, source, tmp_path / "work", step)
+    done = run_warm(SCRIPT, source, tmp_path / "work", step, "tar")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["wrong"] == [], done.stderr

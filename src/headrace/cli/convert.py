@@ -49,8 +49,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def add_form_arguments(parser: ArgumentParser, given: Sequence[str]) -> None:
     """Add the options of the form that is given, if one is."""
-    finder = ArgumentParser(add_help=False, exit_on_error=False)
-    finder.add_argument("--to")
+    finder = ArgumentParser(add_help=False)
+    finder.add_argument("--to", nargs="?")
     form = finder.parse_known_args(given)[0].to
     if form in _FORMS:
         add, _ = _FORMS[form]

@@ -86,7 +86,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 def remove_partial(path: str | os.PathLike[str]) -> None:
     """Remove what a killed process left of ``atomic_write(path)``; a live writer is left alone."""
     _, partial, lock = _names(path)
-    if partial.exists():
+    if os.path.exists(partial) or os.path.exists(lock):
         with suppress(OSError), file_lock(lock, wait=False):
             partial.unlink(missing_ok=True)
             lock.unlink(missing_ok=True)

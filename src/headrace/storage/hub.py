@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
 from headrace.storage.engine import Failure, RequestError
@@ -27,7 +26,6 @@ _PATH = re.compile(
     r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_AT_ONCE = 1000
 _KINDS = {None: "model", "datasets": "dataset", "spaces": "space"}
 
 
@@ -52,7 +50,7 @@ class HubEngine:
         token, endpoint = hub_options(options)
         if token is None or token is True:
             token = huggingface_hub.get_token()
-        self._hub = huggingface_hub
+        self._hub: Any = huggingface_hub
         self._token = token or False
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self._token)
         self._timeout_s = timeout_s
@@ -80,15 +78,37 @@ class HubEngine:
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
         place = self._pinned(directory)
-        entries = self._api.list_repo_tree(
-            place.repo, place.inner.strip("/") or None, recursive=recursive, **place.where
-        )
-        while some := self._ask(lambda: list(islice(entries, _AT_ONCE))):
-            for entry in some:
-                if isinstance(entry, self._hub.hf_api.RepoFile):
-                    yield _status(place, entry)
+        parts = (f"{place.kind}s", place.repo, "tree", quote(place.revision, safe=""))
+        folder = quote(place.inner.strip("/"), safe="")
+        url = "/".join([self._api.endpoint, "api", *parts, *filter(None, [folder])])
+        following: str | None = f"{url}?recursive={recursive}&expand=False"
+        while following is not None:
+            page, following = self._ask(self._page, following)
+            for entry in page:
+                if entry["type"] == "file":
+                    yield _status(place, self._hub.hf_api.RepoFile(**entry))
                 elif not recursive:
-                    yield str(place._replace(inner=entry.path))
+                    yield str(place._replace(inner=entry["path"]))
+
+    def _page(self, url: str) -> tuple[list[dict[str, Any]], str | None]:
+        """Return a page of a listing, and the URL of the next one.
+
+        huggingface_hub itself would send the token to any host that a next page is said to be on.
+        """
+        utils = self._hub.utils
+        headers = utils.build_hf_headers(token=self._token)
+        answer = utils.get_session().get(url, headers=headers, timeout=self._timeout_s)
+        utils.hf_raise_for_status(answer)
+        link = answer.links.get("next", {}).get("url")
+        following = None if link is None else urljoin(url, link)
+        if following is not None and not self._is_own(following):
+            host = urlsplit(following).netloc.rpartition("@")[2]
+            raise RequestError(
+                Failure.REFUSED,
+                f"the hub says that the list goes on at another host ({host}), which must not get "
+                "the token; check the endpoint",
+            )
+        return answer.json(), following
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         place = self._pinned(path)
@@ -117,8 +137,10 @@ class HubEngine:
 
     def _web(self, url: str) -> WebEngine:
         """Return the client for a link. The token goes to the hub alone."""
-        same = urlsplit(url)[:2] == urlsplit(self._api.endpoint)[:2]
-        return self._own_host if same else self._other_hosts
+        return self._own_host if self._is_own(url) else self._other_hosts
+
+    def _is_own(self, url: str) -> bool:
+        return urlsplit(url)[:2] == urlsplit(self._api.endpoint)[:2]
 
     def _pinned(self, path: str) -> _Place:
         """Return a place at the commit that its revision names; it is asked for once."""

@@ -23,7 +23,7 @@ from headrace.sources.array_record.files import native
 from headrace.sources.values import Misfit, plain_value, table_of, type_of
 from headrace.storage import Access, Options
 from headrace.write.copier import Progress, copy
-from headrace.write.journal import PathLike
+from headrace.write.journal import Journal, PathLike, parts_directory
 from headrace.write.rows import RowParts, as_rows, refuse_overlap
 from headrace.write.targets import (
     FolderTarget,
@@ -123,7 +123,8 @@ def write_array_record(
     target = TargetOptions.of(path, work_dir, target_options, overwrite=overwrite)
     location = target.location
     folder = _place(target, shard_records)
-    folder.refuse()  # before rows are taken that come but once
+    if not Journal.exists(target.work_dir):
+        folder.refuse()  # before rows are taken that come but once
     source, fitting = _tables_of(source)
     access = None if storage_options is None else Access(storage_options=storage_options)
     rows = as_rows(source, format=format, columns=columns, access=access)
@@ -160,7 +161,8 @@ def _place(target: TargetOptions, shard_records: int | None) -> Any:
             f"{target.location} is not on this machine, where a single file is written; give "
             "shard_records to write files into a folder there"
         )
-    return LocalFile(Path(target.location), target.overwrite)
+    file = Path(os.path.realpath(target.location))
+    return LocalFile(file, parts_directory(file, target.work_dir), target.overwrite)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,17 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, StateMismatchError, WriteError
+from headrace.errors import HeadraceError, OptionError, StateMismatchError, WriteError
 from headrace.storage import file_lock, flush_directory, named_locations, protocol_of
 
-__all__ = ["Journal", "PathLike", "target_location", "work_directory", "writing"]
+__all__ = [
+    "Journal",
+    "PathLike",
+    "parts_directory",
+    "target_location",
+    "work_directory",
+    "writing",
+]
 
 PathLike = str | os.PathLike[str]
 
@@ -94,7 +101,7 @@ class Journal:
     def note(self, entry: Mapping[str, Any]) -> None:
         """Add a line, which lasts when this returns."""
         with writing(self.directory / _NAME):
-            line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+            line = json.dumps(entry).encode() + b"\n"
             if self._file.write(line) != len(line):
                 raise OSError("only a part of a line was written")
             os.fsync(self._file.fileno())
@@ -171,6 +178,13 @@ def writing(place: object) -> Iterator[None]:
 def target_location(target: PathLike) -> str:
     """Return a target as an absolute path or a URL, without a slash at its end."""
     (location,) = named_locations(target, as_they_are=False)
+    try:
+        location.encode()
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"{location!r} is not UTF-8, which the libraries that write files ask for; choose "
+            "another target"
+        ) from None
     return location.rstrip("/") or location
 
 
@@ -187,3 +201,14 @@ def work_directory(given: PathLike | None, location: str) -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(location.encode()).hexdigest()[:16]
     return Path(cache, "headrace", "copies", name)
+
+
+def parts_directory(target: Path, work_dir: Path) -> Path:
+    """Return where the files of a copy wait, beside the target, so that a rename shows them.
+
+    Each work directory has its own: two copies to one target never write each other's files.
+    """
+    name = f".{target.name}.headrace-parts"
+    if work_dir != work_directory(None, str(target)):
+        name += f"-{hashlib.sha256(os.fsencode(work_dir)).hexdigest()[:8]}"
+    return target.with_name(name)

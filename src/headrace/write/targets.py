@@ -36,7 +36,13 @@ from headrace.storage import (
     interruptibly,
     protocol_of,
 )
-from headrace.write.journal import PathLike, target_location, work_directory, writing
+from headrace.write.journal import (
+    PathLike,
+    parts_directory,
+    target_location,
+    work_directory,
+    writing,
+)
 
 __all__ = [
     "Encode",
@@ -150,20 +156,17 @@ class LocalFolder:
 
     Attributes:
         target: The directory.
+        staging: The directory beside it that files are written into first.
         overwrite: True if what is in it may be replaced.
         marker: The name of a file that describes the copy; None for no such file.
         only: A pattern of the names that may be replaced; None for all.
     """
 
     target: Path
+    staging: Path
     overwrite: bool
     marker: str | None = _MARKER
     only: str | None = None
-
-    @property
-    def staging(self) -> Path:
-        """The local folder that files are written into first."""
-        return self.target.with_name(f".{self.target.name}.headrace-parts")
 
     @property
     def _replaced(self) -> Path:
@@ -197,8 +200,14 @@ class LocalFolder:
         return found.is_file() and found.stat().st_size == size_bytes
 
     def _is_shown(self, run: str) -> bool:
-        if self.staging.exists() or self.marker is None:
+        """Return True if a commit of this run has put the files in their place.
+
+        Without a marker, files in a target that was empty at the start are those of the run.
+        """
+        if self.staging.exists():
             return False
+        if self.marker is None:
+            return not self.overwrite
         return _run_of(self.target / self.marker) == run
 
     def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
@@ -210,8 +219,9 @@ class LocalFolder:
                 shutil.rmtree(self._replaced)
 
     def _show(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
-        if not self.staging.exists():
-            raise WriteError(f"the files in {self.staging} are gone; run the same again")
+        missing = [name for name in names if not (self.staging / name).exists()]
+        if missing:
+            raise WriteError(f"{self.staging / missing[0]} is gone; run the same again")
         for file in self.staging.iterdir():
             if file.name not in names:
                 file.unlink()
@@ -236,8 +246,6 @@ class LocalFolder:
 class LocalFile(LocalFolder):
     """A single file, which appears when it is complete."""
 
-    marker: str | None = None
-
     def refuse(self) -> None:
         with writing(self.target):
             if self.target.exists() and not self.overwrite:
@@ -248,8 +256,20 @@ class LocalFile(LocalFolder):
                     "shard_records"
                 )
 
+    def holds(self, name: str, size_bytes: int, run: str) -> bool:
+        staged = self.staging / name
+        # A file that was not there at the start is the one that a commit has put there.
+        found = staged if staged.exists() or self.overwrite else self.target
+        return found.is_file() and found.stat().st_size == size_bytes
+
     def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         (name,) = names
+        if not (self.staging / name).exists() and not self.overwrite:
+            return  # since it is held, it is in its place
+        try:
+            self.refuse()  # again: writing may have taken hours
+        except OptionError as error:
+            raise WriteError(f"there is a file of others meanwhile: {error}") from error
         with writing(self.target):
             os.replace(self.staging / name, self.target)
             flush_directory(self.target.parent)
@@ -390,7 +410,9 @@ def folder_at(options: TargetOptions, marker: str = _MARKER) -> Folder:
     """Return the folder at a location; ``marker`` is the name of the file that is written last."""
     protocol = protocol_of(options.location)
     if not protocol:
-        return LocalFolder(Path(os.path.realpath(options.location)), options.overwrite, marker)
+        target = Path(os.path.realpath(options.location))
+        staging = parts_directory(target, options.work_dir)
+        return LocalFolder(target, staging, options.overwrite, marker)
     if protocol in _READ_ONLY:
         raise OptionError(
             f"{options.location} cannot be written to; give a directory or an object store"

@@ -114,49 +114,33 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path):
 
 def test_damage_is_refused_or_does_no_harm(tmp_path):
     path = tmp_path / "s.idx.arrow"
-    write_index(path, [("s.tar", index_of(50, **geometry(50)))])
+    captions = pa.array([None, '"a dog"'] * 25)
+    facts = TarFacts(size=1_000_000, etag="17")
+    right = index_of(50, **geometry(50), captions=captions, facts=facts)
+    write_index(path, [("s.tar", right)])
     whole = path.read_bytes()
-    refused = 0
+    refused: list[str] = []
     for place in range(len(whole)):
-        damaged = bytearray(whole)
-        damaged[place] ^= 0xFF
-        try:
-            index = IndexFile.open(pa.py_buffer(bytes(damaged)), "s").index(0)
-            assert len(index.names.to_pylist()) == len(index) == 50
-            assert len(index.primary_members) == len(index.members_as("json")) == index.num_samples
-        except StaleIndexError:
-            refused += 1
-    assert refused > 10
+        for bit in (1, 16, 255):
+            damaged = bytearray(whole)
+            damaged[place] ^= bit
+            try:
+                index = IndexFile.open(pa.py_buffer(bytes(damaged)), "s.idx.arrow").index(0)
+                assert contents(index) == contents(right), place
+            except StaleIndexError as error:
+                refused.append(str(error))
+    assert len(refused) > len(whole)
+    assert all("s.idx.arrow" in text for text in refused)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"samples": COUNT // 2 + 1},
-        {"samples": "many"},
-        {"path": 5},
-        {"fields": [1, 2]},
-        {"facts": {"size": "7"}},
-        {"facts": {"size": 7, "colour": "red"}},
-        {"facts": {"has_geometry": "yes"}},
-    ],
-    ids=str,
-)
-def test_what_is_said_of_a_tar_and_cannot_be(tmp_path, change):
-    path = tmp_path / "s.idx.arrow"
-    write_index(path, [("s.tar", index_of())])
-    with pa.ipc.open_file(str(path)) as file:
-        batch, schema = file.get_batch(0), file.schema
-    about = json.loads(schema.metadata[b"headrace.tar_index"])
-    about["tars"][0] |= change
-    schema = schema.with_metadata({"headrace.tar_index": json.dumps(about)})
-    with pa.ipc.new_file(str(path), schema) as file:
-        file.write_batch(batch)
-    with pytest.raises(StaleIndexError, match=r"s\.idx\.arrow"):
-        IndexFile.open(path).index(0)
+def contents(index: TarIndex) -> list[object]:
+    columns = [index.names, index.captions, index.offsets, index.sizes, index.widths, index.heights]
+    grouping = index.grouping
+    columns += [grouping.samples, grouping.fields]
+    return [index.facts, grouping.field_names, *(column.tolist() for column in columns)]
 
 
-@pytest.mark.parametrize("metadata", [None, {"version": 1, "tars": []}, {"version": 2}, []])
+@pytest.mark.parametrize("metadata", [None, {"version": 1, "tars": []}, {"version": 3}, []])
 def test_another_arrow_file_is_refused(tmp_path, metadata):
     schema = pa.schema([("name", pa.string())])
     if metadata is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -104,3 +106,19 @@ def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
     left.write_bytes(b"half an ind")
     assert index_tars(tar).tars[0].was_there
     assert not left.exists()
+
+
+def test_locks_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / "a.tar", [("a.jpg", b"1")])
+    index_tars(tar)
+    script = (
+        "import os, signal, sys; from headrace.sources.tar.index_files import index_lock\n"
+        "from headrace.storage import atomic_write\n"
+        "with index_lock(sys.argv[1]), atomic_write(sys.argv[1]):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, tmp_path / "a.idx.arrow"], check=False)
+    left = {".a.idx.arrow.change.lock", ".a.idx.arrow.lock"}
+    assert left < set(os.listdir(tmp_path))
+    assert index_tars(tar).tars[0].was_there
+    assert sorted(os.listdir(tmp_path)) == ["a.idx.arrow", "a.tar"]

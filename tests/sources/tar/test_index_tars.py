@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from servers.s3 import S3Server
 from tar_making import member, scanned, write_tar
 
 from headrace import TarShards
-from headrace.errors import NothingFoundError, OptionError, ReadError
+from headrace.errors import NothingFoundError, OptionError, ReadError, WriteError
 from headrace.sources.tar import index_tars
 from headrace.sources.tar.index import IndexFile, TarIndex, write_index
 from headrace.sources.tar.index_files import (
@@ -60,6 +62,41 @@ def test_beside_the_tars(folder: Path) -> None:
     assert [tar.name for tar in report.tars] == ["a.tar", "x/a.tar", "x/y/b.tar"]
     assert {"a.idx.arrow", "x/a.idx.arrow", "x/y/b.idx.arrow"} < set(files_below(folder))
     assert read_index(folder / "x/a.idx.arrow").captions[0].as_py() == '"t"'
+
+
+def test_an_index_that_cannot_be_written_beside_its_tar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tar = write_tar(tmp_path / "tars" / f"{'x' * 245}.tar", members(0))
+    with pytest.raises(WriteError, match="too long"):
+        index_tars(tar, format="json")
+    for _ in range(2):
+        (done,) = index_tars(tar).tars
+        assert done.place[0].startswith(str(tmp_path / "cache"))
+        assert len(read_index(done.place[0])) == 6
+        assert "The index goes into the cache folder" in caplog.text
+        assert os.listdir(tmp_path / "tars") == [tar.name]
+    assert next(TarShards(tar).samples()).captions == "t"
+
+
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tar = write_tar(tmp_path / "tars" / "a.tar", members(0))
+    script = f"""
+import resource, signal
+from headrace.errors import WriteError
+from headrace.sources.tar import index_tars
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    index_tars({str(tar)!r})
+except WriteError as error:
+    print(error)
+"""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "cannot be written" in ran.stdout
+    assert files_below(tmp_path) == ["tars/a.tar"]
 
 
 def test_json_for_other_tools(folder: Path) -> None:

@@ -192,10 +192,11 @@ def test_a_long_link_and_a_long_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["gnu", "pax"])
 def test_sparse_files_are_refused(tmp_path: Path, kind: str) -> None:
+    records = {"GNU.sparse.major": "1", "GNU.sparse.name": "s.bin", "path": "GNUSparseFile.1/s.bin"}
     sparse = (
         member(b"s.bin", b"1", kind=b"S")
         if kind == "gnu"
-        else pax({"GNU.sparse.major": "1", "GNU.sparse.name": "s.bin"}) + member(b"s.bin", b"1")
+        else pax(records) + member(b"GNUSparseFile.1/s.bin", b"1")
     )
     path = write(tmp_path / "a.tar", member(b"a.jpg", b"1"), sparse)
     for keep_going in (False, True):

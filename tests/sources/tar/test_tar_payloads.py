@@ -227,7 +227,7 @@ def test_descriptors_run_out(tmp_path: Path, left: int) -> None:
     shards = [members(2, seed) for seed in range(80)]
     write_shards(tmp_path, shards)
     readers = [reader_of(tmp_path), reader_of(tmp_path)]
-    assert [reader.collection.member_counts.sum() for reader in readers] == [320, 320]
+    assert [reader.collection.sample_counts.sum() for reader in readers] == [160, 160]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     try:

@@ -84,7 +84,6 @@ def _pairs_by_last_dot(index: TarIndex) -> bool:
 class _Known(NamedTuple):
     """What is known of all tars once their indices were loaded."""
 
-    members: Int64Array
     samples: Int64Array
     fields: dict[str, int]
     """How many samples have each field."""
@@ -177,11 +176,6 @@ class TarCollection:
         return frozenset(name for name, count in known.fields.items() if count < total)
 
     @property
-    def member_counts(self) -> Int64Array:
-        """How many files each tar holds."""
-        return self._all.members
-
-    @property
     def sample_counts(self) -> Int64Array:
         """How many samples each tar holds."""
         return self._all.samples
@@ -212,7 +206,7 @@ class TarCollection:
         there = grouping.fields[grouping.fields >= 0]
         times = np.bincount(there, minlength=len(grouping.field_names)).tolist()
         fields = dict(zip(grouping.field_names, times, strict=True))
-        return _Count(len(index), index.num_samples, fields, grouping.left_out)
+        return _Count(index.num_samples, fields, grouping.left_out)
 
     def _whole(self, may_skip: MaySkip) -> TarCollection:
         counted = self._counted(range(len(self)))
@@ -251,7 +245,6 @@ class TarCollection:
 
 
 class _Count(NamedTuple):
-    members: int
     samples: int
     fields: dict[str, int]
     left_out: LeftOut
@@ -264,7 +257,6 @@ def _known_of(counts: Iterable[_Count]) -> _Known:
         for name, times in one.fields.items():
             fields[name] = fields.get(name, 0) + times
     return _Known(
-        np.array([one.members for one in counted], np.int64),
         np.array([one.samples for one in counted], np.int64),
         fields,
         LeftOut(*np.sum([(0, 0, 0), *(one.left_out for one in counted)], axis=0).tolist()),

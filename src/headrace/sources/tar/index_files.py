@@ -7,7 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,7 +29,7 @@ from headrace.sources.tar.json_index import json_index, read_json_index
 from headrace.sources.tar.locate import PathLike, Source, listed, names_of, stem_of
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.places import IndexPlace, file_of, whole_file
-from headrace.storage import Options, atomic_write, file_lock
+from headrace.storage import Options, atomic_write, file_lock, remove_partial
 from headrace.storage.access import protocol_of
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "path_below",
     "read_index",
     "refuse_other_file",
+    "remove_leftovers",
     "write_index_as",
 ]
 
@@ -91,14 +92,29 @@ def write_index_as(path: PathLike, tars: Sequence[tuple[str, TarIndex]]) -> None
 
 @contextmanager
 def index_lock(path: PathLike) -> Iterator[None]:
-    """Hold the lock for reading an index file and replacing it by a changed one."""
+    """Hold the lock for reading an index file and replacing it by a changed one.
+
+    Raises:
+        WriteError: There can be no lock, for nothing can be written there.
+    """
     folder, name = os.path.split(os.path.realpath(path))
-    lock = os.path.join(folder, f".{name}.change.lock")
-    with file_lock(lock):
-        try:
-            yield
-        finally:  # others that wait for this file notice that it is gone, and make a new one
-            os.unlink(lock)
+    lock = file_lock(os.path.join(folder, f".{name}.change.lock"))
+    try:
+        lock.acquire()
+    except OSError as failed:
+        raise WriteError(f"{os.fspath(path)} cannot be written: {failed}") from failed
+    try:
+        yield
+    finally:  # others that wait for this file notice that it is gone, and make a new one
+        with suppress(FileNotFoundError):
+            os.unlink(lock.lock_file)
+        lock.release()
+
+
+def remove_leftovers(path: str) -> None:
+    """Remove the part of an index and the locks that a killed process left; live ones stay."""
+    remove_partial(path)
+    remove_partial(f"{path}.change")
 
 
 def make_folder(path: str) -> None:

@@ -6,6 +6,7 @@ goes on: a tar whose index says all that is asked for is left alone.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import queue
@@ -20,7 +21,7 @@ from functools import partial
 from hashlib import sha256
 from typing import IO, Literal
 
-from headrace.errors import OptionError, ReadError, StaleIndexError, WorkerError
+from headrace.errors import OptionError, ReadError, StaleIndexError, WorkerError, WriteError
 from headrace.model import DataFileInfo
 from headrace.sources.tar.captions import with_captions
 from headrace.sources.tar.checks import check_end, check_index, verify_index
@@ -34,6 +35,7 @@ from headrace.sources.tar.index_files import (
     path_below,
     read_index,
     refuse_other_file,
+    remove_leftovers,
     write_index_as,
 )
 from headrace.sources.tar.locate import FoundTars, PathLike, Source, find_tars, stem_of
@@ -41,9 +43,11 @@ from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.places import file_of, places_of
 from headrace.sources.tar.scan import Progress, scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
-from headrace.storage import FileStatus, Options, Store, remove_partial, side_by_side
+from headrace.storage import FileStatus, Options, Store, side_by_side
 
 __all__ = ["IndexReport", "Indexed", "ReportProgress", "index_tars", "verify_tars", "work"]
+
+logger = logging.getLogger(__name__)
 
 ReportProgress = Callable[[str, float], None]
 """Is called with the name of a stage and the share of it that is done."""
@@ -123,7 +127,8 @@ def index_tars(
     Args:
         source: Files, directories, globs, patterns, URLs or ``hf://`` paths.
         out: A folder for the indexes, which get the paths that their tars have below the source. If
-            left out they go beside the tars; those of remote and read-only tars into the cache.
+            left out they go beside the tars; those of remote and read-only tars, and those that
+            cannot be written there, into the cache.
         geometry: Look for width and height of images.
         sidecars: Embed what JSON and text files say of other members, captions among it.
         hash: Hash tars and members; all bytes are read.
@@ -180,6 +185,7 @@ def index_tars(
             scope,
             _target(found, tar, name, folder, ENDINGS[format]),
             None if kept is None else _part(kept, found.store, tar),
+            spare=_cached(found, tar) if folder is None and format == "arrow" else None,
         )
         for tar, name in chosen
     ]
@@ -207,13 +213,17 @@ def _target(found: FoundTars, tar: FileStatus, name: str, folder: str | None, en
         return stem_of(path_below(folder, name)) + ending
     if found.store.local and os.access(os.path.dirname(tar.path), os.W_OK):
         return stem_of(tar.path) + ending
-    cached = IndexCache.within(None).index_path(found.store, file_of(tar))
+    cached = _cached(found, tar)
     if cached is None or ending != COLUMNAR_ENDING:
         raise OptionError(
             f"there is no place for an index beside {tar.path}; name a folder for the indexes "
             "(out, --out), and give it as metadata= when the tars are read"
         )
     return cached
+
+
+def _cached(found: FoundTars, tar: FileStatus) -> str | None:
+    return IndexCache.within(None).index_path(found.store, file_of(tar))
 
 
 def _part(folder: str, store: Store, tar: FileStatus) -> str:
@@ -281,6 +291,7 @@ class _Job:
         target: The file for the index.
         kept: A second file for it, which remembers this version of the tar.
         earlier: A file of many tars that has an index of this one.
+        spare: The file for it in the cache, if the target cannot be written.
     """
 
     store: Store
@@ -290,26 +301,39 @@ class _Job:
     target: str
     kept: str | None = None
     earlier: Place | None = None
+    spare: str | None = None
 
     def run(self, progress: Progress | None = None) -> Indexed:
         """Write the index, unless there is one. A file that is no index is never written over."""
         refuse_other_file(self.target)
-        remove_partial(self.target)
+        remove_leftovers(self.target)
         found = [(place, index) for place, index in self._found() if self._is_current(place, index)]
         good = [(place, index) for place, index in found if self.scope.is_met_by(index)]
         for place, index in good:
             if place[0] in (self.target, self.earlier and self.earlier[0]):
                 return self._done(place, index, was_there=True)
         index = good[0][1] if good else self._scanned(progress)
-        make_folder(self.target)
-        with index_lock(self.target):
-            for _, earlier in self._found():  # captions may have been written meanwhile
-                index = _with_written_captions(index, earlier)
-            write_index_as(self.target, [(self.name, index)])
+        try:
+            target, index = self.target, self._written(self.target, index)
+        except WriteError as error:  # a disk that is full or read-only, or a name that is too long
+            if self.spare in (None, self.target) or os.path.lexists(self.target):
+                raise
+            assert self.spare is not None
+            logger.warning("%s. The index goes into the cache folder: %s", error, self.spare)
+            target, index = self.spare, self._written(self.spare, index)
         if self.kept is not None:
             make_folder(self.kept)
             write_index(self.kept, [(self.name, index)])
-        return self._done((self.target, 0), index, was_there=False)
+        return self._done((target, 0), index, was_there=False)
+
+    def _written(self, path: str, index: TarIndex) -> TarIndex:
+        """Write the index, with captions that a user wrote into earlier ones, and return it."""
+        make_folder(path)
+        with index_lock(path):
+            for _, earlier in self._found():  # captions may have been written meanwhile
+                index = _with_written_captions(index, earlier)
+            write_index_as(path, [(self.name, index)])
+        return index
 
     def _done(self, place: Place, index: TarIndex, *, was_there: bool) -> Indexed:
         return Indexed(self.name, place, len(index), index.facts.last_good, was_there)
@@ -319,7 +343,7 @@ class _Job:
         stem = self.target.removesuffix(COLUMNAR_ENDING).removesuffix(ENDINGS["json"])
         places = [(self.target, 0), *((stem + ending, 0) for ending in ENDINGS.values())]
         places += [] if self.earlier is None else [self.earlier]
-        places += [] if self.kept is None else [(self.kept, 0)]
+        places += [(path, 0) for path in (self.kept, self.spare) if path is not None]
         for path, number in dict.fromkeys(places):
             with suppress(FileNotFoundError, NotADirectoryError, StaleIndexError):
                 is_columnar = path.endswith(".arrow")

@@ -483,7 +483,7 @@ class _Walk:
         records = self._records
         name = records.get(b"path") or self._long_name
         if any(key.startswith(b"GNU.sparse.") for key in records):
-            raise self._sparse(name or header_name(block))
+            raise self._sparse(records.get(b"GNU.sparse.name") or name or header_name(block))
         said = records.get(b"size")
         size = decimal_size(said) if said else header_size(block)
         self._long_name, self._records = None, {}

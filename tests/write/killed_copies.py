@@ -1,6 +1,6 @@
-"""Copies into tars that are killed.
+"""Copies into tars or ArrayRecord files that are killed.
 
-usage: killed_tar_copies.py SOURCE FOLDER STEP
+usage: killed_copies.py SOURCE FOLDER STEP tar|records|record
 
 Each case is a run in a process of its own that gets SIGKILL at the n-th thing that it does to
 files, for every STEP-th n until a run comes through, and is then gone on with. Prints a line of
@@ -18,22 +18,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import OptionError
-from headrace.write import write_tar
+from headrace.write import write_array_record, write_tar
 
-OPTIONS = {"shard_bytes": "20KiB"}
+WRITE: dict[str, Callable[[str, Path], object]] = {
+    "tar": lambda source, target: write_tar(source, target, shard_bytes="20KiB"),
+    "records": lambda source, target: write_array_record(source, target, shard_records=300),
+    "record": write_array_record,
+}
 REFUSED = 3
 """the status of a run that found that all was done"""
 WATCHED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "open"}
 
 
-def main(source: str, folder: Path, step: int) -> None:
-    assert attempt(source, folder / "whole", None) == 0
+def main(source: str, folder: Path, step: int, form: str) -> None:
+    assert attempt(source, folder / "whole", None, form) == 0
     expected = contents(folder / "whole")
     killed, wrong, resumed = 0, [], 0
     event = 1
     while True:
         target = folder / f"case-{event}"
-        status = attempt(source, target, event)
+        status = attempt(source, target, event, form)
         if status == 0:
             break
         assert status == signal.SIGKILL, status
@@ -41,18 +45,21 @@ def main(source: str, folder: Path, step: int) -> None:
         seen = target.exists()
         if seen and contents(target) != expected:
             wrong.append(f"{target.name} was seen before it was whole")
-        forgotten = seen and not (folder / f".{target.name}.headrace-work/journal.jsonl").exists()
-        resumed += (folder / f".{target.name}.headrace-parts/shard_00000.tar").exists()
-        status = attempt(source, target, None)
+        journal = folder / f".{target.name}.headrace-work/journal.jsonl"
+        resumed += journal.exists() and len(journal.read_text().splitlines()) > 1
+        forgotten = seen and not journal.exists()
+        status = attempt(source, target, None, form)
         if status != (REFUSED if forgotten else 0):
             wrong.append(f"{target.name} ended with {status}")
         if contents(target) != expected:
             wrong.append(f"{target.name} is another")
+        if not forgotten and list(folder.glob(f".{target.name}.*")):
+            wrong.append(f"{target.name} left something behind")
         event += step
     print(json.dumps({"killed": killed, "resumed": resumed, "wrong": wrong}))
 
 
-def attempt(source: str, target: Path, event: int | None) -> int:
+def attempt(source: str, target: Path, event: int | None, form: str) -> int:
     """Run it once in a process of its own; the signal or the status that it ended with."""
     child = os.fork()
     if child:
@@ -62,7 +69,7 @@ def attempt(source: str, target: Path, event: int | None) -> int:
     try:
         if event is not None:
             sys.addaudithook(killing(str(target.parent), event))
-        write_tar(source, target, **OPTIONS)
+        WRITE[form](source, target)
         status = 0
     except OptionError:
         status = REFUSED
@@ -87,9 +94,11 @@ def killing(folder: str, event: int) -> Callable[[str, tuple[object, ...]], None
 
 def contents(folder: Path) -> dict[str, bytes]:
     """All but the marker, which says which run it was."""
+    if folder.is_file():
+        return {"": folder.read_bytes()}
     files = sorted(path for path in folder.iterdir() if not path.name.startswith("_"))
     return {path.name: path.read_bytes() for path in files}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
