@@ -98,6 +98,12 @@ CASES = (
         batch_sizes=True,
         merge=state_of_one_rank,
     ),
+    Case(
+        "parquet, counted rows, other batches",
+        "parquet",
+        {**SHUFFLED, "mix": 2, "even": False},
+        batch_sizes=True,
+    ),
     Case("csv", "csv", {"batch_size": 16, "shuffle": True, "split_bytes": 700, "even": False}),
     Case(
         "csv, other batches, the state of one rank",

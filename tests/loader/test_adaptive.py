@@ -149,6 +149,17 @@ def test_persistent_workers_take_anew_in_every_epoch(folders: dict[str, Path]) -
         assert sorted(all_ids(loader)) == expected("in order")
 
 
+def test_workers_of_an_epoch_that_was_left_take_nothing_of_the_next(
+    folders: dict[str, Path],
+) -> None:
+    loader = make(folders, "in order", persistent_workers=True)
+    for epoch in range(4):
+        loader.set_epoch(epoch)
+        next(iter(loader))  # workers go on for some batches
+        loader.set_epoch(epoch + 1)
+        assert sorted(all_ids(loader)) == expected("in order")
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_other_start_methods(folders: dict[str, Path], method: str) -> None:
     loader = make(folders, "in order", transform=None, multiprocessing_context=method)

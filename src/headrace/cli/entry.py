@@ -5,16 +5,39 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 
 import headrace
-from headrace.cli.command import Command
 from headrace.cli.common import as_flags
 from headrace.errors import HeadraceError
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "Command", "main"]
 
 _INTERRUPTED = 130
 """the exit code of a command that was ended by Ctrl-C"""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One subcommand. A HeadraceError out of ``run`` becomes one line and exit code 2.
+
+    Its module in this package has ``add_arguments(parser)`` and ``run(arguments)``, and is
+    imported only for this command: several commands need no torch.
+
+    Attributes:
+        name: The word that is typed. Its module has the same name, with underscores.
+        summary: One line for ``headrace --help``.
+    """
+
+    name: str
+    summary: str
+
+    def load(self) -> ModuleType:
+        """Import and return the module of the command."""
+        return import_module(f"headrace.cli.{self.name.replace('-', '_')}")
+
 
 COMMANDS = (
     Command("inspect", "Show what a location holds."),

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from multiprocessing.connection import wait
@@ -269,7 +269,11 @@ def _check_sendable(user_code: Mapping[str, Any], *, forked: bool) -> None:
 
 
 class _Inbox:
-    """Parcels of one epoch as they come in, handed out lane by lane."""
+    """Parcels of one epoch as they come in, handed out lane by lane.
+
+    Attributes:
+        open: The lanes that have not come to their end.
+    """
 
     def __init__(
         self,
@@ -285,11 +289,11 @@ class _Inbox:
         self._pin = pin
         self._stats = stats
         self._waiting: dict[int, deque[BatchRun]] = {lane: deque() for lane in lanes}
-        self._open = set(lanes)
+        self.open = set(lanes)
 
     def next_run(self, lane: int) -> BatchRun | None:
         """Return the next batches of a lane; None after its last."""
-        while not self._waiting[lane] and lane in self._open:
+        while not self._waiting[lane] and lane in self.open:
             self._receive()
         return self._waiting[lane].popleft() if self._waiting[lane] else None
 
@@ -299,7 +303,7 @@ class _Inbox:
             for lane, waiting in self._waiting.items():
                 if waiting:
                     return lane, waiting.popleft()
-            if not self._open:
+            if not self.open:
                 return None
             self._receive()
 
@@ -320,7 +324,7 @@ class _Inbox:
         self._stats.spend("wait", time.perf_counter() - began)
         self._stats.add(sent.stats)
         if isinstance(sent, LaneEnd):
-            self._open.discard(sent.lane)
+            self.open.discard(sent.lane)
         elif isinstance(sent, Parcel):
             self._waiting[sent.lane].append(sent.run(self._batch_size, self._pin))
 
@@ -335,6 +339,7 @@ class _Team:
         claims: The windows, if workers take them one by one.
         source: The processes.
         user: The pass that was begun last.
+        open: The lanes of that pass that have not come to their end.
     """
 
     pipeline: Pipeline
@@ -342,6 +347,7 @@ class _Team:
     claims: Claims | None
     source: Workers
     user: Callable[[], EpochPass | None] = lambda: None
+    open: set[int] = field(default_factory=set)
 
     @property
     def is_idle(self) -> bool:
@@ -384,7 +390,7 @@ class WorkerPool:
             feeds = [LaneFeed(cursors[lane], partial(inbox.next_run, lane)) for lane in own]
             turn = position.turns[0]
             made = EpochPass(epoch, feeds, turn=turn, stats=stats, close=inbox.close)
-        team.user = weakref.ref(made)
+        team.user, team.open = weakref.ref(made), inbox.open
         return made
 
     def _team(
@@ -430,7 +436,11 @@ class WorkerPool:
         """Return True if workers live, run the pipeline of now, and have room for the windows."""
         if team.source.have_failed or team.pipeline is not self._dataset.pipeline:
             return False
-        return team.claims is None or team.claims.holds(units)
+        if team.claims is None:
+            return True
+        # Workers of an epoch that was left go on for a while, and would take windows of the next
+        # one, whose rows would be lost.
+        return not team.open and team.claims.holds(units)
 
     def _parcel_batches(self) -> int:
         """Return the number of batches in a parcel: enough to share its cost, few to wait for.
