@@ -120,3 +120,12 @@ def test_a_rank_reads_its_rows_if_the_store_ends_after_it_was_told(tmp_path: Pat
     read = partial(comparing_ranks.read_although_the_store_ends, data)
     first, second = run_ranks(read, 2, tmp_path)
     assert sorted(first + second) == list(range(ROWS))
+
+
+def test_a_rank_reads_its_rows_if_the_store_ended_before_it_makes_its_loader(
+    tmp_path: Path,
+) -> None:
+    data = write_parquet(tmp_path / "data")
+    read = partial(comparing_ranks.make_after_rank_0_has_ended, data, tmp_path)
+    _, rows = run_ranks(read, 2, tmp_path)
+    assert len(rows) == ROWS // 2

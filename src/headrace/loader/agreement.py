@@ -138,17 +138,11 @@ class RankComparison:
             store = self._store = _own_store("comparison", ranks)
             self._timeout_s = store.timeout.total_seconds() if timeout_s is None else timeout_s
             store.set(f"of/{ranks.rank}", mine)
-        except RuntimeError as error:  # all that stores raise is one
-            raise WorkerError(
-                f"rank {ranks.rank} of {ranks.size} cannot compare its data with the others, for "
-                "the store of torch.distributed does not answer: the process that runs it, rank 0 "
-                f"or a launcher, has ended or is out of reach ({error})"
-            ) from error
-        try:
             if store.add("made", 1) == ranks.size:
                 found = [json.loads(store.get(f"of/{rank}")) for rank in range(ranks.size)]
                 store.set("result", json.dumps(_differences(found)))
-        except RuntimeError as error:
+        except RuntimeError as error:  # all that stores raise is one
+            # A rank without any batch left does not wait for others, and may have ended with it.
             self._do_without_store(error)
 
     def check(self) -> None:
@@ -194,7 +188,7 @@ class RankComparison:
         self._store = None
 
     def _do_without_store(self, error: RuntimeError) -> None:
-        """Log that the store has ended after this rank stored what it reads."""
+        """Log that the store has ended, and compare nothing from now on."""
         logger.warning(
             "rank %d of %d cannot compare its data with the others: the process that runs the "
             "store of torch.distributed has ended (%s)",

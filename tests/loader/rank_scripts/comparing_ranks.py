@@ -153,14 +153,11 @@ def name_of_many(rank: int) -> str:
 
 def read_after_rank_0_has_ended(data: Path, folder: Path, rank: int) -> list[int]:
     """Return the rows of this rank; rank 1 asks for its first one when rank 0 is gone."""
-    use_a_store_of_rank_0(rank)
-    (folder / f"{rank}.pid").write_text(str(os.getpid()))
-    dist.barrier()
+    end_of_rank_0 = watch_rank_0(folder, rank)
     loader = make(data)
     dist.barrier()
     if rank == 1:
-        rank_0 = os.pidfd_open(int((folder / "0.pid").read_text()))
-        wait([rank_0])
+        wait([end_of_rank_0])
     return all_ids(loader)
 
 
@@ -186,6 +183,24 @@ def read_although_the_store_ends(data: Path, rank: int) -> list[int]:
         loader = make(data)
     dist.barrier()
     return all_ids(loader if rank == 1 else make(data))
+
+
+def make_after_rank_0_has_ended(data: Path, folder: Path, rank: int) -> list[int]:
+    """Return the rows of this rank; rank 0 has none to read, and ends before rank 1 begins."""
+    end_of_rank_0 = watch_rank_0(folder, rank)
+    dist.barrier()
+    if rank == 0:
+        return []
+    wait([end_of_rank_0])
+    return all_ids(make(data))
+
+
+def watch_rank_0(folder: Path, rank: int) -> int:
+    """Let rank 0 run the store, and return a descriptor that is readable once it has ended."""
+    use_a_store_of_rank_0(rank)
+    (folder / f"{rank}.pid").write_text(str(os.getpid()))
+    dist.barrier()
+    return os.pidfd_open(int((folder / "0.pid").read_text()))
 
 
 def use_a_store_of_rank_0(rank: int) -> None:
