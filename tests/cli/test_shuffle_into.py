@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from warm_interpreters import run_warm
 
 from headrace.cli import main
-from headrace.cli.common import Bar
+from headrace.cli.terminal import Bar
 
 
 @pytest.fixture

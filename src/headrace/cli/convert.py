@@ -10,8 +10,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.cli.common import chosen_storage, counted, progress_bar
 from headrace.cli.sources import add_copy_arguments, copy_options, open_source
+from headrace.cli.terminal import chosen_storage, counted, progress_bar
 from headrace.errors import OptionError
 from headrace.sources.array_record.codecs import CODECS
 from headrace.write import (

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 
 import headrace
-from headrace.cli.common import as_flags
+from headrace.cli.terminal import as_flags
 from headrace.errors import HeadraceError
 
 __all__ = ["COMMANDS", "Command", "main"]
@@ -21,7 +21,7 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One subcommand. A HeadraceError out of ``run`` becomes one line and exit code 2.
+    """A subcommand. A HeadraceError out of ``run`` becomes one line and exit code 2.
 
     Its module in this package has ``add_arguments(parser)`` and ``run(arguments)``, and is
     imported only for this command: several commands need no torch.

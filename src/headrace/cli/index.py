@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.cli.common import Bar, chosen_storage
+from headrace.cli.terminal import Bar, chosen_storage
 from headrace.errors import OptionError
 from headrace.sources.tar import IndexReport, index_tars
 from headrace.sources.tar.index_files import convert_indexes

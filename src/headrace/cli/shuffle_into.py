@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from headrace.cli.common import counted, progress_bar
 from headrace.cli.sources import add_copy_arguments, copy_options, open_source
+from headrace.cli.terminal import counted, progress_bar
 from headrace.write import ROW_GROUP_ROWS, shuffle_into
 
 __all__ = ["add_arguments", "run"]

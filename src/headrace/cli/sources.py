@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.cli.common import chosen_storage, json_options
+from headrace.cli.terminal import chosen_storage, json_options
 from headrace.errors import OptionError
 from headrace.loader import (
     ArrayRecordDataset,

@@ -1,4 +1,4 @@
-"""Parts that several commands share: the progress bar, options that are JSON, and messages."""
+"""The progress bar, options that are JSON, and messages of all commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Bar", "as_flags", "chosen_storage", "counted", "json_options", "prog
 
 _WIDTH = 30
 _SECONDS_BETWEEN = {True: 0.1, False: 10.0}
-"""between two updates, on a terminal or not"""
+"""Seconds between two updates, on a terminal or not."""
 
 
 class Bar:
