@@ -47,6 +47,7 @@ from headrace.model import (
 
 if TYPE_CHECKING:
     from headrace.access import BucketBatchSampler
+    from headrace.convert import NUMERIC
     from headrace.loader import (
         ArrayRecordDataset,
         ArrowDataset,
@@ -59,8 +60,8 @@ if TYPE_CHECKING:
         TarDataset,
         VideoFramesDataset,
         merge_states,
+        open_dataset,
     )
-    from headrace.loader import open_dataset as open
     from headrace.plan import (
         EvenBatchesSplitStrategy,
         RoundRobinSplitStrategy,
@@ -71,7 +72,11 @@ if TYPE_CHECKING:
     from headrace.sources.tar.shards import TarShards
     from headrace.write import TarWriter, shuffle_into
 
+    open = open_dataset
+
+# Without "open": an import of all names must not replace the function of Python.
 __all__ = [
+    "NUMERIC",
     "AccessDeniedError",
     "ArrayRecordDataset",
     "ArrowDataset",
@@ -116,7 +121,6 @@ __all__ = [
     "WriteError",
     "index_tars",
     "merge_states",
-    "open",
     "shuffle_into",
     "write_captions",
 ]
@@ -125,6 +129,7 @@ __version__ = "0.1.0"
 
 _LAZY_NAMES = {
     "headrace.access": ("BucketBatchSampler",),
+    "headrace.convert": ("NUMERIC",),
     "headrace.loader": (
         "ArrayRecordDataset",
         "ArrowDataset",

@@ -295,6 +295,18 @@ class BatchOptions(TypedDict, total=False):
         "list",
         "What lists of varying length become.",
     ]
+    stack: Annotated[
+        Mapping[str, Any] | None,
+        None,
+        'Columns of numbers that become one tensor of shape [rows, columns]: {"x": ["f0", "f*"]}; '
+        'patterns choose, "!name" leaves out, headrace.NUMERIC is all numbers.',
+        _check_mapping,
+    ]
+    cast: Annotated[
+        Any,
+        None,
+        'Number type of the stacks, such as "float32" or torch.float32, or types by key.',
+    ]
     row_transform: Annotated[
         Callable[[Any], Any] | None,
         None,

@@ -113,6 +113,8 @@ class TabularDataset(IterableDataset[Any]):
                 nulls=options["nulls"],
                 ragged=options["ragged"],
                 kinds=found.reader.source.kinds,
+                stack=options["stack"],
+                cast=options["cast"],
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
