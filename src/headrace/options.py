@@ -327,6 +327,30 @@ class BatchOptions(TypedDict, total=False):
     ]
 
 
+class DeviceOptions(TypedDict, total=False):
+    """Device"""
+
+    device: Annotated[
+        Any,
+        None,
+        'Device on which batches arrive: "cuda", "cuda:1", a torch.device; None: plain CPU tensors. '
+        "Rows are moved in blocks, and permuted and cut there; strings and bytes stay on the host.",
+    ]
+    device_bytes: Annotated[
+        Bytes,
+        "1GiB",
+        "Bytes of the device that reading ahead may use; with device= it takes the place of "
+        "prefetch_bytes, also for the windows of shuffle=True.",
+        parse_bytes,
+    ]
+    device_cache: Annotated[
+        bool,
+        False,
+        "Keep the chunks of the first epoch on the device, up to device_bytes more, and permute "
+        "them there in later epochs without reading.",
+    ]
+
+
 class RankOptions(TypedDict, total=False):
     """Ranks"""
 
@@ -422,6 +446,7 @@ class DatasetOptions(
     ContentOptions,
     OrderOptions,
     BatchOptions,
+    DeviceOptions,
     RankOptions,
     ReadingOptions,
     StorageGroup,
