@@ -18,7 +18,7 @@ from headrace.plan.chunks import BYTES, ROWS, Chunks, share_of
 __all__ = [
     "Grouping",
     "Lane",
-    "LanePlan",
+    "Plan",
     "Span",
     "cut_at",
     "cut_evenly",
@@ -147,7 +147,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class LanePlan(Sequence[Split]):
+class Plan(Sequence[Split]):
     """The lanes of one epoch; as a sequence, their Splits, made when asked for."""
 
     files: FileList
@@ -169,7 +169,7 @@ class LanePlan(Sequence[Split]):
     """lane and window of rows that come a second time"""
 
     @classmethod
-    def of(cls, files: FileList, chunks: Chunks, bounds: Int64Array) -> LanePlan:
+    def of(cls, files: FileList, chunks: Chunks, bounds: Int64Array) -> Plan:
         """Return lanes in which every chunk is a window."""
         places = np.arange(len(chunks)) - np.repeat(bounds[:-1], np.diff(bounds))
         return cls(files, chunks, bounds, places)
@@ -188,7 +188,7 @@ class LanePlan(Sequence[Split]):
         mine = [(self.lane(lane), window) for lane, window in self.repeats if lane % ranks == rank]
         return sum(int(lane.chunks.length[lane.members(window)].sum()) for lane, window in mine)
 
-    def grouped(self, grouping: Grouping) -> LanePlan:
+    def grouped(self, grouping: Grouping) -> Plan:
         """Return the same lanes with their chunks, each a window so far, in larger windows."""
         if grouping.interleave == 1:
             return replace(self, window=self.window // grouping.mix)
@@ -312,7 +312,7 @@ def cut_at(chunks: Chunks, cuts: Int64Array) -> tuple[Chunks, Int64Array]:
     return pieces, np.append(np.searchsorted(at, edges[:-1]), len(at))
 
 
-def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> LanePlan:
+def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> Plan:
     """Give each chunk, the heaviest first, to the lane with the least so far (LPT)."""
     weights = chunks.weights
     loads = [(0, lane) for lane in range(lanes)]
@@ -325,14 +325,14 @@ def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> LanePl
     return _by_owner(files, chunks, owner, lanes)
 
 
-def deal_round_robin(files: FileList, chunks: Chunks, *, lanes: int) -> LanePlan:
+def deal_round_robin(files: FileList, chunks: Chunks, *, lanes: int) -> Plan:
     """Give the files to the lanes in turn; what a filter left of one stays in one lane."""
     turn = np.cumsum(np.diff(chunks.file, prepend=chunks.file[:1]) != 0)
     return _by_owner(files, chunks, turn % lanes, lanes)
 
 
-def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) -> LanePlan:
+def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) -> Plan:
     """Return lanes in which the chunks keep the order they came in, large ones not first."""
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(lanes + 1))
-    return LanePlan.of(files, chunks[order], bounds)
+    return Plan.of(files, chunks[order], bounds)

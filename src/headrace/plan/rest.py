@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.model import Cursor, Int64Array
 from headrace.plan.chunks import ROWS, Chunks
-from headrace.plan.lanes import Grouping, Lane, LanePlan, Span, cut_at, cut_evenly
+from headrace.plan.lanes import Grouping, Lane, Plan, Span, cut_at, cut_evenly
 
 __all__ = ["plan_the_rest", "windows_begun"]
 
@@ -26,7 +26,7 @@ class _Begun:
 
 
 def windows_begun(
-    plan: LanePlan, cursors: Sequence[Cursor], loose: Sequence[tuple[int, int, int]] = ()
+    plan: Plan, cursors: Sequence[Cursor], loose: Sequence[tuple[int, int, int]] = ()
 ) -> list[tuple[int, int]]:
     """Return the windows (lane, window) whose rows have to be counted before a new plan.
 
@@ -46,7 +46,7 @@ def windows_begun(
 
 
 def plan_the_rest(
-    plan: LanePlan,
+    plan: Plan,
     cursors: Sequence[Cursor],
     *,
     lanes: int,
@@ -54,7 +54,7 @@ def plan_the_rest(
     grouping: Grouping,
     counts: Mapping[tuple[int, int], int] | None = None,
     loose: Sequence[tuple[int, int, int]] = (),
-) -> LanePlan:
+) -> Plan:
     """Deal what lies behind the cursors to so many lanes, as if the epoch began with it.
 
     Untouched chunks are cut again. A window that was begun keeps the order of its rows, and lanes
@@ -204,12 +204,12 @@ def _filled_up(levels: Sequence[int], amount: int) -> list[int]:
 
 
 def _expanded(
-    plan: LanePlan,
+    plan: Plan,
     pieces: Chunks,
     bounds: Int64Array,
     begun: Sequence[_Begun],
     grouping: Grouping,
-) -> LanePlan:
+) -> Plan:
     """Lanes with begun windows in place of their signs, each chunk with its window."""
     chunks: list[Chunks] = [Chunks.empty()]
     windows: list[Int64Array] = [np.empty(0, np.int64)]
@@ -237,7 +237,7 @@ def _expanded(
             count += int(places[-1]) + 1
         ends.append(sum(map(len, chunks)))
     joined = Chunks.concat(chunks)
-    return LanePlan(
+    return Plan(
         plan.files,
         joined,
         np.asarray(ends, np.int64),

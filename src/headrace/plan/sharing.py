@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.plan.chunks import Chunks, share_of
-from headrace.plan.lanes import LanePlan, Span
+from headrace.plan.lanes import Plan, Span
 
 __all__ = ["batches_in", "even_out", "first_in_turn", "share_last_round"]
 
@@ -50,7 +50,7 @@ def first_in_turn(counts: Sequence[int], wanted: int) -> list[int]:
 
 
 def share_last_round(
-    plan: LanePlan,
+    plan: Plan,
     ranks: int,
     *,
     taken: int = 0,
@@ -58,7 +58,7 @@ def share_last_round(
     drop_last: bool,
     pad: bool,
     reorders: bool,
-) -> LanePlan:
+) -> Plan:
     """Cut the last batches anew, so that every rank has the same number of them left.
 
     At the start of an epoch the rows of the last, incomplete round of the lanes are cut into as
@@ -130,8 +130,8 @@ def _last_sizes(
 
 
 def even_out(
-    plan: LanePlan, ranks: int, *, batch_size: int, drop_last: bool, pad: bool, reorders: bool
-) -> LanePlan:
+    plan: Plan, ranks: int, *, batch_size: int, drop_last: bool, pad: bool, reorders: bool
+) -> Plan:
     """Give every rank as many batches as the one with the fewest, or, padding, the most.
 
     For lanes of a user's own strategy, which may differ by any number of rows. Rank r of R has the
@@ -237,7 +237,7 @@ class _Line:
 class _Ends:
     """The lanes of a plan, while their ends are cut off and other rows are appended."""
 
-    def __init__(self, plan: LanePlan, reorders: bool) -> None:
+    def __init__(self, plan: Plan, reorders: bool) -> None:
         self._plan, self._reorders = plan, reorders
         self._lanes = [plan.lane(index) for index in range(len(plan))]
         self._chunks = [[lane.chunks] for lane in self._lanes]
@@ -283,9 +283,7 @@ class _Ends:
             self._spans[index, number] = segment.span
         return index, number
 
-    def plan(
-        self, dropped: int, same: Sequence[int], repeats: Sequence[tuple[int, int]]
-    ) -> LanePlan:
+    def plan(self, dropped: int, same: Sequence[int], repeats: Sequence[tuple[int, int]]) -> Plan:
         """Return the lanes as they are now; ``same`` is how many rows of each have not changed."""
         plan = self._plan
         chunks = [Chunks.concat(parts) for parts in self._chunks]
