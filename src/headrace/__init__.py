@@ -12,6 +12,14 @@ Public names are imported when they are first used: indexing tars, for example, 
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError(
+        "headrace does not run on Windows: it needs POSIX file and memory functions. "
+        "Use Linux, macOS, or the Windows Subsystem for Linux (WSL)"
+    )
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

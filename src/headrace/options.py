@@ -501,7 +501,7 @@ class IcebergOptions(DatasetOptions, _SnapshotOptions, total=False):
     """Iceberg"""
 
     scan_filter: Annotated[
-        Any, None, "A pyiceberg expression; rows that it does not keep are left out."
+        Any, None, "A pyiceberg expression that prunes files; it does not filter rows."
     ]
     branch: Annotated[str | None, None, "Branch whose newest snapshot is read."]
     as_of: Annotated[
