@@ -430,7 +430,8 @@ def _in_form(column: DenseColumn, lengths: Rows, form: str) -> Any:
         return column.padded(lengths)
     if form == "offsets":
         return {"values": values, "offsets": column._like(offsets).values}
-    return torch.nested.nested_tensor_from_jagged(values, column._like(offsets).values)
+    ends: Any = column._like(offsets).values
+    return torch.nested.nested_tensor_from_jagged(values, ends)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

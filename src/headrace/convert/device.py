@@ -12,8 +12,9 @@ streams.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,11 +23,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace.convert.columns import Column, DenseColumn, RaggedColumn, Rows, StructColumn
+from headrace.convert.columns import (
+    Block,
+    Column,
+    DenseColumn,
+    RaggedColumn,
+    Rows,
+    StructColumn,
+)
 from headrace.errors import DeviceMemoryError, OptionError
 from headrace.process import PerProcess
 
 __all__ = ["Device", "DeviceCache", "parse_device"]
+
+logger = logging.getLogger(__name__)
 
 _ALIGNMENT = 256
 
@@ -122,8 +132,9 @@ class Device:
 
     # --- for threads that make blocks
 
-    def move(self, block: StructColumn) -> StructColumn:
+    def move(self, block: Block) -> Block:
         """Return a block with its numbers on the device; objects stay where they are."""
+        assert isinstance(block, StructColumn)
         with self._beside_trainer():
             leaves = list(_numbers(block))
             places, total = [], 0
@@ -139,15 +150,15 @@ class Device:
                 there.reshape(array.shape)[...] = array
             arrived = torch.empty(total, dtype=torch.uint8, device=self._device)
             arrived.copy_(staged, non_blocking=True)
-            moved = iter([
-                _view(arrived[start : start + leaf.nbytes], leaf.values)
-                for leaf, start in zip(leaves, places, strict=True)
-            ])
-            made = _rebuilt(block, moved)
-        assert isinstance(made, StructColumn)
-        return made
+            moved = iter(
+                [
+                    _view(arrived[start : start + leaf.nbytes], leaf.values)
+                    for leaf, start in zip(leaves, places, strict=True)
+                ]
+            )
+            return _rebuilt(block, moved)
 
-    def sort(self, blocks: Sequence[StructColumn], keys: npt.NDArray[np.uint32]) -> StructColumn:
+    def sort(self, blocks: Sequence[StructColumn], keys: npt.NDArray[np.uint32]) -> Block:
         """Return the rows of blocks in the order of their keys; equal keys stay as they stand."""
         with self._beside_trainer():
             numbers = torch.from_numpy(keys.astype(np.int64)).to(self._device)
@@ -158,20 +169,19 @@ class Device:
                 columns.append(order.apply(joined))
             return StructColumn(blocks[0].names, tuple(columns), len(keys))
 
-    def copied(self, block: StructColumn) -> StructColumn:
+    def copied(self, block: Block) -> Block:
         """Return a block with its numbers in memory of their own, which a user may change."""
+        assert isinstance(block, StructColumn)
         with self._beside_trainer():
             moved = iter([DeviceColumn(_tensor(leaf).clone()) for leaf in _numbers(block)])
-            made = _rebuilt(block, moved)
-        assert isinstance(made, StructColumn)
-        return made
+            return _rebuilt(block, moved)
 
-    def made(self, block: StructColumn) -> StructColumn:
+    def made(self, block: Block) -> Block:
         """Return a block that is made, so that a trainer can wait for it."""
+        assert isinstance(block, StructColumn)
         ready = None
         if self._side is not None:
-            ready = torch.cuda.Event()
-            ready.record(self._side)
+            ready = self._side.record_event()
         return _DeviceBlock(block.names, block.columns, block.num_rows, ready)
 
     @contextmanager
@@ -195,8 +205,21 @@ class Device:
             self._received_on.wait_event(block.ready)
             _hold_for(block, self._received_on)
 
-    def batches(self, block: StructColumn, batch_size: int) -> Iterator[Any]:
+    def moved(self, value: Any) -> Any:
+        """Return a batch, or any value made of dicts, lists and tuples, with tensors moved."""
+        if isinstance(value, torch.Tensor):
+            return value.to(self._device)
+        if isinstance(value, Mapping):
+            return {key: self.moved(each) for key, each in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*[self.moved(each) for each in value])
+        if isinstance(value, list | tuple):
+            return type(value)([self.moved(each) for each in value])
+        return value
+
+    def batches(self, block: Block, batch_size: int) -> Iterator[Any]:
         """Yield the batches of a block that was received, for the stream that is current then."""
+        assert isinstance(block, StructColumn)
         made = block.batches(batch_size)
         if self._side is None:
             yield from made
@@ -227,7 +250,7 @@ class _SideStreams:
     def of(self, device: torch.device) -> Any:
         with self._lock:
             if device not in self._streams:
-                self._streams[device] = torch.cuda.Stream(device)
+                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             return self._streams[device]
 
 
@@ -264,15 +287,19 @@ def _numbers(column: Column) -> Iterator[DenseColumn]:
             yield from _numbers(each)
 
 
-def _rebuilt(column: Column, moved: Iterator[DeviceColumn]) -> Column:
-    """Return a column with other columns of numbers in it, in the order of ``_numbers``."""
-    if isinstance(column, DenseColumn):
-        return next(moved)
-    if isinstance(column, RaggedColumn):
-        return replace(column, values=next(moved))
-    if isinstance(column, StructColumn):
-        return replace(column, columns=tuple([_rebuilt(each, moved) for each in column.columns]))
-    return column
+def _rebuilt(block: StructColumn, moved: Iterator[DeviceColumn]) -> StructColumn:
+    """Return a block with other columns of numbers in it, in the order of ``_numbers``."""
+    columns: list[Column] = []
+    for column in block.columns:
+        if isinstance(column, DenseColumn):
+            columns.append(next(moved))
+        elif isinstance(column, RaggedColumn):
+            columns.append(replace(column, values=next(moved)))
+        elif isinstance(column, StructColumn):
+            columns.append(_rebuilt(column, moved))
+        else:
+            columns.append(column)
+    return StructColumn(block.names, tuple(columns), block.num_rows)
 
 
 def _tensor(column: DenseColumn) -> torch.Tensor:
@@ -297,6 +324,7 @@ class DeviceCache:
     most_bytes: int
     _blocks: dict[Any, list[StructColumn]] = field(default_factory=dict)
     _held: int = 0
+    _has_warned: bool = False
     _lock: Any = field(default_factory=threading.Lock)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -306,13 +334,18 @@ class DeviceCache:
         """Return the blocks of a chunk; None if it has to be read."""
         return self._blocks.get(key)
 
-    def put(self, key: Any, blocks: list[StructColumn]) -> bool:
-        """Keep the blocks of a chunk; return False if there is no room for them."""
+    def put(self, key: Any, blocks: list[StructColumn]) -> None:
+        """Keep the blocks of a chunk, if there is room for them."""
         size = sum([block.nbytes for block in blocks])
         with self._lock:
-            if self._held + size > self.most_bytes:
-                return False
-            if key not in self._blocks:
-                self._held += size
-                self._blocks[key] = blocks
-            return True
+            if self._held + size <= self.most_bytes:
+                if key not in self._blocks:
+                    self._held += size
+                    self._blocks[key] = blocks
+            elif not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "device_cache=True: the data needs more than device_bytes=%s; chunks beyond "
+                    "that are read again in every epoch",
+                    f"{self.most_bytes:,}",
+                )

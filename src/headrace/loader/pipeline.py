@@ -206,6 +206,10 @@ class Pipeline:
     device: torch.device | None = None
     device_cache: DeviceCache | None = None
 
+    def open_device(self) -> Device | None:
+        """Return the device for the threads of this process."""
+        return None if self.device is None else Device(self.device, self.prefetch_bytes)
+
     def on_host(self) -> Pipeline:
         """Return the pipeline whose batches are plain tensors of the host."""
         return replace(self, device=None, device_cache=None)
@@ -263,9 +267,7 @@ class OpenLanes:
         store = pipeline.reader.store.during(self._meter, self._patience)
         self._reader = pipeline.reader.through(store)
         self._row_cost = row_cost(pipeline.reader.schema)
-        self.device: Device | None = None
-        if pipeline.device is not None:
-            self.device = Device(pipeline.device, pipeline.prefetch_bytes)
+        self.device = pipeline.open_device()
         worker = get_worker_info()
         cores = usable_cores() // (1 if worker is None else worker.num_workers)
         self._cores = max(min(_MAX_THREADS, cores), 1)
@@ -362,8 +364,9 @@ class OpenLanes:
             return
         for chunk in piece.chunks:
             for block in self._chunk(chunk):
-                kept = self.device is not None and self._pipeline.device_cache is not None
-                yield self._finished(self.device.copied(block) if kept else block)
+                if self.device is not None and self._pipeline.device_cache is not None:
+                    block = self.device.copied(block)
+                yield self._finished(block)
 
     def _window(self, piece: Piece) -> Iterator[Block]:
         """Read the chunks of a window side by side, and bring their rows into order."""
@@ -458,18 +461,19 @@ class OpenLanes:
             yield from self._read(chunk)
             return
         cache = self._pipeline.device_cache
-        kept = None if cache is None else cache.get(chunk)
+        key = chunk.file.path, chunk.row_range, chunk.byte_range
+        kept = None if cache is None else cache.get(key)
         if kept is not None:
             yield from kept
             return
-        moved = []
+        moved: list[Any] = []
         for block in self._read(chunk):
             moved.append(self.device.move(self._pipeline.converter.stack(block)))
             yield moved[-1]
             if cache is None:
                 moved.clear()
-        if cache is not None and not cache.put(chunk, moved):
-            self._warn_of_cache(cache)
+        if cache is not None:
+            cache.put(key, moved)
 
     def _read(self, chunk: FileSplit) -> Iterator[Block]:
         """Read and convert the rows of a chunk."""
