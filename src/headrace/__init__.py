@@ -12,6 +12,14 @@ Public names are imported when they are first used: indexing tars, for example, 
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError(
+        "headrace does not run on Windows: it needs POSIX file and memory functions. "
+        "Use Linux, macOS, or the Windows Subsystem for Linux (WSL)"
+    )
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +55,7 @@ from headrace.model import (
 
 if TYPE_CHECKING:
     from headrace.access import BucketBatchSampler
+    from headrace.convert import NUMERIC
     from headrace.loader import (
         ArrayRecordDataset,
         ArrowDataset,
@@ -59,8 +68,8 @@ if TYPE_CHECKING:
         TarDataset,
         VideoFramesDataset,
         merge_states,
+        open_dataset,
     )
-    from headrace.loader import open_dataset as open
     from headrace.plan import (
         EvenBatchesSplitStrategy,
         RoundRobinSplitStrategy,
@@ -71,7 +80,11 @@ if TYPE_CHECKING:
     from headrace.sources.tar.shards import TarShards
     from headrace.write import TarWriter, shuffle_into
 
+    open = open_dataset
+
+# Without "open": an import of all names must not replace the function of Python.
 __all__ = [
+    "NUMERIC",
     "AccessDeniedError",
     "ArrayRecordDataset",
     "ArrowDataset",
@@ -116,7 +129,6 @@ __all__ = [
     "WriteError",
     "index_tars",
     "merge_states",
-    "open",
     "shuffle_into",
     "write_captions",
 ]
@@ -125,6 +137,7 @@ __version__ = "0.1.0"
 
 _LAZY_NAMES = {
     "headrace.access": ("BucketBatchSampler",),
+    "headrace.convert": ("NUMERIC",),
     "headrace.loader": (
         "ArrayRecordDataset",
         "ArrowDataset",

@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import OptionError
 from headrace.testing import AuditReport, audit
 from headrace.testing.auditing import Leg, Outcome, Schedule, Size
-from headrace.testing.auditing.judge import compare
+from headrace.testing.auditing.report import compare
 from headrace.testing.auditing.schedule import draw_schedule
 
 ONE, TWO, ONE_AHEAD, TWO_AHEAD = Size(1, 0), Size(2, 0), Size(1, 2), Size(2, 2)

@@ -43,7 +43,7 @@ from headrace.loader.pipeline import Finish, OpenLanes, Pipeline, Stream
 from headrace.loader.start import Sealed
 from headrace.loader.stats import Stats
 from headrace.model import Cursor, FileList, Int64Array
-from headrace.plan import Lane, LanePlan
+from headrace.plan import Lane, Plan
 from headrace.stream import Run
 
 __all__ = [
@@ -317,7 +317,7 @@ def _arrived(state: dict[str, Any]) -> Feed:
     return feed
 
 
-def _copied(plan: LanePlan, lane: int) -> Lane:
+def _copied(plan: Plan, lane: int) -> Lane:
     """Return a lane in memory of its own: the board is written again for the next epoch."""
     return deepcopy(plan.lane(lane))
 
@@ -352,14 +352,14 @@ class Board:
     It is written while no worker reads it: before they start, or before they start another epoch.
     """
 
-    def __init__(self, epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> None:
+    def __init__(self, epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> None:
         """Write an epoch, and where to begin in the lanes that are to be read."""
         size = pieces_of(_posted(epoch, plan, cursors))[2]
         # Another epoch's cuts fall elsewhere and may make a few chunks more.
         self._memory = shared_bytes(8 * _LAYOUT_WORDS + size + size // 8 + (1 << 16))
         self.post(epoch, plan, cursors)
 
-    def post(self, epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> bool:
+    def post(self, epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> bool:
         """Write another epoch; return False if there is no room for it."""
         pieces, layout, size = pieces_of(_posted(epoch, plan, cursors))
         words, memory = self._parts()
@@ -371,7 +371,7 @@ class Board:
         lay_out(pieces, layout, memory)
         return True
 
-    def read(self) -> tuple[int, LanePlan, dict[int, Cursor]]:
+    def read(self) -> tuple[int, Plan, dict[int, Cursor]]:
         """Return the epoch, its lanes as views of this memory, and where to begin in some."""
         words, memory = self._parts()
         places = words[1 : 1 + words[0]].tolist()
@@ -384,5 +384,5 @@ class Board:
         return memory[: 8 * _LAYOUT_WORDS].view(np.int64), memory[8 * _LAYOUT_WORDS :]
 
 
-def _posted(epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> tuple[Any, ...]:
+def _posted(epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> tuple[Any, ...]:
     return epoch, replace(plan, files=FileList()), dict(cursors)

@@ -33,7 +33,7 @@ from headrace.loader.start import WorkerContext, dumps
 from headrace.loader.stats import Stats
 from headrace.model import Cursor
 from headrace.options import LoaderOptions
-from headrace.plan import LanePlan, State
+from headrace.plan import Plan, State
 from headrace.process import run_aside
 
 if TYPE_CHECKING:
@@ -365,9 +365,9 @@ class WorkerPool:
             options.chosen_context(dataset.fork_safe)  # a context that cannot be is refused now
         self._kept: _Team | None = None
 
-    def begin(self, plan: LanePlan, position: State, *, pin: bool) -> EpochPass:
+    def begin(self, plan: Plan, position: State, *, pin: bool) -> EpochPass:
         """Return a pass over the lanes of a position that workers read."""
-        adaptive, own = self._dataset.planner.adaptive, position.own_lanes
+        adaptive, own = position.adaptive, position.own_lanes
         cursors = {lane: position.cursor(lane) for lane in own}
         lanes = [plan.lane(lane) for lane in own] if adaptive else []
         units = units_left(lanes, cursors, position.loose)
@@ -396,7 +396,7 @@ class WorkerPool:
     def _team(
         self,
         epoch: int,
-        plan: LanePlan,
+        plan: Plan,
         cursors: Mapping[int, Cursor],
         units: list[list[Unit]],
     ) -> _Team:
@@ -414,7 +414,7 @@ class WorkerPool:
                 kept.claims.post(units)
             return kept
         board, claims = Board(epoch, plan, cursors), None
-        if dataset.planner.adaptive:
+        if dataset.planner.origin.adaptive:
             context = options.chosen_context(dataset.fork_safe)
             claims = Claims(options.count, count + count // 8 + 64, context)
             claims.post(units)
@@ -455,5 +455,9 @@ class WorkerPool:
         batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
         ahead = max(options.count * options.prefetch_factor, 1)
         most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)
-        most = _PARCEL_BATCHES_AS_THEY_COME if self._dataset.planner.adaptive else _PARCEL_BATCHES
+        most = (
+            _PARCEL_BATCHES_AS_THEY_COME
+            if self._dataset.planner.origin.adaptive
+            else _PARCEL_BATCHES
+        )
         return max(1, min(most, most_bytes // batch_bytes))
