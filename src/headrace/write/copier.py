@@ -9,7 +9,6 @@ tasks that have no line. When all are done the target shows all parts in one ste
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.errors import OptionError, WriteError
+from headrace.process import usable_cores
 from headrace.write.journal import Journal
 from headrace.write.pool import run_by_processes
 from headrace.write.targets import Receipt, TargetWriter
@@ -144,7 +144,7 @@ class Runner:
         """
         workers = self.workers
         if workers is None:
-            return min(os.cpu_count() or 1, size_bytes // _BYTES_A_WORKER)
+            return min(usable_cores(), size_bytes // _BYTES_A_WORKER)
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
             raise OptionError(
                 f"workers must be a number of processes, or 0 for none, not {workers!r}"
