@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     AccessDeniedError,
     ConversionError,
+    DeviceMemoryError,
     FileChangedError,
     HeadraceError,
     MissingExtraError,
@@ -55,6 +56,7 @@ from headrace.model import (
 
 if TYPE_CHECKING:
     from headrace.access import BucketBatchSampler
+    from headrace.convert import NUMERIC
     from headrace.loader import (
         ArrayRecordDataset,
         ArrowDataset,
@@ -67,8 +69,8 @@ if TYPE_CHECKING:
         TarDataset,
         VideoFramesDataset,
         merge_states,
+        open_dataset,
     )
-    from headrace.loader import open_dataset as open
     from headrace.plan import (
         EvenBatchesSplitStrategy,
         RoundRobinSplitStrategy,
@@ -79,7 +81,11 @@ if TYPE_CHECKING:
     from headrace.sources.tar.shards import TarShards
     from headrace.write import TarWriter, shuffle_into
 
+    open = open_dataset
+
+# Without "open": an import of all names must not replace the function of Python.
 __all__ = [
+    "NUMERIC",
     "AccessDeniedError",
     "ArrayRecordDataset",
     "ArrowDataset",
@@ -87,6 +93,7 @@ __all__ = [
     "ByteRange",
     "ConversionError",
     "DataFileInfo",
+    "DeviceMemoryError",
     "EvenBatchesSplitStrategy",
     "FileChangedError",
     "FileSplit",
@@ -124,7 +131,6 @@ __all__ = [
     "WriteError",
     "index_tars",
     "merge_states",
-    "open",
     "shuffle_into",
     "write_captions",
 ]
@@ -133,6 +139,7 @@ __version__ = "0.1.0"
 
 _LAZY_NAMES = {
     "headrace.access": ("BucketBatchSampler",),
+    "headrace.convert": ("NUMERIC",),
     "headrace.loader": (
         "ArrayRecordDataset",
         "ArrowDataset",

@@ -22,9 +22,9 @@ from headrace.sources.array_record.codecs import (
 from headrace.sources.array_record.files import native
 from headrace.sources.values import Misfit, plain_value, table_of, type_of
 from headrace.storage import Access, Options
-from headrace.write.copier import Progress, copy
+from headrace.write.copier import Progress, Runner, copy, ignore
 from headrace.write.journal import Journal, PathLike, parts_directory
-from headrace.write.rows import RowParts, as_rows, refuse_overlap
+from headrace.write.rows import RowParts, as_rows, plan_parts, refuse_overlap
 from headrace.write.targets import (
     FolderTarget,
     LocalFile,
@@ -132,15 +132,20 @@ def write_array_record(
     encoder = _Encoder(codec or fitting, options)
     writing_codec(encoder.codec, rows.schema)
     work = {**rows.facts, "target": location, "codec": encoder.codec, "options": options}
+    runner = Runner(workers, progress or ignore)
+
+    def plan(journal: Journal) -> RowParts:
+        counted = rows.counted(journal, runner)
+        return RowParts(rows=counted, tasks=plan_parts(counted, journal, part_rows=shard_records))
+
     copied = copy(
-        RowParts(rows, shard_records),
+        plan,
         FolderTarget(folder, encoder),
+        runner,
         work={"work": "array_record", **work, "shard_records": shard_records},
         work_dir=target.work_dir,
         schema=rows.schema,
         once=rows.once,
-        workers=workers,
-        progress=progress,
     )
     files = (
         [location]
