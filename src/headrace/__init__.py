@@ -55,6 +55,7 @@ from headrace.model import (
 
 if TYPE_CHECKING:
     from headrace.access import BucketBatchSampler
+    from headrace.convert import NUMERIC
     from headrace.loader import (
         ArrayRecordDataset,
         ArrowDataset,
@@ -67,8 +68,8 @@ if TYPE_CHECKING:
         TarDataset,
         VideoFramesDataset,
         merge_states,
+        open_dataset,
     )
-    from headrace.loader import open_dataset as open
     from headrace.plan import (
         EvenBatchesSplitStrategy,
         RoundRobinSplitStrategy,
@@ -79,7 +80,11 @@ if TYPE_CHECKING:
     from headrace.sources.tar.shards import TarShards
     from headrace.write import TarWriter, push_to_hub, shuffle_into
 
+    open = open_dataset
+
+# Without "open": an import of all names must not replace the function of Python.
 __all__ = [
+    "NUMERIC",
     "AccessDeniedError",
     "ArrayRecordDataset",
     "ArrowDataset",
@@ -124,7 +129,6 @@ __all__ = [
     "WriteError",
     "index_tars",
     "merge_states",
-    "open",
     "push_to_hub",
     "shuffle_into",
     "write_captions",
@@ -134,6 +138,7 @@ __version__ = "0.1.0"
 
 _LAZY_NAMES = {
     "headrace.access": ("BucketBatchSampler",),
+    "headrace.convert": ("NUMERIC",),
     "headrace.loader": (
         "ArrayRecordDataset",
         "ArrowDataset",

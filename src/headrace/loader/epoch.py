@@ -269,7 +269,8 @@ class EpochPass:
             index = self._turn % len(self.lanes)
             lane = self.lanes[index]
             if index in left and lane.advance():
-                self._warn()
+                if len(self._stats.skipped) > self._warned:
+                    self._warn()
                 batch = next(lane.batches)
                 lane.delivered += 1
                 self._turn = index + 1  # only now: a batch that failed to come is still to come

@@ -344,10 +344,10 @@ class OpenLanes:
     def _blocks(self, piece: Piece) -> Iterator[Block]:
         """Read, convert and order the rows of a piece, in a thread of the read-ahead."""
         if self._pipeline.grouping.reorders:
-            yield from map(self._pinned, self._window(piece))
+            yield from map(self._finished, self._window(piece))
             return
         for chunk in piece.chunks:
-            yield from map(self._pinned, self._chunk(chunk))
+            yield from map(self._finished, self._chunk(chunk))
 
     def _window(self, piece: Piece) -> Iterator[Block]:
         """Read the chunks of a window side by side, and bring their rows into order."""
@@ -419,6 +419,9 @@ class OpenLanes:
     def _part(self, window: Window, index: int) -> Block | None:
         with self._stats.timed("mix"):
             return window.part(index)
+
+    def _finished(self, block: Block) -> Block:
+        return self._pinned(self._pipeline.converter.stack(block))
 
     def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block

@@ -105,7 +105,10 @@ class Planner:
 
     def plan(self, state: State) -> Plan:
         """Return the lanes of an epoch, or of what was left of it, as its ranks share them."""
-        key = self._epoch(state), *state.plan_key
+        if not any(share.even for share in state.shares):
+            return self.lanes(state)
+        epoch = 0 if self.order.same_in_every_epoch else state.epoch
+        key = epoch, *state.plan_key
         if key not in self.kept:
             lanes = self.lanes(state)
             made = self._shared(lanes, state)
@@ -116,7 +119,7 @@ class Planner:
 
     def lanes(self, state: State) -> Plan:
         """Return the lanes of a state before their last batches are shared by the ranks."""
-        epoch, before = self._epoch(state), state.before
+        epoch, before = 0 if self.order.same_in_every_epoch else state.epoch, state.before
         key = epoch, state.lanes, state.batch_size, before
         if key in self.kept:
             return self.kept[key]
@@ -127,9 +130,6 @@ class Planner:
             made = self._rest(before, state)
         self._keep(key, made)
         return made
-
-    def _epoch(self, state: State) -> int:
-        return 0 if self.order.same_in_every_epoch else state.epoch
 
     def _keep(self, key: Any, plan: Plan) -> None:
         """Keep the last two plans: of an epoch, and of the same as its ranks share it."""
