@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     AccessDeniedError,
     ConversionError,
+    DeviceMemoryError,
     FileChangedError,
     HeadraceError,
     MissingExtraError,
@@ -92,6 +93,7 @@ __all__ = [
     "ByteRange",
     "ConversionError",
     "DataFileInfo",
+    "DeviceMemoryError",
     "EvenBatchesSplitStrategy",
     "FileChangedError",
     "FileSplit",
