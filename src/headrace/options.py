@@ -324,6 +324,30 @@ class BatchOptions(TypedDict, total=False):
     ]
 
 
+class DeviceOptions(TypedDict, total=False):
+    """Device"""
+
+    device: Annotated[
+        Any,
+        None,
+        'Device on which batches arrive: "cuda", "cuda:1" or a torch.device; rows are moved in '
+        "blocks, and permuted and cut there; strings and bytes stay on the host.",
+    ]
+    device_bytes: Annotated[
+        Bytes,
+        "1GiB",
+        "Bytes of the device that reading ahead may use; with device= it takes the place of "
+        "prefetch_bytes, also for the windows of shuffle=True.",
+        parse_bytes,
+    ]
+    device_cache: Annotated[
+        bool,
+        False,
+        "Keep the chunks of the first epoch on the device, up to device_bytes more, and permute "
+        "them there in later epochs without reading.",
+    ]
+
+
 class RankOptions(TypedDict, total=False):
     """Ranks"""
 
@@ -419,6 +443,7 @@ class DatasetOptions(
     ContentOptions,
     OrderOptions,
     BatchOptions,
+    DeviceOptions,
     RankOptions,
     ReadingOptions,
     StorageGroup,
@@ -722,6 +747,13 @@ def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
 def check_together(options: Mapping[str, Any]) -> None:
     """Raise an OptionError if two options contradict each other."""
     get = options.get
+    if get("device") is not None and get("output_format") != "torch":
+        raise OptionError(
+            f'device={get("device")!r} is for tensors, and output_format="{get("output_format")}" '
+            "makes others; leave one out"
+        )
+    if get("device_cache") and get("device") is None:
+        raise OptionError('device_cache=True keeps data on a device; choose one: device="cuda"')
     mix, interleave = get("mix") or 1, get("interleave") or 1
     if mix > 1 and interleave > 1:
         raise OptionError(
