@@ -30,7 +30,7 @@ from headrace.errors import (
     OptionError,
     ReadError,
 )
-from headrace.sources.tables.table import (
+from headrace.sources.tables.catalog import (
     Failures,
     Wanted,
     explained,
@@ -41,9 +41,9 @@ from headrace.sources.tables.table import (
     renamed,
     shown,
 )
+from headrace.sources.tables.rows import LISTED
 
 __all__ = [
-    "LISTED",
     "LentCredentials",
     "Pinned",
     "is_known",
@@ -57,10 +57,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-LISTED = (
-    "files of a snapshot are never written again: someone has removed or replaced this one, or the "
-    "snapshot has expired (refresh() goes on with the newest one)"
-)
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _NOT_UNDERSTOOD = (exceptions.ValidationError, ValidationError)
 _FOREIGN = {
@@ -238,6 +234,11 @@ class Pinned:
     def version(self) -> tuple[int, int]:
         """The ids of snapshot and schema; -1: no snapshot."""
         return self.snapshot_id or -1, self.schema.schema_id
+
+    @property
+    def location(self) -> str:
+        """The directory of the table."""
+        return str(self.table.metadata.location)
 
     @property
     def snapshot_id(self) -> int | None:

@@ -22,7 +22,7 @@ from headrace.errors import (
 from headrace.model import Int64Array
 from headrace.process import PerProcess
 from headrace.sources.lance.native import Failed, Found, Handle
-from headrace.sources.tables.table import shown
+from headrace.sources.tables.catalog import shown
 from headrace.storage import Options, Redaction
 from headrace.storage.access import protocol_of
 from headrace.storage.options import Resolved, azure_options, gcs_options, resolve, s3_options
