@@ -11,19 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.table import Table
 
-from headrace.errors import HeadraceError, OptionError, ReadError
+from headrace.errors import HeadraceError, NothingFoundError, OptionError, ReadError
 from headrace.model import DataFileInfo, FileSplit, IcebergDataFileInfo, Int64Array
 from headrace.options import IcebergOptions
 from headrace.sources.files.cache import BoundedCache
 from headrace.sources.files.protocol import Format
 from headrace.sources.iceberg.catalog import (
     Pinned,
-    is_known,
     load_table,
     pin,
     pin_again,
@@ -106,16 +104,13 @@ class IcebergTable(CatalogTable[Pinned, IcebergFile]):
         return pin_again(self._name, self._table, version)
 
     def discover(self, version: tuple[int, int]) -> Discovered:
-        """Return what there is to read in a snapshot, which may be younger than what was loaded."""
-        if is_known(self._table, version):
-            try:
-                return super().discover(version)
-            except ReadError:
-                # Keys that the catalog lent when the table was loaded may have expired.
-                if not isinstance(self._table.catalog, RestCatalog):
-                    raise
-        self.load()
-        return super().discover(version)
+        """Return what there is to read in a snapshot."""
+        try:
+            return super().discover(version)
+        except (NothingFoundError, ReadError):
+            # The snapshot may be younger than what was loaded, and lent keys may have expired.
+            self.load()
+            return super().discover(version)
 
     def columns(self, pinned: Pinned) -> Mapping[str, Column]:
         return {column.name: column for column in table_columns(pinned.schema)}

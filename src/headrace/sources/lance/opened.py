@@ -206,6 +206,7 @@ class LanceVersion:
             return ask(opened.handle)
         except Failed as error:
             reason = _redacted(error, opened.resolved, opened.given)
+        self._check_version(opened.given)
         raise ReadError(f"{self.uri} (version {self._version}) cannot be read: {reason}")
 
     def open(self) -> _Opened:
@@ -231,12 +232,14 @@ class LanceVersion:
             return _Opened(Handle(self.uri, self._version, given), resolved, given)
         except Failed as error:
             reason = _redacted(error, resolved, given)
-        if self._version is not None:
-            self._check_version(self._version, given)
+        self._check_version(given)
         raise ReadError(f"{self.uri} cannot be opened as a Lance dataset: {reason}")
 
-    def _check_version(self, version: int | str, given: dict[str, str] | None) -> None:
-        """Raise a NothingFoundError if there is no such version."""
+    def _check_version(self, given: dict[str, str] | None) -> None:
+        """Raise a NothingFoundError if there is no such version, or no longer."""
+        version = self._version
+        if version is None:
+            return
         try:
             numbers, tags = Handle(self.uri, None, given).versions()
         except Failed:
