@@ -18,7 +18,7 @@ from headrace.process import PerProcess
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.lance.native import Failed, Handle
 from headrace.sources.tables.catalog import shown
-from headrace.storage import Options, Redaction
+from headrace.storage import Access, Options, Redaction
 from headrace.storage.access import protocol_of
 from headrace.storage.options import Resolved, azure_options, gcs_options, resolve, s3_options
 from headrace.storage.redaction import has_secret, of_environment, without_secrets
@@ -173,7 +173,7 @@ class LanceVersion:
         batch_readahead: int,
     ) -> None:
         self.uri = located(uri)
-        self._options = options
+        self._access = Access(storage_options=options)  # which does not show them
         self._version = version
         self._batch_readahead = batch_readahead
         self._own = PerProcess(_Own)
@@ -224,7 +224,7 @@ class LanceVersion:
             raise NothingFoundError(
                 f"{self.uri} is no Lance dataset: it has no directory _versions"
             )
-        resolved = resolve(self._options)
+        resolved = resolve(self._access.storage_options)
         given, expires_at = lance_options(self.uri, resolved.options)
         if expires_at is not None:
             resolved = replace(resolved, expires_at=expires_at.timestamp(), renewable=True)
