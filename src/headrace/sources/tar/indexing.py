@@ -610,14 +610,14 @@ def verify_tars(
     found = find_tars(source, access)
     places = places_of(found, metadata, access)
     problems: dict[str, Sequence[str]] = {}
-    for shard, (tar, name) in enumerate(zip(found.tars, found.names, strict=True)):
+    tars = zip(found.tars, found.names, places, strict=True)
+    for number, (tar, name, place) in enumerate(tars):
         if progress is not None:
-            progress("verifying", shard / len(found.tars))
+            progress("verifying", number / len(found.tars))
         try:
-            index = places.read(shard)
-            if index is None:
+            if place is None:
                 raise ReadError(f"{tar.path} has no index; make one with: headrace index")
-            problems[name] = verify_index(found.store, file_of(tar), index, hash=hash)
+            problems[name] = verify_index(found.store, file_of(tar), place.read(), hash=hash)
         except ReadError as error:
             problems[name] = [str(error)]
     if progress is not None:
