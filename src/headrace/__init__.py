@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     AccessDeniedError,
     ConversionError,
+    DeviceMemoryError,
     FileChangedError,
     HeadraceError,
     MissingExtraError,
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     from headrace.sources.source import Source
     from headrace.sources.tar import index_tars, write_captions
     from headrace.sources.tar.shards import TarShards
-    from headrace.write import TarWriter, shuffle_into
+    from headrace.write import TarWriter, push_to_hub, shuffle_into
 
     open = open_dataset
 
@@ -92,6 +93,7 @@ __all__ = [
     "ByteRange",
     "ConversionError",
     "DataFileInfo",
+    "DeviceMemoryError",
     "EvenBatchesSplitStrategy",
     "FileChangedError",
     "FileSplit",
@@ -129,6 +131,7 @@ __all__ = [
     "WriteError",
     "index_tars",
     "merge_states",
+    "push_to_hub",
     "shuffle_into",
     "write_captions",
 ]
@@ -160,7 +163,7 @@ _LAZY_NAMES = {
     "headrace.sources.source": ("Source",),
     "headrace.sources.tar": ("index_tars", "write_captions"),
     "headrace.sources.tar.shards": ("TarShards",),
-    "headrace.write": ("TarWriter", "shuffle_into"),
+    "headrace.write": ("TarWriter", "push_to_hub", "shuffle_into"),
 }
 _MODULE_OF = {name: module for module, names in _LAZY_NAMES.items() for name in names}
 _PACKAGES = ("access", "integrations", "loader", "plan", "sources", "storage", "testing", "write")

@@ -113,10 +113,11 @@ _check_path = _instance_of(str | os.PathLike, "a path")
 
 def _check_choice(name: str, value: object, choices: Sequence[Any]) -> None:
     """Raise an OptionError unless ``value`` is one of the choices; 0 is not False."""
-    if (type(value), value) not in [(type(choice), choice) for choice in choices]:
-        words = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
-        listed = f"{', '.join(words[:-1])} or {words[-1]}"
-        raise OptionError(f"{name} must be {listed}, not {value!r}")
+    for choice in choices:
+        if type(value) is type(choice) and value == choice:
+            return
+    words = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
+    raise OptionError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {value!r}")
 
 
 def _check_seconds(name: str, value: object) -> None:
@@ -323,6 +324,30 @@ class BatchOptions(TypedDict, total=False):
     ]
 
 
+class DeviceOptions(TypedDict, total=False):
+    """Device"""
+
+    device: Annotated[
+        Any,
+        None,
+        'Device on which batches arrive: "cuda", "cuda:1" or a torch.device; rows are moved in '
+        "blocks, and permuted and cut there; strings and bytes stay on the host.",
+    ]
+    device_bytes: Annotated[
+        Bytes,
+        "1GiB",
+        "Bytes of the device that reading ahead may use; with device= it takes the place of "
+        "prefetch_bytes, also for the windows of shuffle=True.",
+        parse_bytes,
+    ]
+    device_cache: Annotated[
+        bool,
+        False,
+        "Keep the chunks of the first epoch on the device, up to device_bytes more, and permute "
+        "them there in later epochs without reading.",
+    ]
+
+
 class RankOptions(TypedDict, total=False):
     """Ranks"""
 
@@ -418,6 +443,7 @@ class DatasetOptions(
     ContentOptions,
     OrderOptions,
     BatchOptions,
+    DeviceOptions,
     RankOptions,
     ReadingOptions,
     StorageGroup,
@@ -676,7 +702,9 @@ def resolve(kind: type[Resolved], given: Mapping[str, Any]) -> Resolved:
         OptionError: A value is wrong, or two of them contradict each other.
     """
     known = known_options(cast(type, kind))
-    made = _Options({name: option.default for name, option in known.items()})
+    made = _Options()
+    for name, option in known.items():
+        made[name] = option.default
     for name, value in given.items():
         if name not in known:
             raise _unknown(name, known, kind.__name__)
@@ -719,6 +747,13 @@ def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
 def check_together(options: Mapping[str, Any]) -> None:
     """Raise an OptionError if two options contradict each other."""
     get = options.get
+    if get("device") is not None and get("output_format") != "torch":
+        raise OptionError(
+            f'device={get("device")!r} is for tensors, and output_format="{get("output_format")}" '
+            "makes others; leave one out"
+        )
+    if get("device_cache") and get("device") is None:
+        raise OptionError('device_cache=True keeps data on a device; choose one: device="cuda"')
     mix, interleave = get("mix") or 1, get("interleave") or 1
     if mix > 1 and interleave > 1:
         raise OptionError(

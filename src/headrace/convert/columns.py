@@ -124,7 +124,7 @@ class DenseColumn(Column):
         return self.values.nbytes
 
     def slice(self, start: int, length: int) -> DenseColumn:
-        return DenseColumn(self.values[start : start + length])
+        return replace(self, values=self.values[start : start + length])
 
     def take(self, rows: Rows) -> DenseColumn:
         values = self.array
@@ -156,6 +156,13 @@ class DenseColumn(Column):
     def pin(self) -> DenseColumn:
         values = self.values
         return DenseColumn(values.pin_memory()) if isinstance(values, torch.Tensor) else self
+
+    def padded(self, lengths: Rows) -> Any:
+        """Return runs of these lengths, which lie end to end, as rows padded with zeros."""
+        values, width = self.array, int(lengths.max(initial=0))
+        padded = np.zeros((len(lengths), width, *values.shape[1:]), values.dtype)
+        padded[np.arange(width) < lengths[:, None]] = values
+        return self._like(padded).values
 
     @property
     def _is_tensor(self) -> bool:
@@ -399,7 +406,7 @@ class RaggedColumn(Column):
 
     @classmethod
     def concat(cls, columns: Sequence[RaggedColumn]) -> RaggedColumn:
-        values = DenseColumn.concat([column._run() for column in columns])
+        values = type(columns[0].values).concat([column._run() for column in columns])
         lengths = np.concatenate([column.lengths for column in columns])
         return cls.of(values, lengths, columns[0].form)
 
@@ -420,13 +427,11 @@ def _in_form(column: DenseColumn, lengths: Rows, form: str) -> Any:
             return list(torch.split(values, lengths.tolist()))
         return object_array([values[a:b] for a, b in pairwise(offsets.tolist())])
     if form == "pad":
-        width = int(lengths.max(initial=0))
-        padded = np.zeros((len(lengths), width, *values.shape[1:]), column.array.dtype)
-        padded[np.arange(width) < lengths[:, None]] = column.array
-        return column._like(padded).values
+        return column.padded(lengths)
     if form == "offsets":
         return {"values": values, "offsets": column._like(offsets).values}
-    return torch.nested.nested_tensor_from_jagged(values, torch.from_numpy(offsets))
+    ends: Any = column._like(offsets).values
+    return torch.nested.nested_tensor_from_jagged(values, ends)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,6 +21,7 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 from headrace.access import Backend, RowDataset
 from headrace.access.orphans import end_with_parent
 from headrace.convert import Converter
+from headrace.convert.device import DeviceCache, parse_device
 from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader.agreement import ComparedFiles
@@ -86,6 +87,7 @@ class TabularDataset(IterableDataset[Any]):
     def __init__(self, found: Discovered, options: DatasetOptions) -> None:
         super().__init__()
         self._options = options
+        self._device = parse_device(options["device"])
         self.ranks = given_ranks(options["rank"], options["world_size"])
         """The rank of this process, and the number of ranks that share the data."""
         self._workers = 1
@@ -130,6 +132,8 @@ class TabularDataset(IterableDataset[Any]):
             counted=planner.counted,
             skip_broken=skip_broken,
             prefetch_bytes=budget_bytes(options),
+            device=self._device,
+            device_cache=DeviceCache(budget_bytes(options)) if options["device_cache"] else None,
         )
         self._found = found
         self.planner, self.pipeline = planner, pipeline
