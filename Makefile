@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 JOBS ?= 3
 export PYTHON
 
-.PHONY: help setup environments demo test thorough coverage check audit integrations bench docs clean
+.PHONY: help setup environments demo test thorough coverage check audit integrations bench docs site-test clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,11 +14,12 @@ help:
 	@echo "make test    run the whole test-suite"
 	@echo "make thorough   the random tests of plans, formats and tables, with ten times the examples"
 	@echo "make coverage   the same for all but Paimon, and which lines it reaches"
-	@echo "make check   lint, format check, types, import rules"
+	@echo "make check   lint, format check, types, import rules, documentation"
 	@echo "make audit   kill, resume and resize loaders 200 times, and count every row"
 	@echo "make integrations   train with FSDP, Trainer, DeepSpeed, Ray and MPI, two ranks each"
 	@echo "make bench   run the benchmarks and write docs/benchmarks"
 	@echo "make docs    build the documentation into site/"
+	@echo "make site-test   open every page of it in a browser: errors, dead links, width of a phone"
 	@echo "make clean   remove .venv and everything that was built"
 
 setup: $(READY)
@@ -34,14 +35,20 @@ $(BIN)/python:
 	scripts/step "making $(VENV) with $$("$$python" --version)" "$$python" -m venv $(VENV) || \
 	{ rm -rf $(VENV); exit 1; }
 
+# torch and headrace alone: all that the demo needs. torch comes first, so that nothing that follows
+# can ask for another build of it.
+CORE := $(VENV)/.ready-core
+$(CORE): pyproject.toml constraints.txt | $(BIN)/python
+	@scripts/step "installing torch" $(PIP) "$$(grep '^torch==' constraints.txt)"
+	@scripts/step "installing headrace" $(PIP) -e .
+	@touch $@
+
 # The pip that comes with older Pythons takes three times as long to find out what fits.
 NEW_PIP := 'pip>=25'
 
-# torch comes first and alone, so that nothing that follows can ask for another build of it.
-$(READY): pyproject.toml constraints.txt scripts/install-azurite | $(BIN)/python
+$(READY): $(CORE) scripts/install-azurite
 	@scripts/step "installing pip" $(PIP) $(NEW_PIP)
-	@scripts/step "installing torch" $(PIP) "$$(grep '^torch==' constraints.txt)"
-	@scripts/step "installing headrace and what its tests need" $(PIP) -e '.[dev]'
+	@scripts/step "installing what the tests and checks need" $(PIP) -e '.[dev]'
 	@scripts/step "installing the Azure server of the tests" scripts/install-azurite $(BIN)/python
 	@touch $@
 
@@ -65,7 +72,7 @@ $(VENV)/.ready-%: $(READY)
 	@scripts/step "installing what make $* needs" $(PIP) -e '.[$*]'
 	@touch $@
 
-demo: $(READY)
+demo: $(CORE)
 	@$(BIN)/python examples/demo.py
 
 # Random tests draw the same examples in every run.
@@ -99,9 +106,14 @@ integrations:
 bench: $(VENV)/.ready-bench
 	@$(BIN)/python -m benchmarks
 
-docs: $(VENV)/.ready-docs
-	@$(BIN)/python -m mkdocs build --strict --quiet --site-dir site
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir site
 	@echo "the documentation is in site/index.html"
+
+# Not part of check: it needs a browser, which is larger than everything else together.
+site-test: docs
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || scripts/step "installing playwright" $(PIP) playwright
+	@$(BIN)/python scripts/check_site.py site
 
 clean:
 	rm -rf $(VENV) $(PAIMON) .venv-integrations build dist site demo-data .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

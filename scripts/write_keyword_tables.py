@@ -1,4 +1,4 @@
-"""Write the tables of keywords in README.md and docs/ from the classes in headrace.options.
+"""Write the tables of keywords in docs/ from the classes in headrace.options.
 
 usage: python scripts/write_keyword_tables.py
 
@@ -6,6 +6,8 @@ A table stands between a line that names options classes and a line that ends it
 
     <!-- keywords: StructuredOptions LoaderOptions -->
     <!-- end of keywords -->
+
+``own keywords`` leaves out those that every dataset has.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from headrace import options
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = re.compile(
-    r"(?P<begin><!-- keywords: (?P<names>[\w ]+) -->\n).*?(?P<end><!-- end of keywords -->)",
+    r"(?P<begin><!-- (?P<own>own )?keywords: (?P<names>[\w ]+) -->\n).*?"
+    r"(?P<end><!-- end of keywords -->)",
     re.DOTALL,
 )
 
@@ -27,14 +30,18 @@ def written(text: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         kinds = [getattr(options, name) for name in match["names"].split()]
-        return f"{match['begin']}{options.options_table(*kinds)}\n{match['end']}"
+        rows = options.options_table(*kinds).splitlines()
+        if match["own"]:
+            common = {f"| `{name}` " for name in options.known_options(options.DatasetOptions)}
+            rows = [row for row in rows if not row.startswith(("| **", *common))]
+        return match["begin"] + "\n".join(rows) + "\n" + match["end"]
 
     return TABLE.sub(table, text)
 
 
 def main() -> None:
     """Rewrite the pages that have changed."""
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         before = page.read_text(encoding="utf-8")
         after = written(before)
         if after != before:

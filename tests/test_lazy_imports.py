@@ -41,7 +41,34 @@ def test_a_loader_does() -> None:
 def test_every_public_name_is_there() -> None:
     assert {*headrace.__all__} <= {*dir(headrace)}
     for name in headrace.__all__:
-        assert getattr(headrace, name).__name__
+        assert getattr(headrace, name) is not None
     assert headrace.access.RowDataset
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         headrace.nothing  # noqa: B018
+
+
+def test_an_import_of_all_names_keeps_the_open_of_python() -> None:
+    names: dict[str, object] = {}
+    exec("from headrace import *", names)
+    assert "open" not in names
+    assert "StructuredDataset" in names
+    assert callable(headrace.open)
+
+
+def test_windows_is_refused_at_import_before_anything_is_loaded() -> None:
+    code = (
+        "import sys\n"
+        "sys.platform = 'win32'\n"
+        "try:\n"
+        "    import headrace\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+        "print(sorted({'pyarrow', 'numpy', 'torch'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+    )
+    message, imported = done.stdout.splitlines()
+    assert message.startswith("headrace does not run on Windows")
+    assert "WSL" in message
+    assert imported == "[]"

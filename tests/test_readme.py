@@ -1,36 +1,78 @@
-"""The Python blocks of the README and of the documentation run, in order, as they stand."""
+"""The Python blocks of the README and of the documentation run, in order, as they stand.
+
+A block in the dialect of another library begins with a comment line such as
+``# Mosaic streaming``; it is marked ``py`` instead of ``python``, and is compiled only.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+COMPILED_ONLY = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#]+)")
+REPOSITORY_LINK = re.compile(r"https://github\.com/headrace/headrace/blob/main/([^)#\s]+)")
+SITE_LINK = re.compile(r"https://headrace\.github\.io/headrace/([^)#\s]*)")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the folder ``data`` of the README and make its parent the current directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for number, ids in enumerate(np.array_split(np.arange(10_000), 4)):
+        x = np.random.default_rng(number).normal(size=(len(ids), 16)).astype(np.float32)
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 16)
+        table = pa.table({"id": ids, "x": vectors, "y": x.sum(axis=1)})
+        pq.write_table(table, tmp_path / "data" / f"part-{number}.parquet")
+    return tmp_path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("folder")
+def test_python_blocks_run(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in BLOCK.finditer(text):
+        indent, code = block.groups()
+        code = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
         # Blank lines in front, so that a traceback shows the line of the page.
         above = "\n" * (text[: block.start()].count("\n") + 1)
-        exec(compile(above + block.group(1), str(page), "exec"), namespace)
+        exec(compile(above + code, str(page), "exec"), namespace)
+    for block in COMPILED_ONLY.finditer(text):
+        compile(block.group(1), str(page), "exec")
 
 
 def test_readme_has_blocks_to_run() -> None:
-    assert len(BLOCK.findall(PAGES[0].read_text(encoding="utf-8"))) >= 5
+    assert len(BLOCK.findall(PAGES[0].read_text(encoding="utf-8"))) >= 4
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"]
+    "name", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"]
 )
-def test_links_to_files_lead_somewhere(name: str) -> None:
-    links = LINK.findall((ROOT / name).read_text(encoding="utf-8"))
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def test_links_lead_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    in_repository = LINK.findall(text) + REPOSITORY_LINK.findall(text)
+    assert [link for link in in_repository if not (ROOT / link).exists()] == []
+    pages = {link.strip("/") for link in SITE_LINK.findall(text)}
+    assert [page for page in pages if not _has_page(page)] == []
+
+
+def _has_page(page: str) -> bool:
+    folder = DOCS / page
+    candidates = [folder.with_suffix(".md"), folder / "index.md", folder / "README.md"]
+    return any(candidate.is_file() for candidate in candidates)
+
+
+def test_links_of_the_readme_work_on_pypi() -> None:
+    """PyPI shows the README without the repository beside it: every link is absolute."""
+    assert LINK.findall(PAGES[0].read_text(encoding="utf-8")) == []

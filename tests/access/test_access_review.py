@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
+import torch
 
 import headrace
 from headrace import ArrowDataset, OptionError, SkippedDataWarning
@@ -45,15 +46,17 @@ def test_lance_tables_are_not_opened_in_lists() -> None:
         headrace.open(["a.lance", "b.lance"])
 
 
-def test_rows_of_arrow_files_have_their_own_types(tmp_path: Path) -> None:
+def test_rows_of_arrow_files_have_the_types_of_the_data_set(tmp_path: Path) -> None:
     shards(tmp_path)
-    dataset = headrace.open(tmp_path, schema=pa.schema([("x", pa.float32())]))
-    with pytest.raises(OptionError, match="'x' is float in the data set and int64 in its files"):
-        dataset.rows  # noqa: B018
+    rows = headrace.open(tmp_path, schema=pa.schema([("x", pa.float32())])).rows
+    assert rows.schema.types == [pa.float32()]
+    expected = headrace.open(tmp_path).rows["x"]
+    assert rows["x"].dtype == torch.float32
+    assert rows["x"].tolist() == rows.batch(range(30))["x"].tolist() == expected.tolist()
     other = pa.table({"x": pa.array([1], pa.int32())})
     feather.write_feather(other, tmp_path / "3.arrow", compression="uncompressed")
-    with pytest.raises(headrace.SchemaError, match=r"3\.arrow"):
-        headrace.open(tmp_path).rows  # noqa: B018
+    mixed = headrace.open(tmp_path).rows
+    assert (mixed[30], mixed.schema.types) == ({"x": torch.tensor(1)}, [pa.int64()])
 
 
 def test_transforms_of_batches_are_not_for_rows(tmp_path: Path) -> None:

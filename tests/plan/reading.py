@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from file_makers import Row, rows_of
 
 from headrace.model import Cursor
-from headrace.plan import ROW_ORDER, Grouping, Lane, LanePlan, permutation
+from headrace.plan import ROW_ORDER, Grouping, Lane, Plan, permutation
 
 Keep = Callable[[Row], bool]
 
@@ -24,7 +24,7 @@ def taking_turns(chunks: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def window_rows(
-    plan: LanePlan, lane: Lane, window: int, grouping: Grouping, keep: Keep = every_row
+    plan: Plan, lane: Lane, window: int, grouping: Grouping, keep: Keep = every_row
 ) -> list[Row]:
     """All rows of a window in their order, whoever delivers them."""
     places = range(*lane.members(window).indices(len(lane.chunks)))
@@ -45,7 +45,7 @@ def window_rows(
 
 
 def located_rows(
-    plan: LanePlan, index: int, grouping: Grouping, keep: Keep = every_row
+    plan: Plan, index: int, grouping: Grouping, keep: Keep = every_row
 ) -> list[tuple[Row, Cursor]]:
     """The rows of a lane in order, each with the cursor behind it."""
     lane = plan.lane(index)
@@ -57,7 +57,7 @@ def located_rows(
     return found
 
 
-def lane_rows(plan: LanePlan, index: int, grouping: Grouping, keep: Keep = every_row) -> list[Row]:
+def lane_rows(plan: Plan, index: int, grouping: Grouping, keep: Keep = every_row) -> list[Row]:
     """The rows of a lane in order."""
     return [row for row, _ in located_rows(plan, index, grouping, keep)]
 

@@ -15,7 +15,7 @@ from headrace.errors import OptionError
 from headrace.model import DataFileInfo, FileList
 from headrace.plan import (
     EvenBatchesSplitStrategy,
-    LanePlan,
+    Plan,
     RoundRobinSplitStrategy,
     TargetSizeSplitStrategy,
     cut_chunks,
@@ -32,7 +32,7 @@ FILES = [
 ]
 
 
-def shown(plan: LanePlan) -> list[list[str]]:
+def shown(plan: Plan) -> list[list[str]]:
     return [[str(chunk).replace(", rows", "") for chunk in split.file_splits] for split in plan]
 
 
@@ -85,7 +85,7 @@ def test_seed_and_epoch_make_different_plans() -> None:
     assert len(plans) == 25
 
 
-def global_batches(plan: LanePlan, batch_size: int) -> list[list[Row]]:
+def global_batches(plan: Plan, batch_size: int) -> list[list[Row]]:
     """Batch g is batch g div L of lane g mod L."""
     lanes = [rows_of(split.file_splits) for split in plan]
     cut = [[rows[i : i + batch_size] for i in range(0, len(rows), batch_size)] for rows in lanes]

@@ -15,7 +15,7 @@ from headrace.model import DataFileInfo, FileList
 from headrace.plan import (
     EvenBatchesSplitStrategy,
     Grouping,
-    LanePlan,
+    Plan,
     plan_lanes,
     share_last_round,
 )
@@ -23,16 +23,16 @@ from headrace.plan import (
 groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(interleave=3)])
 
 
-def planned(files: list[DataFileInfo], lanes: int, batch_size: int, how: Grouping) -> LanePlan:
+def planned(files: list[DataFileInfo], lanes: int, batch_size: int, how: Grouping) -> Plan:
     strategy = EvenBatchesSplitStrategy(batch_size, 50, None, True, 3)
     return plan_lanes(strategy, FileList(files), lanes=lanes, epoch=1).grouped(how)
 
 
-def in_global_order(plan: LanePlan, how: Grouping, size: int) -> list[list[Row]]:
+def in_global_order(plan: Plan, how: Grouping, size: int) -> list[list[Row]]:
     return in_turn([in_batches(lane_rows(plan, lane, how), size) for lane in range(len(plan))])
 
 
-def padded_rows(plan: LanePlan, ranks: int) -> int:
+def padded_rows(plan: Plan, ranks: int) -> int:
     return sum(plan.repeated_rows(rank, ranks) for rank in range(ranks))
 
 
@@ -117,7 +117,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_batches(
     lanes = before * after * lanes_each
     plan = planned(files, lanes, size, how)
 
-    def shared(plan: LanePlan, ranks: int, taken: int) -> LanePlan:
+    def shared(plan: Plan, ranks: int, taken: int) -> Plan:
         return share_last_round(
             plan,
             ranks,

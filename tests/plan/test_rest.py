@@ -14,7 +14,7 @@ from headrace.model import Cursor, DataFileInfo, FileList
 from headrace.plan import (
     EvenBatchesSplitStrategy,
     Grouping,
-    LanePlan,
+    Plan,
     plan_the_rest,
     windows_begun,
 )
@@ -24,7 +24,7 @@ groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(mix=3), Group
 
 def planned(
     files: list[DataFileInfo], lanes: int, batch_size: int, split_rows: int | None, how: Grouping
-) -> LanePlan:
+) -> Plan:
     strategy = EvenBatchesSplitStrategy(batch_size, 50, split_rows, True, 3)
     return strategy.generate(FileList(files), lanes, 1).grouped(how)
 
@@ -62,7 +62,7 @@ def test_every_row_comes_once_over_any_number_of_changes(
     assert Counter(seen) == Counter(surviving(files))
 
 
-def _check_evenness(plan: LanePlan, batch_size: int) -> None:
+def _check_evenness(plan: Plan, batch_size: int) -> None:
     """Lane l has the batches l, l + L, …: taken in turn only the very last is short."""
     rows = [plan.lane(index).rows_left() for index in range(len(plan))]
     batches = [-(-count // batch_size) for count in rows]

@@ -14,7 +14,7 @@ from headrace.model import DataFileInfo, FileList
 from headrace.plan import (
     EvenBatchesSplitStrategy,
     Grouping,
-    LanePlan,
+    Plan,
     TargetSizeSplitStrategy,
     even_out,
     first_in_turn,
@@ -26,15 +26,15 @@ groupings = st.sampled_from([Grouping(), Grouping(mix=2), Grouping(interleave=3)
 
 def planned(
     files: list[DataFileInfo], lanes: int, batch_size: int, how: Grouping, even: bool = True
-) -> LanePlan:
+) -> Plan:
     strategy = EvenBatchesSplitStrategy(batch_size, 50, None, True, 3)
     chosen = strategy if even else TargetSizeSplitStrategy(50)
     return plan_lanes(chosen, FileList(files), lanes=lanes, epoch=1).grouped(how)
 
 
 def evened(
-    plan: LanePlan, ranks: int, batch_size: int, how: Grouping, pad: bool, drop_last: bool = False
-) -> LanePlan:
+    plan: Plan, ranks: int, batch_size: int, how: Grouping, pad: bool, drop_last: bool = False
+) -> Plan:
     return even_out(
         plan,
         ranks,
@@ -45,11 +45,11 @@ def evened(
     )
 
 
-def padded_rows(plan: LanePlan, ranks: int) -> int:
+def padded_rows(plan: Plan, ranks: int) -> int:
     return sum(plan.repeated_rows(rank, ranks) for rank in range(ranks))
 
 
-def batches_of(plan: LanePlan, how: Grouping, size: int, drop_last: bool) -> list[list[list[Row]]]:
+def batches_of(plan: Plan, how: Grouping, size: int, drop_last: bool) -> list[list[list[Row]]]:
     return [in_batches(lane_rows(plan, i, how), size, drop_last) for i in range(len(plan))]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -85,25 +87,56 @@ def test_bytes_that_are_there_are_not_fetched(tmp_path: Path) -> None:
     assert source.fetched[-1] == (100, 200)
 
 
-def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
+def read(cache: DiskCache, numbers: Iterable[int]) -> int:
+    """Read segments of 1,000 bytes by their numbers; return how many were in the cache."""
+    source = Source()
+    for number in numbers:
+        get(cache, "a", 1000 * number, 1000 * number + 1000, source)
+    return len(list(numbers)) - len(source.fetched)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
+def test_epochs_hit_as_much_as_the_cache_holds(
+    tmp_path: Path, share: float, shuffled: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(2):  # two runs, one after the other
+        cache = DiskCache.at(tmp_path, int(share * 100_000))
+        hits = []
+        for _ in range(3):
+            order = rng.permutation(100) if shuffled else np.arange(100)
+            hits.append(read(cache, order.tolist()))
+            assert size_on_disk(tmp_path) <= share * 100_000
+        assert hits[1:] == [100 * share] * 2
+
+
+def test_a_run_evicts_the_data_of_earlier_ones_alone(tmp_path: Path) -> None:
+    """Those that were not used for longest go first."""
+    before = DiskCache.at(tmp_path, 10_000)
+    read(before, range(10))
+    run = DiskCache.at(tmp_path, 10_000)
+    worker = pickle.loads(pickle.dumps(run))
+    assert read(worker, range(5)) == 5  # used by one of its processes
+    assert read(run, range(20, 24)) == 0
+    assert read(run, [*range(20, 24), *range(5), 9]) == 10
+    assert read(run, range(30, 40)) == 0  # in place of the last one of the earlier run
+    assert read(run, [*range(20, 24), *range(5)]) == 9
+    assert size_on_disk(tmp_path) <= 10_000
+
+
+def test_a_full_cache_is_searched_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = DiskCache.at(tmp_path, 10_000)
-    for number in range(9):
-        get(cache, "a", 1000 * number, 1000 * number + 1000)
-        time.sleep(0.01)
-    used = Source()
-    get(cache, "a", 0, 1000, used)  # the oldest, just used
-    time.sleep(0.01)
-    assert used.fetched == []
-    for number in range(20, 23):
-        get(cache, "a", 1000 * number, 1000 * number + 1000)
-        time.sleep(0.01)
-        assert size_on_disk(tmp_path) <= 10_000
-    again = Source()
-    for number in (0, 20, 21, 22, 8, 7):
-        get(cache, "a", 1000 * number, 1000 * number + 1000, again)
-    assert again.fetched == []
-    get(cache, "a", 1000, 2000, again)
-    assert again.fetched == [(1000, 2000)]
+    read(cache, range(10))
+    assert read(cache, [50, 50]) == 0
+    for path in segments_in(tmp_path):
+        path.unlink()
+    assert read(cache, [50, 50]) == 0
+    later = time.monotonic() + 3600
+    monkeypatch.setattr(disk_cache.time, "monotonic", lambda: later)
+    assert read(cache, [50, 50]) == 1
 
 
 USE = """
@@ -173,8 +206,6 @@ if where == "before":
 else:
     class Half:
         def __init__(self, file): self.file = file
-        def __enter__(self): return self
-        def __exit__(self, *_): pass
         def write(self, data):
             self.file.write(data[: len(data) // 2])
             self.file.flush()
@@ -202,6 +233,7 @@ def test_a_writer_that_is_killed_leaves_it_usable(tmp_path: Path, where: str) ->
         assert get(cache, "b", start, start + 60_000) == SOURCE[start : start + 60_000]
         assert size_on_disk(tmp_path) <= limit
     os.utime(left, (time.time() - 7200,) * 2)
+    cache = DiskCache.at(tmp_path, limit)
     for number in range(12):
         get(cache, "c", 60_000 * number, 60_000 * number + 60_000)
     assert not left.exists()  # given up for lost after an hour

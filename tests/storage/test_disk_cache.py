@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from segments_held import segments_in, size_on_disk
@@ -48,6 +49,22 @@ def test_the_second_epoch_makes_no_request(
     assert stats["fetched_bytes"] == first.bytes
     # The end of a file that was fetched with its footer is not fetched again either.
     assert 0 < stats["cached_bytes"] <= 2 * stats["fetched_bytes"]
+
+
+@pytest.mark.parametrize("how", [{}, {"shuffle": True, "split_rows": 1000}, {"num_workers": 2}])
+def test_a_cache_of_half_of_the_data_saves_half_of_the_bytes(
+    bucket: Served, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    whole = sum(path.stat().st_size for path in (bucket.folder / "parts").iterdir())
+    loader, _ = bucket.loader("parts/", cache_dir=tmp_path, cache_bytes=whole // 2, **how)
+    assert sorted(rows_of(loader)) == list(range(3 * ROWS))
+    first = bucket.taken().bytes
+    saved = loader.stats()["cached_bytes"]
+    for _ in range(2):
+        assert sorted(rows_of(loader)) == list(range(3 * ROWS))
+        assert 0.4 * first < bucket.taken().bytes < 0.6 * first
+        before, saved = saved, loader.stats()["cached_bytes"]
+        assert 0.4 * first < saved - before < 0.6 * first
 
 
 def test_worker_processes_share_it(bucket: Served, tmp_path: Path) -> None:

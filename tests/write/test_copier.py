@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import FileChangedError, OptionError, shuffle_into
+from headrace import FileChangedError, MissingExtraError, OptionError, shuffle_into
 from headrace.write import copy_rows, write_tar
-from headrace.write.copier import Items, Task
-from headrace.write.rows import RowParts, as_rows
+from headrace.write.copier import Runner
+from headrace.write.journal import Journal
+from headrace.write.rows import RowParts, as_rows, plan_parts
 
 PATIENCE_S = 60.0
 
@@ -82,33 +83,78 @@ def test_processes_write_the_same_bytes(folder: Path, rows: Path, tmp_path: Path
         assert (told[0], told[-1]) == (0.0, 1.0)
 
 
-def test_parts_are_cut_at_the_same_places_from_any_source(rows: Path, tmp_path: Path) -> None:
+def parts_of(rows: Any, folder: Path, **limits: Any) -> RowParts:
+    with closing(Journal(folder, {})) as journal:
+        counted = rows.counted(journal, Runner(0))
+        return RowParts(rows=counted, tasks=plan_parts(counted, journal, **limits))
+
+
+@pytest.mark.parametrize("limits", [{"part_rows": 700}, {"part_bytes": 12_000, "group_rows": 50}])
+def test_parts_are_cut_at_the_same_places_from_any_source(
+    rows: Path, tmp_path: Path, limits: dict[str, int]
+) -> None:
     """Rows whose number is known, rows that only reading counts, and tables that come once."""
     table = pq.read_table(rows)
     everything = [("text", "!=", "row 5x")]  # which no statistics settle
-    uncounted = RowParts(as_rows(str(rows), filters=everything), 700)
-    counted = RowParts(as_rows(str(rows)), 700)
-    once = RowParts(as_rows(table.to_batches(max_chunksize=77)), 700)
-    assert counted.tasks is not None
-    assert uncounted.tasks is None
-    found = []
-    for parts in (counted, uncounted, once):
-        cut, task = [], Task(0)
-        while True:
-            items = Items(parts.read(task), task.start, lambda place: None)
-            cut.append(pa.concat_tables(items)["id"].to_pylist())
-            if parts.tasks is not None:
-                if task.part + 1 == len(parts.tasks):
-                    break
-                task = parts.tasks[task.part + 1]
-            elif items.following is None:
-                break
-            else:
-                task = Task(task.part + 1, items.following, task.number + len(cut[-1]))
-        found.append(cut)
+    sources = {
+        "counted": as_rows(str(rows)),
+        "uncounted": as_rows(str(rows), filters=everything),
+        "once": as_rows(table.to_batches(max_chunksize=77)),
+    }
+    assert sources["uncounted"].counts is None
+    found = {}
+    for name, source in sources.items():
+        parts = parts_of(source, tmp_path / name, **limits)
+        found[name] = [pa.concat_tables(parts.read(task))["id"].to_pylist() for task in parts.tasks]
     ids = table["id"].to_pylist()
-    assert found[0] == [ids[start : start + 700] for start in range(0, 3_000, 700)]
-    assert found[1] == found[2] == found[0]
+    assert found["uncounted"] == found["counted"]
+    for cut in found.values():
+        assert [one for part in cut for one in part] == ids
+        assert len(cut) > 3
+    if "part_rows" in limits:
+        assert found["once"] == [ids[start : start + 700] for start in range(0, 3_000, 700)]
+        assert found["counted"] == found["once"]
+    else:
+        sizes = [table.slice(part[0], len(part)).nbytes for part in found["counted"][:-1]]
+        assert all(8_000 < size < 16_000 for size in sizes)
+        assert all(len(part) % 50 == 0 for cut in found.values() for part in cut[:-1])
+
+
+@pytest.mark.parametrize("target", ["parquet", "tar"])
+def test_rows_that_are_not_counted_are_copied_by_processes(tmp_path: Path, target: str) -> None:
+    """No part waits for the one before, and all are as one process writes them."""
+    lines = "".join(f"{n},{'x' * (n % 50)}\n" for n in range(20_000))
+    (tmp_path / "rows.csv").write_text("id,txt\n" + lines)
+
+    def write(out: Path, workers: int) -> int:
+        if target == "tar":
+            copied = write_tar(tmp_path / "rows.csv", out, shard_bytes="3MB", workers=workers)
+            assert all(path.stat().st_size < 3_200_000 for path in out.glob("*.tar"))
+            return len(copied.shards)
+        return len(copy_rows(tmp_path / "rows.csv", out, file_bytes="100kB", workers=workers).parts)
+
+    assert write(tmp_path / "here", 0) > 3
+    write(tmp_path / "there", 2)
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+    if target == "parquet":
+        assert pq.read_table(tmp_path / "there")["id"].to_pylist() == [*range(20_000)]
+
+
+def test_a_copy_that_continues_cuts_parts_as_the_first_run_did(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although another version of a library would judge the size of rows otherwise."""
+    copy_rows(rows, tmp_path / "whole", file_bytes="12kB", row_group_rows=50)
+
+    def stop(stage: str, share: float) -> None:
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy_rows(rows, tmp_path / "out", file_bytes="12kB", row_group_rows=50, progress=stop)
+    monkeypatch.setattr("headrace.write.rows._MEASURED_ROWS", 1)
+    assert copy_rows(rows, tmp_path / "out", file_bytes="12kB", row_group_rows=50).resumed
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_an_error_of_a_worker_arrives(folder: Path, tmp_path: Path) -> None:
@@ -119,14 +165,6 @@ def test_an_error_of_a_worker_arrives(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(FileChangedError, match=r"\.bin"):
         write_tar(folder, tmp_path / "out", shard_bytes="40kB", workers=2, progress=change)
     assert not (tmp_path / "out").exists()
-
-
-def test_tasks_and_sources_pickle(folder: Path, rows: Path) -> None:
-    parts = RowParts(as_rows(str(rows)), 700)
-    again = pickle.loads(pickle.dumps((parts, parts.tasks)))
-    assert [len(table) for _, table in again[0].read(again[1][2])] == [
-        len(table) for _, table in parts.read(parts.tasks[2])
-    ]
 
 
 def test_speed_and_remaining_time(rows: Path, tmp_path: Path) -> None:
@@ -159,6 +197,17 @@ def test_copies_to_one_target_do_not_share_files(rows: Path, tmp_path: Path) -> 
 def test_a_target_that_is_not_utf8_is_refused(rows: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is not UTF-8"):
         copy_rows(rows, os.fsdecode(bytes(tmp_path) + b"/out\xff"))
+    assert os.listdir(tmp_path) == ["rows"]
+
+
+def test_ray_is_asked_for_by_name(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match="pip install ray"):
+        copy_rows(rows, tmp_path / "out", on="ray")
+    with pytest.raises(OptionError, match='on must be "ray"'):
+        copy_rows(rows, tmp_path / "out", on="dask")
     assert os.listdir(tmp_path) == ["rows"]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,13 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import ipc
 
-from headrace import IcebergDataFileInfo, StateMismatchError
+from headrace import (
+    DataFileInfo,
+    FileSplit,
+    IcebergDataFileInfo,
+    SourceDataset,
+    StateMismatchError,
+)
 from headrace.model import FileList
 from headrace.sources.files.discovery import discover
-from headrace.write.copier import Task
+from headrace.write.copier import Runner
 from headrace.write.journal import Journal
-from headrace.write.rows import StoredRows, plan_by_rows
+from headrace.write.rows import StoredRows, as_rows
 from headrace.write.shuffle import _PartSizes
 from headrace.write.sorting import (
     LAST_KEY,
@@ -91,11 +101,10 @@ def runs(tmp_path: Path, sizes: list[int], parts: list[int], table: pa.Table) ->
 
 def sorted_rows(paths: list[Path], schema: pa.Schema, range_bytes: int, **how: int) -> SortedRows:
     sizes = {"part_rows": 100, "group_rows": 30} | how
-    return SortedRows(paths, schema, range_bytes=range_bytes, size_bytes=1, **sizes)
-
-
-def read(rows: SortedRows, task: Task) -> list[pa.Table]:
-    return [table for _, table in rows.read(task)]
+    count = sum(ipc.open_file(path).read_all().num_rows for path in paths)
+    return SortedRows(
+        paths, schema, range_bytes=range_bytes, num_rows=count, size_bytes=count, **sizes
+    )
 
 
 @settings(max_examples=40)
@@ -120,11 +129,11 @@ def test_any_part_is_read_without_those_before_it(
     assert sum(task.rows or 0 for task in rows.tasks) == count
     for task in reversed(rows.tasks):
         fresh = pickle.loads(pickle.dumps(rows))
-        tables = read(fresh, task)
+        tables = list(fresh.read(task))
         found = [row for one in tables for row in one["row"].to_pylist()]
-        assert found == expected[task.number : task.number + task.rows]
+        assert found == expected[task.first : task.first + task.rows]
         assert all(len(one) == 30 for one in tables[:-1])
-    in_turn = [one for task in rows.tasks for one in read(rows, task)]
+    in_turn = [one for task in rows.tasks for one in rows.read(task)]
     assert pa.concat_tables(in_turn)["row"].to_pylist() == expected
 
 
@@ -137,7 +146,7 @@ def test_all_ranges_have_the_same_dictionary(tmp_path: Path) -> None:
     write_run(paths[1], [few], seed=1, first_row=4_000, parts=16)
     rows = sorted_rows(paths, many.schema, 4_000, part_rows=5_000, group_rows=100)
     found = []
-    for table in read(rows, rows.tasks[0]):
+    for table in rows.read(rows.tasks[0]):
         assert table["c"].num_chunks == 1
         found.append(table["c"].chunk(0))
     assert {tuple(column.dictionary.to_pylist()) for column in found} == {("a", "b", "z")}
@@ -158,34 +167,39 @@ def test_another_snapshot_of_the_same_files_is_another_source(tmp_path: Path) ->
 
 
 def test_a_journal_keeps_whole_lines(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, {"what": "ä"}, settings={"size": 1})
-    journal.note({"run": 1})
-    journal.note({"run": 2})
+    journal = Journal(tmp_path, {"what": "ä"})
+    assert journal.decide("size", lambda: 1) == 1
+    journal.note_result("a", 1, {"rows": 1})
+    journal.note_result("a", 2, {"rows": 2})
     journal.close()
     path = tmp_path / "journal.jsonl"
     path.write_bytes(path.read_bytes()[:-3])
     for seen in ([1], [1, 3]):
-        journal = Journal(tmp_path, {"what": "ä"}, settings={"size": 2})
+        journal = Journal(tmp_path, {"what": "ä"})
         assert journal.resumed
-        assert journal.settings == {"size": 1}
-        assert [entry["run"] for entry in journal.all("run")] == seen
+        assert journal.decide("size", lambda: 2) == 1
+        assert journal.results("a") == {part: {"rows": part} for part in seen}
+        assert journal.results("b") == {}
         if seen == [1]:
-            journal.note({"run": 3})
+            journal.note_result("a", 3, {"rows": 3})
         journal.close()
     with pytest.raises(StateMismatchError, match="not the same: what"):
         Journal(tmp_path, {"what": "b"})
-    Journal(tmp_path, {"what": "ä"}).close()  # what was refused does not hold the lock
+    Journal(tmp_path, {"what": "ä"}).close()  # the refused one does not hold the lock
 
 
 def test_a_journal_of_nothing_or_of_what_came_once_is_not_continued(tmp_path: Path) -> None:
-    Journal(tmp_path, {"what": "a"}).close()
+    begun = Journal(tmp_path, {"what": "a"})
+    begun.decide("size", lambda: 1)
+    begun.close()
     once = Journal(tmp_path, {"what": "b"}, once=True)
     assert not once.resumed
-    once.note({"run": 1})
+    assert once.decide("size", lambda: 2) == 2
+    once.note_result("a", 1, {})
     once.close()
     journal = Journal(tmp_path, {"what": "c"})
     assert not journal.resumed
-    assert journal.all("run") == []
+    assert journal.results("a") == {}
     journal.close()
 
 
@@ -202,11 +216,50 @@ def test_parts_of_a_copy(rows: int, size_bytes: int, sizes: _PartSizes, part_row
     assert sizes.rows_of_a_part(rows, size_bytes) == part_rows
 
 
-@given(st.lists(st.integers(0, 20), max_size=8), st.integers(1, 30))
-def test_rows_are_planned_by_their_number(counts: list[int], part_rows: int) -> None:
-    tasks = plan_by_rows(np.array(counts, np.int64), part_rows)
-    before = np.concatenate([[0], np.cumsum(counts)]).astype(int)
-    assert [task.number for task in tasks] == [*range(0, max(sum(counts), 1), part_rows)]
-    assert sum(task.rows for task in tasks) == sum(counts)
-    for task in tasks:
-        assert before[task.start[0]] + task.start[1] == task.number
+class Numbers:
+    """A source of files that hold consecutive numbers, three to a table."""
+
+    schema = pa.schema([("n", pa.int64())])
+
+    def __init__(self, counts: list[int], sizes: list[int], counted: bool) -> None:
+        self.files = [
+            DataFileInfo(f"{file}", file_size=size, record_count=count if counted else None)
+            for file, (count, size) in enumerate(zip(counts, sizes, strict=True))
+        ]
+        self.numbers = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+
+    def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        whole = pa.table({"n": self.numbers[int(chunk.file.path)]})
+        for start in range(0, whole.num_rows, 3):
+            yield whole.slice(start, 3).select(schema.names)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 100)), min_size=1, max_size=8),
+    st.booleans(),
+    st.integers(1, 30) | st.none(),
+    st.floats(1, 300) | st.just(math.inf),
+    st.integers(1, 7),
+)
+def test_parts_follow_each_other_and_are_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[tuple[int, int]],
+    counted: bool,
+    part_rows: int | None,
+    part_bytes: float,
+    group_rows: int,
+) -> None:
+    counts, sizes = map(list, zip(*files, strict=True))
+    dataset = SourceDataset(Numbers(counts, sizes, counted))
+    with closing(Journal(tmp_path_factory.mktemp("work"), {})) as journal:
+        rows = as_rows(dataset).counted(journal, Runner(0))
+    tasks = rows.plan(part_rows, part_bytes, group_rows)
+    assert [task.part for task in tasks] == [*range(len(tasks))]
+    numbers = [
+        [n for table in rows.read(task.first, task.rows) for n in table["n"].to_pylist()]
+        for task in pickle.loads(pickle.dumps(tasks))
+    ]
+    assert [len(part) for part in numbers] == [task.rows for task in tasks]
+    assert [n for part in numbers for n in part] == [*range(sum(counts))]
+    assert all(len(part) <= (part_rows or len(part)) for part in numbers)

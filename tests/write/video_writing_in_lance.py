@@ -160,8 +160,8 @@ def test_a_kill_costs_no_row(videos: Path, tmp_path: Path) -> None:
     target = tmp_path / "frames.lance"
     assert killed(videos, target, 3) == -signal.SIGKILL
     journal = (tmp_path / ".frames.lance.headrace-work/journal.jsonl").read_text().splitlines()
-    parts = [line for line in map(json.loads, journal) if "converting" in line]
-    assert [part["converting"] for part in parts] == [0, 1]
+    parts = [line for line in map(json.loads, journal) if line.get("stage") == "converting"]
+    assert [part["part"] for part in parts] == [0, 1]
     with pytest.raises(ValueError, match="not found"):
         lance.dataset(target)
     report = write(videos, target)
@@ -179,6 +179,8 @@ def test_unfinished_work_is_gone_on_with_as_it_was_or_not_at_all(
     assert killed(videos, target, 2) == -signal.SIGKILL
     with pytest.raises(StateMismatchError, match="quality"):
         write(videos, target, quality=50)
+    with pytest.raises(StateMismatchError, match="metadata"):
+        write(videos, target, metadata={"a": {"place": "here"}})
     a = videos / "a.mp4"
     before, times = a.read_bytes(), a.stat().st_mtime_ns
     make_video(a, 4)

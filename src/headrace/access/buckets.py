@@ -348,7 +348,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
     def batch(self, step: int, *, epoch: int | None = None) -> list[int]:
         """Return what this rank takes at a step of an epoch: this one, or any other."""
         step = range(len(self))[step]
-        return self._computed(self._readers.start(self._epoch_or(epoch)), step, step + 1)[0]
+        return self._computed(self.start(self._epoch_or(epoch)), step, step + 1)[0]
 
     def __iter__(self) -> Iterator[list[int]]:
         repeated = self._deal(self._next).repeated
@@ -377,7 +377,7 @@ class BucketBatchSampler(ResumableSampler[list[int]]):
 
     def _deal(self, state: State) -> Deal:
         """Return how the last ranks of a state share what those before them left."""
-        shares = state.stage.shares
+        shares = state.shares
         if self._dealt is None or self._dealt[0] != (state.epoch, shares):
             deal = Deal(self._order, state.epoch, (0, 0), shares[0].ranks)
             for before, following in pairwise(shares):

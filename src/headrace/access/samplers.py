@@ -22,7 +22,7 @@ from headrace.access.rows.dataset import RowDataset
 from headrace.errors import OptionError, StateMismatchError
 from headrace.model import Cursor, Int64Array
 from headrace.options import checked_keywords
-from headrace.plan import END, Fingerprint, Readers, State
+from headrace.plan import END, Fingerprint, Share, State
 from headrace.plan.permutations import IndexPermutation
 from headrace.sources.backend import Backend
 
@@ -67,10 +67,9 @@ class ResumableSampler(Sampler[T_co]):
         self.rank = whole_number("rank", rank, 0)
         if self.rank >= self.world_size:
             raise OptionError(f"rank {rank} of {world_size}: ranks count from 0")
-        self._readers = Readers(
-            self.rank, self.world_size, even=even, in_step=False, any_ranks=True
-        )
-        self._move(self._readers.start(whole_number("epoch", epoch, 0)))
+        share = Share(0, self.world_size, even)
+        self._origin = State(0, 1, self.world_size, (share,), self.rank)
+        self._move(self.start(whole_number("epoch", epoch, 0)))
 
     # --- the order
 
@@ -97,12 +96,12 @@ class ResumableSampler(Sampler[T_co]):
 
     def __len__(self) -> int:
         """Return the number of steps of this rank in a whole epoch."""
-        return self._steps_from(self._readers.start(0))
+        return self._steps_from(self.start(0))
 
     def __iter__(self) -> Iterator[T_co]:
         # A generator: loaders of torch may call ``iter`` twice, and use only the second one.
         began = self._began = replace(self._next)
-        self._next, self._taken = self._readers.start(began.epoch), 0
+        self._next, self._taken = self.start(began.epoch), 0
         first, behind = began.steps[0], self._steps_from(began)
         for start in range(first, behind, self._at_once):
             stop = min(start + self._at_once, behind)
@@ -111,7 +110,7 @@ class ResumableSampler(Sampler[T_co]):
                     self._taken = taken
                 yield found
         if self._began is began:
-            self._next, self._taken = self._readers.start(began.epoch + 1), None
+            self._next, self._taken = self.start(began.epoch + 1), None
 
     # --- epochs and states
 
@@ -128,12 +127,16 @@ class ResumableSampler(Sampler[T_co]):
         """Choose the epoch of the next iteration. A place in this same epoch stays."""
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
-            self._move(self._readers.start(epoch))
+            self._move(self.start(epoch))
         elif self._taken is None:  # what comes next is not of the last iteration
             self._began = self._next
 
+    def start(self, epoch: int) -> State:
+        """Return the state before the first step of an epoch."""
+        return replace(self._origin, epoch=epoch)
+
     def _seek(self, steps: int, epoch: int | None) -> None:
-        start = self._readers.start(self._epoch_or(epoch))
+        start = self.start(self._epoch_or(epoch))
         self._move(self.or_next_epoch(self.after(start, steps)))
 
     def _position(self, steps: int | None) -> State:
@@ -150,7 +153,7 @@ class ResumableSampler(Sampler[T_co]):
     def after(self, state: State, steps: int) -> State:
         """Return the state behind so many more steps, also if the epoch is over by then."""
         total = state.steps[0] + steps
-        return replace(state, steps=(total,), cursors={self.rank: Cursor(0, total)})
+        return replace(state, steps=(total,), cursors=(Cursor(0, total),))
 
     def remaining(self, state: State) -> int:
         """Return the number of steps of this rank behind a state of this sampler."""
@@ -174,10 +177,11 @@ class ResumableSampler(Sampler[T_co]):
         """
         read = State.from_json(state)
         (fingerprint or self.fingerprint).check(read)
-        mine = self._readers.resume(read, evenly=self._dealt_in_turn)
+        lanes, evenly = self.world_size, self._dealt_in_turn
+        mine = read.goes_on(self._origin, lanes, evenly=evenly, in_step=False)
         if mine is None:
             raise StateMismatchError(
-                f"the state is of {read.stage.ranks} ranks, and {self.world_size} cannot go on "
+                f"the state is of {read.ranks} ranks, and {self.world_size} cannot go on "
                 f"from it here ({self._describe()}): only as many as before can where samples are "
                 "dealt by shards, or ranks took different numbers of steps; begin the next epoch"
             )
@@ -204,7 +208,7 @@ class ResumableSampler(Sampler[T_co]):
 
     def or_next_epoch(self, state: State) -> State:
         """Return a state, or the start of the next epoch if it is behind the last step."""
-        return self._readers.start(state.epoch + 1) if self._is_over(state) else state
+        return self.start(state.epoch + 1) if self._is_over(state) else state
 
     def _move(self, state: State) -> None:
         self._next = self._began = state
@@ -279,7 +283,7 @@ class ShuffleSampler(ResumableSampler[int]):
         return int(self.indices(k, k + 1, epoch=epoch)[0])
 
     def _computed(self, state: State, start: int, stop: int) -> list[int]:
-        rows: list[int] = self._rows(start, stop, state.epoch, state.stage.taken).tolist()
+        rows: list[int] = self._rows(start, stop, state.epoch, state.shares[-1].taken).tolist()
         return rows
 
     def _rows(self, start: int, stop: int, epoch: int, taken: int) -> Int64Array:
@@ -348,7 +352,7 @@ class GlobalShuffleSampler(ShuffleSampler):
         return places
 
     def _steps_from(self, state: State) -> int:
-        left = max(self.num_rows - state.stage.taken, 0)
+        left = max(self.num_rows - state.shares[-1].taken, 0)
         if self.even is False:
             left += self.world_size - 1 - self.rank
         elif self.even == "pad":

@@ -88,4 +88,4 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
         if not repeated:
             return 0
         # Only a last step of one row for each rank holds rows that come a second time.
-        return ranks - repeated if planner.dealt_evenly(self._began.stages) else _UNKNOWN
+        return ranks - repeated if planner.dealt_evenly(self._began) else _UNKNOWN

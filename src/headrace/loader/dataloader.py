@@ -77,7 +77,7 @@ class StatefulLoader(DataLoader[Any]):
             timeout,
             worker_init_fn,
         )
-        if dataset.planner.adaptive:
+        if dataset.planner.origin.adaptive:
             out_of_order_option(DataLoader)  # what cannot be is refused now
         self._pool = WorkerPool(dataset, options)
         self._pin = pin_memory and torch.cuda.is_available()
@@ -86,7 +86,7 @@ class StatefulLoader(DataLoader[Any]):
         self._lanes: int | None = None  # of a state, which are kept for the epochs after it
         self._chosen_epoch: int | None = None  # by set_epoch, since the last iteration began
         self._pass: EpochPass | None = None
-        self._began: State = dataset.planner.readers.start(dataset.epoch)
+        self._began: State = dataset.planner.start(dataset.epoch)
         self._passes = dataset.passes
         self._resume: State | None = None
         self._in_step: InStep | None = None
@@ -146,7 +146,7 @@ class StatefulLoader(DataLoader[Any]):
         position = self._position(without_last=bool(unused_batches))
         # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
         began = self._began
-        goes_on = (position.epoch, position.stages) == (began.epoch, began.stages)
+        goes_on = (position.epoch, position.plan_key) == (began.epoch, began.plan_key)
         passes = self._passes if self._pass is not None and goes_on else self.dataset.passes
         return position.as_json(passes.fingerprint)
 
@@ -158,14 +158,14 @@ class StatefulLoader(DataLoader[Any]):
         position = State.from_json(state)
         self.dataset.move_to(position)
         self.dataset.fingerprint.check(position)
-        mine = self.dataset.passes.resume(position, self.dataset.planner.readers)
-        self._lanes = None if len(mine.stages) > 1 else mine.stage.lanes
+        mine = self.dataset.passes.resume(position)
+        self._lanes = mine.lanes if mine.before is None else None
         self._resume = mine
         self._pass = None
         self.dataset.set_epoch(mine.epoch)
 
     def _start(self, epoch: int) -> State:
-        return self.dataset.planner.readers.start(epoch, self._lanes)
+        return self.dataset.planner.start(epoch, self._lanes)
 
     def _position(self, *, without_last: bool = False) -> State:
         epoch = self.dataset.epoch
@@ -200,7 +200,7 @@ class StatefulLoader(DataLoader[Any]):
     def _shared_by_ranks(self) -> dict[str, Any]:
         """Return what must be the same on all ranks, beside files."""
         fingerprint, planner = self.dataset.fingerprint, self.dataset.planner
-        start = planner.readers.start(self.dataset.epoch)
+        start = planner.start(self.dataset.epoch)
         return {
             "the snapshot of the table": fingerprint.version,
             "shuffle, split_bytes, split_rows, split_strategy, mix or interleave": (

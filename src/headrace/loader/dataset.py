@@ -21,6 +21,8 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 from headrace.access import Backend, RowDataset
 from headrace.access.orphans import end_with_parent
 from headrace.convert import Converter
+from headrace.convert.device import DeviceCache, parse_device
+from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader.agreement import ComparedFiles
 from headrace.loader.claims import Claims
@@ -28,7 +30,7 @@ from headrace.loader.dataloader import StatefulLoader, loader_class
 from headrace.loader.feed import Board, Feed
 from headrace.loader.fingerprint import fingerprint_of
 from headrace.loader.order import budget_bytes, describe_order, order_of
-from headrace.loader.passes import Bookmark, DatasetIterator, Passes, readers_by_hand
+from headrace.loader.passes import DatasetIterator, Passes
 from headrace.loader.pipeline import Finish, Pipeline
 from headrace.loader.ranks import Ranks, find_ranks, given_ranks, ranks_of_job
 from headrace.loader.stats import Stats
@@ -36,6 +38,7 @@ from headrace.model import DataFileInfo, Split
 from headrace.options import (
     DatasetOptions,
     LoaderOptions,
+    check_count,
     documented,
     parse_bytes,
     resolve,
@@ -44,10 +47,10 @@ from headrace.options import (
 from headrace.plan import (
     Chunks,
     Fingerprint,
-    LanePlan,
     Order,
+    Plan,
     Planner,
-    Readers,
+    Share,
     State,
     decode_factor,
     known_batches,
@@ -61,6 +64,8 @@ __all__ = ["TabularDataset", "rows_of", "store_access"]
 
 logger = logging.getLogger(__name__)
 
+_EPOCH, _READ_BY_WORKERS = 0, 1
+"""places in the memory that a dataset shares with workers"""
 _FRAMES_TO_FETCHER = 3
 """calls between torch and a dataset, if another dataset is around it"""
 _FEW_CHUNKS = 8
@@ -82,13 +87,17 @@ class TabularDataset(IterableDataset[Any]):
     def __init__(self, found: Discovered, options: DatasetOptions) -> None:
         super().__init__()
         self._options = options
-        self._ranks = given_ranks(options["rank"], options["world_size"])
+        self._device = parse_device(options["device"])
+        self.ranks = given_ranks(options["rank"], options["world_size"])
+        """The rank of this process, and the number of ranks that share the data."""
         self._workers = 1
         self._has_loader = False
         self._warned_of_ranks = False
         self._adopted_order = ""  # that of the state that was loaded last
         self.counters = Stats()
-        self._bookmark = Bookmark()
+        # The epoch, and if a worker reads: in shared memory, where parent and workers see it.
+        self._shared = shared_integers(2)
+        self._position: State | None = None  # from which the next iteration goes on
         self._iterator: weakref.ref[DatasetIterator] | None = None
         if options["row_transform"] is not None and options["ragged"] in ("offsets", "nested"):
             raise OptionError(
@@ -113,6 +122,8 @@ class TabularDataset(IterableDataset[Any]):
                 nulls=options["nulls"],
                 ragged=options["ragged"],
                 kinds=found.reader.source.kinds,
+                stack=options["stack"],
+                cast=options["cast"],
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
@@ -121,6 +132,8 @@ class TabularDataset(IterableDataset[Any]):
             counted=planner.counted,
             skip_broken=skip_broken,
             prefetch_bytes=budget_bytes(options),
+            device=self._device,
+            device_cache=DeviceCache(budget_bytes(options)) if options["device_cache"] else None,
         )
         self._found = found
         self.planner, self.pipeline = planner, pipeline
@@ -133,30 +146,28 @@ class TabularDataset(IterableDataset[Any]):
 
     def _order_for(self, found: Discovered) -> Order:
         """Return the order of some data, which a loaded state may have chosen."""
-        ranks = self._ranks.size
+        ranks = self.ranks.size
         lanes = self._options["lanes"] or ranks * self._workers
         order = order_of(self._options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
         return order.as_in(self._adopted_order) if self._adopted_order else order
 
     def _planner_for(self, found: Discovered, order: Order) -> Planner:
         """Return the plans of some data for the ranks and workers of this dataset."""
-        ranks, options = self._ranks, self._options
+        ranks, options = self.ranks, self._options
         counted = found.counted and options["on_error"] != "skip"
         adaptive = options["balance"] == "adaptive" and self._workers > 1
         even = ""
         if self.even and ranks.size > 1 and counted and not adaptive:
             even = "full" if order.drop_last else self.even
-        readers = Readers(
-            ranks.rank,
-            ranks.size,
-            self._workers,
+        origin = State(
+            0,
             order.batch_size,
-            order.lanes,
-            even,
-            in_step=bool(self.even),
+            order.lanes or ranks.size * self._workers,
+            (Share(0, ranks.size, even),),
+            ranks.rank,
             adaptive=adaptive,
         )
-        planner = Planner(found.files, order, counted, readers)
+        planner = Planner(found.files, order, counted, origin, self._workers, bool(self.even))
         if order.lanes is not None and order.lanes % ranks.size:
             raise OptionError(
                 f"lanes={order.lanes} cannot be shared evenly by {ranks.size} ranks; "
@@ -183,11 +194,11 @@ class TabularDataset(IterableDataset[Any]):
         dataset = self
         if self._has_loader:
             dataset = copy(self)
-            dataset._bookmark = Bookmark()  # a copy would share the epoch
-            dataset.set_epoch(self.epoch)
+            dataset._shared, dataset._position = shared_integers(2), None
+            dataset.set_epoch(self.epoch)  # of its own, which the copy would share
         chosen, workers = dataset._prepare(options)
         planner = dataset.planner
-        planner.plan(planner.readers.start(dataset.epoch))  # raises what cannot be now
+        planner.plan(planner.start(dataset.epoch))  # raises what cannot be now
         dataset._has_loader = True
         return loader_class(chosen["accelerator"])(
             dataset,
@@ -218,7 +229,7 @@ class TabularDataset(IterableDataset[Any]):
             process_group=chosen["process_group"],
             device_mesh=chosen["device_mesh"],
         )
-        if ranks != self._ranks:
+        if ranks != self.ranks:
             self._join(ranks)
         workers = chosen["num_workers"]
         if workers is None:
@@ -233,7 +244,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def _join(self, ranks: Ranks) -> None:
         """Share the data with other ranks."""
-        self._ranks = ranks
+        self.ranks = ranks
 
     def _fitting_workers(self) -> int:
         """Return 0, since threads decode as fast as the machine can, or cores for user code."""
@@ -283,16 +294,11 @@ class TabularDataset(IterableDataset[Any]):
         return self.planner.order.batch_size
 
     @property
-    def ranks(self) -> Ranks:
-        """The rank of this process, and the number of ranks that share the data."""
-        return self._ranks
-
-    @property
     def even(self) -> Literal["drop", "pad", False]:
         """The way in which ranks come to the same number of batches; False: they do not."""
         even = self._options["even"]
         if even is None:
-            return "drop" if self._ranks.size > 1 else False
+            return "drop" if self.ranks.size > 1 else False
         return even
 
     @property
@@ -306,7 +312,7 @@ class TabularDataset(IterableDataset[Any]):
         Raises:
             TypeError: Only reading them would tell.
         """
-        return known_batches(self.planner.batches_left(self.planner.readers.start(self.epoch)))
+        return known_batches(self.planner.batches_left(self.planner.start(self.epoch)))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.summary}>"
@@ -333,7 +339,7 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def _lane_count(self) -> int:
-        return self._options["lanes"] or self._ranks.size * self._workers
+        return self._options["lanes"] or self.ranks.size * self._workers
 
     def save_manifest(self, path: str | os.PathLike[str]) -> None:
         """Write down which files there are, for ``manifest=`` of other processes and later runs.
@@ -361,15 +367,19 @@ class TabularDataset(IterableDataset[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that the next iteration reads."""
-        return self._bookmark.epoch
+        return int(self._shared[_EPOCH])
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; running workers see it too."""
-        self._bookmark.set_epoch(epoch)
+        check_count("epoch", epoch, least=0)
+        self._shared[_EPOCH] = epoch
+        if self._position is not None and self._position.epoch != epoch:
+            self._position = None
 
     def end_epoch(self, epoch: int) -> None:
         """Go on to the next epoch, unless another was chosen in the meantime."""
-        self._bookmark.end_epoch(epoch)
+        if self.epoch == epoch:
+            self._shared[_EPOCH] = epoch + 1
 
     # --- iterating by hand
 
@@ -381,14 +391,13 @@ class TabularDataset(IterableDataset[Any]):
                 "the ranks of a loader of your own cannot agree on their steps, and how many there "
                 "are is not known beforehand: use create_dataloader, or even=False"
             )
-        position = self._bookmark.take()
+        position, self._position = self._position, None  # it counts once
         if position is not None:  # an epoch goes on as it began, refreshed or not
             self.move_to(position)
         if get_worker_info() is not None:
             end_with_parent()
-            self._bookmark.tell_parent()
-        made = DatasetIterator(self.passes, self._bookmark)
-        made.begin(position)
+            self._shared[_READ_BY_WORKERS] = 1
+        made = DatasetIterator(self, position)
         self._iterator = weakref.ref(made)
         return made
 
@@ -420,13 +429,12 @@ class TabularDataset(IterableDataset[Any]):
         running = self._iterator() if self._iterator is not None else None
         if running is not None:
             return running.state_dict()
-        if get_worker_info() is None and self._bookmark.read_by_workers:
+        if get_worker_info() is None and self._shared[_READ_BY_WORKERS]:
             raise WorkerError(
                 "worker processes read this dataset, and what of it was handed out is not known "
                 "here: use torchdata's StatefulDataLoader, or the loader of create_dataloader"
             )
-        readers = readers_by_hand(self.planner.readers)
-        position = self._bookmark.position or readers.start(self.epoch)
+        position = self._position or self.planner.by_hand(0, 1).start(self.epoch)
         return position.as_json(self.passes.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -435,7 +443,8 @@ class TabularDataset(IterableDataset[Any]):
         self.move_to(position)
         self.fingerprint.check(position)
         self._iterator = None
-        self._bookmark.put(position)
+        self.set_epoch(position.epoch)
+        self._position = position
 
     @staticmethod
     def collate(batch: Any) -> Any:
@@ -499,14 +508,14 @@ class TabularDataset(IterableDataset[Any]):
         files = self._found.files
         return Feed(self.pipeline, files, board, self.finish, parcel_batches, workers, claims)
 
-    def plan(self, lanes: int | None = None, epoch: int | None = None) -> LanePlan:
+    def plan(self, lanes: int | None = None, epoch: int | None = None) -> Plan:
         """Return the lanes of an epoch from its start, for all ranks."""
         epoch = self.epoch if epoch is None else epoch
-        return self.planner.lanes(self.planner.readers.start(epoch, lanes))
+        return self.planner.lanes(self.planner.start(epoch, lanes))
 
     def _look_at_chunks(self) -> None:
         """Keep decoded row groups where chunks are parts of them; warn of costs and poor orders."""
-        order, chunks = self.planner.order, self.plan(lanes=1, epoch=0).chunks
+        order, chunks = self.planner.order, self.planner.lanes(self.planner.start(0, 1)).chunks
         self._provide_for_small_chunks(chunks)
         if not order.shuffle or order.grouping.reorders or len(chunks) >= _FEW_CHUNKS:
             return
@@ -536,12 +545,13 @@ class TabularDataset(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Counters are of this process; a copy, also a shallow one, is set up and goes on by itself.
-        own = {"planner": replace(self.planner), "_bookmark": copy(self._bookmark)}
         reset = {"_iterator": None, "_passes": None, "counters": None, "_has_loader": False}
-        return {**self.__dict__, **own, **reset}
+        return {**self.__dict__, "planner": replace(self.planner, kept={}), **reset}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, counters=Stats())
+        if not is_shared(self._shared):  # copied, and not sent to a worker
+            self._shared = shared_integers(2).copy_(self._shared)
 
 
 def _several(count: int, noun: str, ending: str = "s") -> str:

@@ -23,6 +23,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from headrace.access.orphans import end_with_parent
 from headrace.convert import Block
 from headrace.convert.columns import DenseColumn
+from headrace.convert.device import Device
 from headrace.convert.packing import (
     Call,
     Layout,
@@ -43,7 +44,7 @@ from headrace.loader.pipeline import Finish, OpenLanes, Pipeline, Stream
 from headrace.loader.start import Sealed
 from headrace.loader.stats import Stats
 from headrace.model import Cursor, FileList, Int64Array
-from headrace.plan import Lane, LanePlan
+from headrace.plan import Lane, Plan
 from headrace.stream import Run
 
 __all__ = [
@@ -83,8 +84,8 @@ class Parcel:
     is_block: bool
     stats: dict[str, Any]
 
-    def run(self, batch_size: int, pin: bool) -> BatchRun:
-        """Return the batches of a parcel that has arrived.
+    def run(self, batch_size: int, pin: bool, device: Device | None = None) -> BatchRun:
+        """Return the batches of a parcel that has arrived, in pinned memory or on a device.
 
         Tensors are pinned, not the buffer: torch keeps pinned memory until it has been copied to a
         device only for tensors that it has pinned itself, and views of those.
@@ -92,6 +93,12 @@ class Parcel:
 
         def batches() -> Iterator[Any]:
             content = unpack(self.buffer, self.layout)
+            if device is not None and self.is_block:
+                moved = device.made(device.move(content))
+                device.receive(moved)
+                return device.batches(moved, batch_size)
+            if device is not None:
+                return map(device.moved, content)
             if not self.is_block:
                 return map(pin_memory, content) if pin else iter(content)
             block: Block = content.pin() if pin else content
@@ -237,7 +244,7 @@ class Feed(IterableDataset[Any]):
     ) -> None:
         super().__init__()
         self.init: Callable[[int], None] | None = None
-        self._pipeline = pipeline.sharing(workers)
+        self._pipeline = pipeline.on_host().sharing(workers)
         self._files = files
         self._board = board
         self._finish = finish
@@ -317,7 +324,7 @@ def _arrived(state: dict[str, Any]) -> Feed:
     return feed
 
 
-def _copied(plan: LanePlan, lane: int) -> Lane:
+def _copied(plan: Plan, lane: int) -> Lane:
     """Return a lane in memory of its own: the board is written again for the next epoch."""
     return deepcopy(plan.lane(lane))
 
@@ -352,14 +359,14 @@ class Board:
     It is written while no worker reads it: before they start, or before they start another epoch.
     """
 
-    def __init__(self, epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> None:
+    def __init__(self, epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> None:
         """Write an epoch, and where to begin in the lanes that are to be read."""
         size = pieces_of(_posted(epoch, plan, cursors))[2]
         # Another epoch's cuts fall elsewhere and may make a few chunks more.
         self._memory = shared_bytes(8 * _LAYOUT_WORDS + size + size // 8 + (1 << 16))
         self.post(epoch, plan, cursors)
 
-    def post(self, epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> bool:
+    def post(self, epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> bool:
         """Write another epoch; return False if there is no room for it."""
         pieces, layout, size = pieces_of(_posted(epoch, plan, cursors))
         words, memory = self._parts()
@@ -371,7 +378,7 @@ class Board:
         lay_out(pieces, layout, memory)
         return True
 
-    def read(self) -> tuple[int, LanePlan, dict[int, Cursor]]:
+    def read(self) -> tuple[int, Plan, dict[int, Cursor]]:
         """Return the epoch, its lanes as views of this memory, and where to begin in some."""
         words, memory = self._parts()
         places = words[1 : 1 + words[0]].tolist()
@@ -384,5 +391,5 @@ class Board:
         return memory[: 8 * _LAYOUT_WORDS].view(np.int64), memory[8 * _LAYOUT_WORDS :]
 
 
-def _posted(epoch: int, plan: LanePlan, cursors: Mapping[int, Cursor]) -> tuple[Any, ...]:
+def _posted(epoch: int, plan: Plan, cursors: Mapping[int, Cursor]) -> tuple[Any, ...]:
     return epoch, replace(plan, files=FileList()), dict(cursors)

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from headrace.convert.device import Device
 from headrace.convert.shared import forget_dead_senders
 from headrace.errors import OptionError, WorkerError
 from headrace.loader.claims import Claims, Unit, units_left
@@ -33,7 +34,7 @@ from headrace.loader.start import WorkerContext, dumps
 from headrace.loader.stats import Stats
 from headrace.model import Cursor
 from headrace.options import LoaderOptions
-from headrace.plan import LanePlan, State
+from headrace.plan import Plan, State
 from headrace.process import run_aside
 
 if TYPE_CHECKING:
@@ -281,12 +282,14 @@ class _Inbox:
         batch_size: int,
         lanes: Sequence[int],
         pin: bool,
+        device: Device | None,
         stats: Stats,
     ) -> None:
         self._source = source
         self._parcels: Iterator[Any] | None = None
         self._batch_size = batch_size
         self._pin = pin
+        self._device = device
         self._stats = stats
         self._waiting: dict[int, deque[BatchRun]] = {lane: deque() for lane in lanes}
         self.open = set(lanes)
@@ -326,7 +329,7 @@ class _Inbox:
         if isinstance(sent, LaneEnd):
             self.open.discard(sent.lane)
         elif isinstance(sent, Parcel):
-            self._waiting[sent.lane].append(sent.run(self._batch_size, self._pin))
+            self._waiting[sent.lane].append(sent.run(self._batch_size, self._pin, self._device))
 
 
 @dataclass(slots=True)
@@ -365,16 +368,18 @@ class WorkerPool:
             options.chosen_context(dataset.fork_safe)  # a context that cannot be is refused now
         self._kept: _Team | None = None
 
-    def begin(self, plan: LanePlan, position: State, *, pin: bool) -> EpochPass:
+    def begin(self, plan: Plan, position: State, *, pin: bool) -> EpochPass:
         """Return a pass over the lanes of a position that workers read."""
-        adaptive, own = self._dataset.planner.adaptive, position.own_lanes
+        adaptive, own = position.adaptive, position.own_lanes
         cursors = {lane: position.cursor(lane) for lane in own}
         lanes = [plan.lane(lane) for lane in own] if adaptive else []
         units = units_left(lanes, cursors, position.loose)
         epoch, stats, workers = position.epoch, self._dataset.counters, self._options.count
         team = self._team(epoch, plan, cursors, units)
         streams = list(range(workers)) if adaptive else own
-        inbox = _Inbox(team.source, self._dataset.pipeline.batch_size, streams, pin, stats)
+        pipeline = self._dataset.pipeline
+        device = pipeline.open_device()
+        inbox = _Inbox(team.source, pipeline.batch_size, streams, pin, device, stats)
         made: EpochPass
         if team.claims is not None:
             made = AsTheyCome(
@@ -396,7 +401,7 @@ class WorkerPool:
     def _team(
         self,
         epoch: int,
-        plan: LanePlan,
+        plan: Plan,
         cursors: Mapping[int, Cursor],
         units: list[list[Unit]],
     ) -> _Team:
@@ -414,7 +419,7 @@ class WorkerPool:
                 kept.claims.post(units)
             return kept
         board, claims = Board(epoch, plan, cursors), None
-        if dataset.planner.adaptive:
+        if dataset.planner.origin.adaptive:
             context = options.chosen_context(dataset.fork_safe)
             claims = Claims(options.count, count + count // 8 + 64, context)
             claims.post(units)
@@ -455,5 +460,9 @@ class WorkerPool:
         batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
         ahead = max(options.count * options.prefetch_factor, 1)
         most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)
-        most = _PARCEL_BATCHES_AS_THEY_COME if self._dataset.planner.adaptive else _PARCEL_BATCHES
+        most = (
+            _PARCEL_BATCHES_AS_THEY_COME
+            if self._dataset.planner.origin.adaptive
+            else _PARCEL_BATCHES
+        )
         return max(1, min(most, most_bytes // batch_bytes))

@@ -1,13 +1,13 @@
 """Decides which rows are read by which lane in which order: from metadata, without I/O or torch."""
 
 from headrace.plan.chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks, decode_factor
-from headrace.plan.lanes import Grouping, Lane, LanePlan, Span
+from headrace.plan.lanes import Grouping, Lane, Plan, Span
 from headrace.plan.permutations import ROW_ORDER, permutation, row_keys, stable_order
 from headrace.plan.pieces import Piece, Reading, RowCost, lane_pieces, no_groups, window_pieces
 from headrace.plan.rest import plan_the_rest, windows_begun
-from headrace.plan.resume import Planner, Readers, known_batches
+from headrace.plan.resume import Planner, known_batches
 from headrace.plan.sharing import even_out, first_in_turn, share_last_round
-from headrace.plan.state import DONE, END, Data, Fingerprint, Loose, Stage, State, merge_states
+from headrace.plan.state import DONE, END, Data, Fingerprint, Loose, Share, State, merge_states
 from headrace.plan.strategies import (
     EvenBatchesSplitStrategy,
     Order,
@@ -29,17 +29,16 @@ __all__ = [
     "Fingerprint",
     "Grouping",
     "Lane",
-    "LanePlan",
     "Loose",
     "Order",
     "Piece",
+    "Plan",
     "Planner",
-    "Readers",
     "Reading",
     "RoundRobinSplitStrategy",
     "RowCost",
+    "Share",
     "Span",
-    "Stage",
     "State",
     "TargetSizeSplitStrategy",
     "cut_chunks",

@@ -1,12 +1,13 @@
 """States: the positions of loaders and samplers in an epoch, and their JSON.
 
-An epoch is read in one stage, unless the number of lanes or the size of batches changes on the way:
-then what is left is planned anew, as another stage. All ranks together take the batches of a stage
-in one global sequence. A ``Cursor`` (window, row) says how far one lane of the last stage has come.
+An epoch is read by one plan, unless the number of lanes or the size of batches changes on the way:
+then the plan is given up, and what is left is planned anew. All ranks together take the batches of
+a plan in one global sequence. A ``Cursor`` (window, row) says how far one of its lanes has come.
 
-A ``State`` holds these for one rank, or for all of them (``merge_states``). ``as_json`` writes it
-with a ``Fingerprint`` of its data and order, and ``from_json`` reads it. How other readers go on
-from a state is in ``headrace.plan.resume``.
+A ``State`` holds these for one rank, or for all of them (``merge_states``), and the state in which
+an earlier plan was given up. ``as_json`` writes it with a ``Fingerprint`` of its data and order,
+and ``from_json`` reads it. ``headrace.plan.resume`` makes the plan of a state, and finds the
+cursors of other readers.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import hashlib
 import json
 import logging
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from itertools import starmap
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.errors import StateMismatchError
-from headrace.model import Cursor
+from headrace.model import START, Cursor
 
 __all__ = [
     "DONE",
@@ -29,14 +31,13 @@ __all__ = [
     "Fingerprint",
     "Loose",
     "Share",
-    "Stage",
     "State",
     "merge_states",
 ]
 
 logger = logging.getLogger(__name__)
 
-VERSION = 5
+VERSION = 6
 """The version of the JSON of a state."""
 END = -1
 """The window of a cursor behind the last window of its lane."""
@@ -122,7 +123,7 @@ class Fingerprint:
 
     def of(self, state: State) -> Data:
         """Return the data and order as the JSON of a state has them."""
-        splits = self.splits(state.epoch, state.stages[0].lanes) if state.begun else None
+        splits = self.splits(state.epoch, state.first_lanes) if state.begun else None
         content = self.content()
         return Data(self.files, content, self.filters, self.order, self.seed, self.version, splits)
 
@@ -149,7 +150,7 @@ class Fingerprint:
             )
         if not state.begun:
             return
-        epoch, lanes = state.epoch, state.stages[0].lanes
+        epoch, lanes = state.epoch, state.first_lanes
         splits = self.splits(epoch, lanes)
         if splits != theirs.splits:
             raise StateMismatchError(
@@ -164,10 +165,10 @@ class Fingerprint:
 
 
 class Share(NamedTuple):
-    """The ranks that share the batches of a stage, from some batch on.
+    """The ranks that share the batches of a plan, from some batch on.
 
     Attributes:
-        taken: Number of batches that all ranks together had taken of the stage before.
+        taken: Number of batches that all ranks together had taken of the plan before.
         ranks: Number of ranks from then on.
         even: How its last batches were cut, so that all ranks take as many: "drop" and "pad" as the
             option ``even``, "full" with ``drop_last``, "" if they were not.
@@ -176,38 +177,6 @@ class Share(NamedTuple):
     taken: int = 0
     ranks: int = 1
     even: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A plan of an epoch, or of what an earlier stage left of it.
-
-    Attributes:
-        batch_size: Number of rows in a batch.
-        lanes: Number of lanes.
-        shares: The ranks that shared it, one after the other.
-        cursors: How far each lane had come when the stage was given up; empty for the last stage.
-        loose: Windows beyond the cursor of their lane of which rows were delivered by then.
-        counts: Lane, window and number of rows of the windows that were begun by then; None where
-            the plan knows all rows.
-    """
-
-    batch_size: int
-    lanes: int
-    shares: tuple[Share, ...] = (Share(),)
-    cursors: tuple[Cursor, ...] = ()
-    loose: Loose = ()
-    counts: Loose | None = None
-
-    @property
-    def ranks(self) -> int:
-        """Number of ranks that share the stage now."""
-        return self.shares[-1].ranks
-
-    @property
-    def taken(self) -> int:
-        """Number of batches that were taken before they did."""
-        return self.shares[-1].taken
 
 
 class Pass(Protocol):
@@ -226,37 +195,57 @@ class State:
 
     Attributes:
         epoch: The epoch.
-        stages: Its plans; the last one is being read.
+        batch_size: Number of rows in a batch of its plan.
+        lanes: Number of lanes of its plan.
+        shares: The ranks that shared the plan, one after the other.
         rank: The rank; None if the state holds the lanes of all ranks.
         steps: Number of batches taken since the last share began, by this rank or by each.
         turns: Which of the lanes of this rank, or of each, is next.
-        cursors: How far the lanes have come that were begun. None are known yet of a rank that
-            goes on in place of others: they follow from the number of steps.
+        cursors: How far each of ``own_lanes`` has come. Empty before the first batch, and of a rank
+            that goes on in place of others: there they follow from the number of steps.
         loose: Windows beyond the cursors of their lanes that other workers took.
         adaptive: Whether workers take windows of each other; a lane then tells nothing of others.
+        before: The state of all ranks in which an earlier plan of the epoch was given up; the plan
+            is then that of the rest.
+        counts: Lane, window and number of rows of the windows that were begun when the plan was
+            given up; None where the plan knows all rows, and while it is in use.
         data: The data and order that it was loaded with, until something is read.
     """
 
     epoch: int
-    stages: tuple[Stage, ...]
+    batch_size: int
+    lanes: int
+    shares: tuple[Share, ...]
     rank: int | None
     steps: tuple[int, ...] = (0,)
     turns: tuple[int, ...] = (0,)
-    cursors: Mapping[int, Cursor] = field(default_factory=dict)
+    cursors: tuple[Cursor, ...] = ()
     loose: Loose = ()
     adaptive: bool = False
+    before: State | None = None
+    counts: Loose | None = None
     data: Data | None = None
 
     @property
-    def stage(self) -> Stage:
-        """The plan that is being read."""
-        return self.stages[-1]
+    def ranks(self) -> int:
+        """Number of ranks that share the plan now."""
+        return self.shares[-1].ranks
+
+    @property
+    def plan_key(self) -> tuple[Any, ...]:
+        """All that decides the plan, beside files, order and epoch."""
+        return self.lanes, self.batch_size, self.shares, self.before
+
+    @property
+    def first_lanes(self) -> int:
+        """Number of lanes of the first plan of the epoch."""
+        return self.lanes if self.before is None else self.before.first_lanes
 
     @property
     def begun(self) -> bool:
         """True if anything of the epoch was delivered."""
-        moved = any(map(any, self.cursors.values())) or any(self.steps) or self.stage.taken > 0
-        return moved or bool(self.loose) or len(self.stages) > 1
+        moved = any(map(any, self.cursors)) or any(self.steps) or self.shares[-1].taken > 0
+        return moved or bool(self.loose) or self.before is not None
 
     @property
     def in_step(self) -> bool:
@@ -265,27 +254,31 @@ class State:
 
     @property
     def taken(self) -> int:
-        """Number of batches of the stage that all ranks have taken, if they are in step."""
-        return self.stage.taken + self.steps[0] * self.stage.ranks
+        """Number of batches of the plan that all ranks have taken, if they are in step."""
+        return self.shares[-1].taken + self.steps[0] * self.ranks
 
     @property
     def own_lanes(self) -> range:
         """The lanes whose cursors are here."""
-        stage = self.stage
         if self.rank is None:
-            return range(stage.lanes)
-        return range(self.rank, stage.lanes, stage.shares[-1].ranks)
+            return range(self.lanes)
+        return range(self.rank, self.lanes, self.ranks)
 
     def cursor(self, lane: int) -> Cursor:
-        """Return how far a lane has come."""
-        return self.cursors.get(lane, Cursor())
+        """Return how far one of ``own_lanes`` has come."""
+        return self.cursors[self.own_lanes.index(lane)] if self.cursors else START
 
     def after(self, running: Pass, repeated: int = 0) -> State:
         """Return the state of a pass that began here, and repeated so many batches."""
         cursors, loose = running.progress(self.own_lanes)
-        steps = self.steps[0] + running.handed_over["batches"] + repeated
-        turn = running.turn
-        return replace(self, steps=(steps,), turns=(turn,), cursors=cursors, loose=loose, data=None)
+        return replace(
+            self,
+            steps=(self.steps[0] + running.handed_over["batches"] + repeated,),
+            turns=(running.turn,),
+            cursors=tuple(map(cursors.__getitem__, self.own_lanes)),
+            loose=loose,
+            data=None,
+        )
 
     def of_rank(self, rank: int) -> State:
         """Return the state of one of the ranks.
@@ -298,13 +291,13 @@ class State:
         if self.rank == rank:
             return self
         if self.rank is None:
-            own = range(rank, self.stage.lanes, self.stage.ranks)
+            own = range(rank, self.lanes, self.ranks)
             return replace(
                 self,
                 rank=rank,
                 steps=(self.steps[rank],),
                 turns=(self.turns[rank],),
-                cursors={lane: self.cursor(lane) for lane in own},
+                cursors=self.cursors[rank :: self.ranks],
                 loose=tuple(window for window in self.loose if window[0] in own),
             )
         if self.adaptive:
@@ -313,7 +306,44 @@ class State:
                 '(balance="adaptive") it says nothing of others: give every rank its own state, or '
                 "all of them merge_states([...])"
             )
-        return replace(self, rank=rank, cursors={})
+        return replace(self, rank=rank, cursors=())
+
+    def goes_on(
+        self, start: State, lanes: int | None, *, evenly: bool, in_step: bool
+    ) -> State | None:
+        """Return where readers go on in the plan of this state, which any others may have saved.
+
+        If ranks and workers are as they were, a rank goes on in its own lanes. Other ranks share
+        the global sequence of batches from the first one that was not taken: there the cursors are
+        empty, and have to be computed from the number of batches.
+
+        Args:
+            start: The state in which these readers begin an epoch.
+            lanes: Number of lanes in which they can share the batches of this plan; None if they
+                cannot.
+            evenly: Whether the global sequence of batches is known: lanes have equal numbers of
+                batches, to one.
+            in_step: Whether all ranks have to take the same number of batches.
+
+        Returns:
+            None if what is left has to be planned anew.
+
+        Raises:
+            StateMismatchError: The state tells nothing of this rank.
+        """
+        if not self.begun:
+            return replace(start, epoch=self.epoch, lanes=lanes or start.lanes)
+        if lanes is None:
+            return None
+        now, share = self.shares[-1], start.shares[0]
+        same = now[1:] == share[1:] and self.adaptive == start.adaptive
+        if same and (self.in_step or self.adaptive or not in_step):
+            assert start.rank is not None
+            return self.of_rank(start.rank)
+        if not evenly or not self.in_step or start.adaptive:
+            return None
+        shares = (*self.shares, share._replace(taken=self.taken))
+        return replace(start, epoch=self.epoch, lanes=lanes, shares=shares, before=self.before)
 
     # --- as JSON
 
@@ -326,23 +356,19 @@ class State:
         Args:
             fingerprint: The data and order. A state that was loaded keeps those it was loaded with.
         """
-        stage, merged, data = self.stage, self.rank is None, self.data
+        merged, data = self.rank is None, self.data
         if data is None:
             assert fingerprint is not None
             data = fingerprint.of(self)
-        before = [
-            [old.batch_size, old.shares, old.cursors, old.loose, old.counts]
-            for old in self.stages[:-1]
-        ]
         state = {
             "version": VERSION,
             "epoch": self.epoch,
-            "batch_size": stage.batch_size,
+            "batch_size": self.batch_size,
             "steps": self.steps if merged else self.steps[0],
             "turn": self.turns if merged else self.turns[0],
-            "lanes": [self.cursor(lane) for lane in self.own_lanes],
-            "ranks": [_ALL if merged else self.rank, *stage.shares],
-            "before": before,
+            "lanes": self.cursors or [START] * len(self.own_lanes),
+            "ranks": [_ALL if merged else self.rank, *self.shares],
+            "before": _given_up(self.before),
             "loose": self.loose if self.adaptive else None,
             "plan": data[:-1],
             "splits": data.splits,
@@ -361,33 +387,49 @@ class State:
         plain = _checked(state)
         rank, *shares = plain["ranks"]
         merged = rank == _ALL
-        current = Stage(plain["batch_size"], 0, _shares(shares))
-        lanes = _cursors(plain["lanes"])
-        current = replace(current, lanes=len(lanes) * (1 if merged else current.ranks))
-        before = [
-            Stage(
-                size,
-                len(cursors),
-                _shares(shares),
-                _cursors(cursors),
-                _windows(loose),
-                None if counts is None else _windows(counts),
-            )
-            for size, shares, cursors, loose, counts in plain["before"]
-        ]
+        cursors, loose = plain["lanes"], plain["loose"]
         files, content, filters, order, seed, version = plain["plan"]
         version = None if version is None else tuple(version)
-        read = cls(
+        return cls(
             plain["epoch"],
-            (*before, current),
+            plain["batch_size"],
+            len(cursors) * (1 if merged else shares[-1][1]),
+            _tuples(Share, shares),
             None if merged else rank,
             tuple(plain["steps"]) if merged else (plain["steps"],),
             tuple(plain["turn"]) if merged else (plain["turn"],),
-            loose=_windows(plain["loose"] or ()),
-            adaptive=plain["loose"] is not None,
+            _tuples(Cursor, cursors),
+            _tuples(_window, loose or ()),
+            loose is not None,
+            _before(plain["before"], plain["epoch"]),
             data=Data(files, content, filters, order, seed, version, plain["splits"]),
         )
-        return replace(read, cursors=dict(zip(read.own_lanes, lanes, strict=True)))
+
+
+def _given_up(state: State | None) -> list[Any]:
+    """Return a state in which a plan was given up as plain values; see ``_before``."""
+    if state is None:
+        return []
+    before = _given_up(state.before)
+    return [state.batch_size, state.shares, state.cursors, state.loose, state.counts, before]
+
+
+def _before(plain: list[Any], epoch: int) -> State | None:
+    """Return the state in which a plan was given up; None of an empty list."""
+    if not plain:
+        return None
+    size, shares, cursors, loose, counts, before = plain
+    return State(
+        epoch,
+        size,
+        len(cursors),
+        _tuples(Share, shares),
+        None,
+        cursors=_tuples(Cursor, cursors),
+        loose=_tuples(_window, loose),
+        before=_before(before, epoch),
+        counts=None if counts is None else _tuples(_window, counts),
+    )
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -400,22 +442,22 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         raise StateMismatchError("there are no states to merge")
     read = [State.from_json(state) for state in states]
     first = min(read, key=lambda state: state.epoch)
-    if len(read) == 1 and (first.stage.ranks == 1 or first.rank is None):
+    if len(read) == 1 and (first.ranks == 1 or first.rank is None):
         return first.as_json()
     read = [_at_its_end(state, first) for state in read]
     assert first.data is not None
     for state in read:
-        same = (state.epoch, state.stages) == (first.epoch, first.stages)
+        same = (state.epoch, state.plan_key) == (first.epoch, first.plan_key)
         if not same or state.data is None or not first.data.is_same(state.data):
             raise StateMismatchError(
                 "states of different jobs, or of different moments of one, cannot be merged: "
                 f"{first!r} and {state!r}"
             )
     by_rank = {state.rank: state for state in read}
-    if len(read) != first.stage.ranks or None in by_rank or len(by_rank) < len(read):
+    if len(read) != first.ranks or None in by_rank or len(by_rank) < len(read):
         found = [state.rank for state in read]
         raise StateMismatchError(
-            f"a state of each of {first.stage.ranks} ranks is needed, not of {found}"
+            f"a state of each of {first.ranks} ranks is needed, not of {found}"
         )
     ordered = [by_rank[rank] for rank in range(len(read))]
     splits = next((state.data.splits for state in read if state.data and state.data.splits), None)
@@ -424,7 +466,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         rank=None,
         steps=tuple(state.steps[0] for state in ordered),
         turns=tuple(state.turns[0] for state in ordered),
-        cursors={lane: at for state in ordered for lane, at in state.cursors.items()},
+        cursors=tuple(ordered[lane % len(ordered)].cursor(lane) for lane in range(first.lanes)),
         loose=tuple(window for state in ordered for window in state.loose),
         adaptive=any(state.adaptive for state in ordered),
         data=first.data._replace(splits=splits),
@@ -437,7 +479,7 @@ def _at_its_end(state: State, other: State) -> State:
         return state
     # Another number of steps, whatever it is: the ranks are not in step.
     ended = replace(other, rank=state.rank, steps=(other.steps[0] + 1,), turns=(0,), loose=())
-    cursors = dict.fromkeys(ended.own_lanes, Cursor(END))
+    cursors = (Cursor(END),) * len(ended.own_lanes)
     return replace(ended, cursors=cursors, data=state.data)
 
 
@@ -488,7 +530,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | str | float):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return list(map(_plain, value))
     try:
         return operator.index(value)
     except (TypeError, ValueError, RuntimeError):
@@ -502,13 +544,12 @@ def _checksum(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _shares(value: list[list[Any]]) -> tuple[Share, ...]:
-    return tuple(Share(*one) for one in value)
+T = TypeVar("T")
 
 
-def _cursors(value: list[list[int]]) -> tuple[Cursor, ...]:
-    return tuple(Cursor(*one) for one in value)
+def _tuples(make: Callable[..., T], values: Iterable[Sequence[Any]]) -> tuple[T, ...]:
+    return tuple(starmap(make, values))
 
 
-def _windows(value: Sequence[list[int]]) -> Loose:
-    return tuple((lane, window, row) for lane, window, row in value)
+def _window(lane: int, window: int, row: int) -> tuple[int, int, int]:
+    return lane, window, row

@@ -28,7 +28,7 @@ from headrace.options import checked_keywords, parse_bytes
 from headrace.plan.chunks import BYTES, ROWS, Chunks, cut_chunks
 from headrace.plan.lanes import (
     Grouping,
-    LanePlan,
+    Plan,
     cut_evenly,
     deal_largest_first,
     deal_round_robin,
@@ -49,11 +49,11 @@ _AUTOMATIC = "automatic"
 
 def plan_lanes(
     strategy: SplitStrategy, files: Sequence[DataFileInfo], *, lanes: int, epoch: int
-) -> LanePlan:
+) -> Plan:
     """Return the lanes of an epoch. Those of a strategy that is not built in are checked."""
     listed = files if isinstance(files, FileList) else FileList(files)
     made = strategy.generate(listed, lanes, epoch)
-    if isinstance(made, LanePlan) and type(strategy) in _BUILT_IN:
+    if isinstance(made, Plan) and type(strategy) in _BUILT_IN:
         return made
     return _checked_plan(made, listed, lanes, type(strategy).__name__)
 
@@ -69,11 +69,11 @@ class EvenBatchesSplitStrategy:
     shuffle: bool = False
     seed: int = 42
 
-    def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> LanePlan:
+    def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Cut files into chunks, permute them, deal them in runs of batches."""
-        listed, chunks = _ordered_chunks(self, files, epoch)
-        dealt = cut_evenly(chunks, lanes=num_workers, batch_size=self.batch_size)
-        return LanePlan.of(listed, *dealt)
+        listed = files if isinstance(files, FileList) else FileList(files)
+        dealt = cut_evenly(_ordered_chunks(self, listed, epoch), num_workers, self.batch_size)
+        return Plan.of(listed, *dealt)
 
 
 @checked_keywords
@@ -86,9 +86,10 @@ class TargetSizeSplitStrategy:
     shuffle: bool = False
     seed: int = 42
 
-    def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> LanePlan:
+    def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Cut files into chunks, permute them, balance them by rows (bytes where unknown)."""
-        listed, chunks = _ordered_chunks(self, files, epoch)
+        listed = files if isinstance(files, FileList) else FileList(files)
+        chunks = _ordered_chunks(self, listed, epoch)
         return deal_largest_first(listed, chunks, lanes=num_workers)
 
 
@@ -100,7 +101,7 @@ class RoundRobinSplitStrategy:
     shuffle: bool = False
     seed: int = 42
 
-    def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> LanePlan:
+    def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Permute the files and give them to the lanes in turn."""
         listed = files if isinstance(files, FileList) else FileList(files)
         chunks = _file_chunks(listed)
@@ -150,14 +151,14 @@ class Order:
     lanes: int | None
     automatic: bool = False
 
-    def plan(self, files: FileList, *, lanes: int, epoch: int, batch_size: int) -> LanePlan:
+    def plan(self, files: FileList, *, lanes: int, epoch: int, batch_size: int) -> Plan:
         """Return the lanes of an epoch from its start, for batches of any size."""
-        strategy = self.split_strategy
-        if strategy is None:
-            strategy = EvenBatchesSplitStrategy(
-                batch_size, self.split_bytes, self.split_rows, self.shuffle, self.seed
-            )
-        return plan_lanes(strategy, files, lanes=lanes, epoch=epoch).grouped(self.grouping)
+        if self.split_strategy is not None:
+            plan = plan_lanes(self.split_strategy, files, lanes=lanes, epoch=epoch)
+        else:
+            dealt = cut_evenly(_ordered_chunks(self, files, epoch), lanes, batch_size)
+            plan = Plan.of(files, *dealt)
+        return plan.grouped(self.grouping)
 
     @property
     def same_in_every_epoch(self) -> bool:
@@ -210,17 +211,15 @@ class Order:
 
 
 def _ordered_chunks(
-    strategy: EvenBatchesSplitStrategy | TargetSizeSplitStrategy,
-    files: Sequence[DataFileInfo],
-    epoch: int,
-) -> tuple[FileList, Chunks]:
-    listed = files if isinstance(files, FileList) else FileList(files)
-    split_bytes = parse_bytes("split_bytes", strategy.split_bytes)
-    chunks = cut_chunks(listed, split_bytes=split_bytes, split_rows=strategy.split_rows)
-    if strategy.shuffle:
-        seed = strategy.seed
+    order: Order | EvenBatchesSplitStrategy | TargetSizeSplitStrategy, files: FileList, epoch: int
+) -> Chunks:
+    """Return the chunks of all files, permuted if the order says so."""
+    split_bytes = parse_bytes("split_bytes", order.split_bytes)
+    chunks = cut_chunks(files, split_bytes=split_bytes, split_rows=order.split_rows)
+    if order.shuffle:
+        seed = order.seed
         chunks = chunks[permutation(len(chunks), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)]
-    return listed, chunks
+    return chunks
 
 
 def _file_chunks(files: FileList) -> Chunks:
@@ -231,7 +230,7 @@ def _file_chunks(files: FileList) -> Chunks:
 # --- strategies of users
 
 
-def _checked_plan(splits: Sequence[Split], files: FileList, lanes: int, name: str) -> LanePlan:
+def _checked_plan(splits: Sequence[Split], files: FileList, lanes: int, name: str) -> Plan:
     """Return the plan that splits describe, if together they have every row exactly once.
 
     Raises:
@@ -264,7 +263,7 @@ def _checked_plan(splits: Sequence[Split], files: FileList, lanes: int, name: st
             counts[lane] += len(part)
     chunks = Chunks.concat(found)
     _check_coverage(files, whole, chunks, name)
-    return LanePlan.of(files, chunks, np.cumsum([0, *counts]))
+    return Plan.of(files, chunks, np.cumsum([0, *counts]))
 
 
 def _bounded(chunk: FileSplit, files: FileList, number: int, whole: Chunks, name: str) -> Chunks:

@@ -138,7 +138,7 @@ class StoredSource(ABC):
         """
         raise OptionError(
             f"{self.name} has no rows by index here: they can be had of Parquet and Arrow files "
-            "(without filters and columns in paths), Lance tables, ArrayRecord files, tars and "
+            "(without filters), Lance tables, ArrayRecord files, tars and "
             "video frames; headrace shuffle-into writes a copy of anything else"
         )
 

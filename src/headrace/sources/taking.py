@@ -11,7 +11,7 @@ from headrace.matrices import values_at
 from headrace.model import Int64Array
 from headrace.sources.files.blocks import rows_only
 
-__all__ = ["in_order", "take_from", "take_rows"]
+__all__ = ["in_order", "pick", "take_from", "take_rows"]
 
 
 def take_from(
@@ -71,3 +71,17 @@ def _row_by_row(
     """Return chunks of one row each, where rows cannot be one array."""
     places = zip(batches.tolist(), rows.tolist(), strict=True)
     return pa.chunked_array([arrays[number].slice(row, 1) for number, row in places])
+
+
+def pick(column: pa.ChunkedArray, places: Int64Array) -> pa.Array:
+    """Return values at ascending places; of a chunked array pyarrow would copy all to take some."""
+    if column.num_chunks == 1:
+        return values_at(column.chunk(0), places)
+    ends = np.cumsum([len(chunk) for chunk in column.chunks])
+    cuts = np.searchsorted(places, ends)
+    taken = [
+        values_at(chunk, mine - (end - len(chunk)))
+        for chunk, end, mine in zip(column.chunks, ends, np.split(places, cuts[:-1]), strict=True)
+        if len(mine)
+    ]
+    return pa.concat_arrays(taken) if taken else pa.array([], column.type)

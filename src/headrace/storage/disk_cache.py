@@ -1,8 +1,12 @@
-"""Fetched bytes on a local disk, shared by all processes of a machine that name the same folder.
+"""A cache of fetched bytes on a local disk, shared by the processes that name the same folder.
 
 A segment is a file of bytes of one version of one object; its name holds the byte range and a
-checksum. It is written aside and then renamed, so that only whole segments exist, whatever is
-killed. A segment that does not match its checksum is removed.
+checksum. It is written under another name and then renamed, so that a process that is killed leaves
+no half segment. A segment that does not match its checksum is removed.
+
+A full cache keeps the segments that the current run has used and admits no others. Evicting the
+least recently used would remove each segment just before the next epoch reads it again. Only
+segments that were last used before the run began make room for new ones.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -34,6 +38,8 @@ logger = logging.getLogger(__name__)
 _LEFT_AFTER_CLEANING = 0.9
 _ABANDONED_S = 3600.0
 _SECONDS_BETWEEN = 0.05
+_FULL_FOR_S = 60.0
+"""Seconds after which a cache that was full is searched again: other processes may make room."""
 _OBJECTS_KNOWN = 1024
 _OF_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}")
 _SEGMENT = re.compile(r"(\d+)-(\d+)-([0-9a-f]{8})")
@@ -56,15 +62,18 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class DiskCache:
-    """A folder of segments; those not used for longest go when it is full.
+    """A folder of segments of limited size.
 
     Attributes:
-        folder: Where it is.
-        limit_bytes: The most that it may hold.
+        folder: The path of the folder.
+        limit_bytes: The most bytes that the folder may hold.
+        opened_ns: The time when the run began, in nanoseconds since 1970. It goes with the cache to
+            worker processes: what one of them has used, another does not evict.
     """
 
     folder: str
     limit_bytes: int
+    opened_ns: int = field(default_factory=time.time_ns, compare=False)
 
     @classmethod
     def at(cls, folder: str | os.PathLike[str], limit_bytes: int | None) -> DiskCache:
@@ -121,7 +130,7 @@ class DiskCache:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def open_copy(
-        self, name: str, key: tuple[Any, ...], size: int, pieces: Iterator[bytes]
+        self, name: str, key: tuple[Any, ...], size: int, pieces: Iterable[bytes]
     ) -> IO[bytes]:
         """Open a copy of a whole object on the disk, made of ``pieces`` if there is none.
 
@@ -145,34 +154,59 @@ class DiskCache:
                 for segment in _list_segments(folder):
                     path = os.path.join(folder, segment.name)
                     with suppress(FileNotFoundError):
-                        os.utime(path)
+                        _note_use(path)
                         return open(path, "rb")
-                return self._copied(folder, size, pieces)
+                copy = self._written(folder, 0, size, pieces, needed=True)
+                assert copy is not None
+                return copy
         except HeadraceError:
             raise
         except OSError as error:
             raise OptionError(f"cache_dir cannot hold a copy of {name}: {error}") from error
 
-    def _copied(self, folder: str, size: int, pieces: Iterator[bytes]) -> IO[bytes]:
+    def _written(
+        self,
+        folder: str,
+        start: int,
+        size: int,
+        pieces: Iterable[bytes | memoryview],
+        *,
+        needed: bool,
+    ) -> IO[bytes] | None:
+        """Write a segment and return it open for reading; None if there is no room for it.
+
+        Args:
+            folder: The folder of its object, which is made.
+            start: The first byte of the segment in its object.
+            size: The number of its bytes.
+            pieces: Its bytes.
+            needed: Wait for room, and evict segments that this run has used.
+        """
+        os.makedirs(folder, mode=0o700, exist_ok=True)
         aside = self._aside()
         try:
-            while not self._reserve(aside, size):
+            while not self._reserve(aside, size, needed=needed):
+                if not needed:
+                    return None
                 time.sleep(_SECONDS_BETWEEN)
-            copy = open(aside, "r+b")  # noqa: SIM115 (the caller closes it)
+            file = open(aside, "r+b")  # noqa: SIM115 (the caller closes it)
             try:
                 checksum = 0
                 for piece in pieces:
-                    copy.write(piece)
+                    file.write(piece)
                     checksum = zlib.crc32(piece, checksum)
-                copy.flush()
-                os.replace(aside, os.path.join(folder, _Segment(0, size, checksum).name))
+                file.flush()
+                _note_use(aside)
+                os.replace(
+                    aside, os.path.join(folder, _Segment(start, start + size, checksum).name)
+                )
             except BaseException:
-                copy.close()
+                file.close()
                 raise
         except BaseException:
             _remove(aside)
             raise
-        return copy
+        return file
 
     def _folder(self, key: tuple[Any, ...]) -> str:
         name = sha256("\0".join(map(str, key)).encode()).hexdigest()
@@ -185,60 +219,65 @@ class DiskCache:
         return os.path.join(folder, f"{os.getpid()}-{next(_numbers)}")
 
     def _keep(self, folder: str, start: int, data: memoryview) -> None:
-        """Store a segment; a disk that is full or read-only is no reason to fail."""
-        if len(data) > self.limit_bytes:
+        """Store a segment if there is room; a disk that cannot be written is no reason to fail."""
+        if len(data) > self.limit_bytes or self._is_full():
             return
-        segment = _Segment(start, start + len(data), zlib.crc32(data))
-        aside = ""
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            aside = self._aside()
-            if self._reserve(aside, len(data)):
-                with open(aside, "r+b") as file:
-                    file.write(data)
-                os.replace(aside, os.path.join(folder, segment.name))
+            written = self._written(folder, start, len(data), [data], needed=False)
+            if written is not None:
+                written.close()
         except OSError as error:
             logger.warning("a part of %d bytes is not cached: %s", len(data), error)
-            _remove(aside)
 
-    def _reserve(self, aside: str, more: int) -> bool:
-        """Make a file of ``more`` bytes, cleaning up if need be; False if there is no room for it.
+    def _is_full(self) -> bool:
+        """Return True if there was no room a short time ago: finding that out reads the folder."""
+        return time.monotonic() < _full_until.get((self.folder, self.opened_ns), 0.0)
+
+    def _reserve(self, aside: str, more: int, *, needed: bool = False) -> bool:
+        """Make a file of ``more`` bytes; return False if there is no room for it.
 
         The bytes in use are counted in a file that all processes share.
+
+        Args:
+            aside: The path of the file.
+            more: The size of the file.
+            needed: Evict also segments that this run has used.
         """
         counter = os.path.join(self.folder, "used")
         with file_lock(f"{counter}.lock"):
             used = _count_in(counter)
-            if used is None:
-                used = self._clean(0)
-            if used + more > self.limit_bytes:
-                used = self._clean(more)
+            if used is None or used + more > self.limit_bytes:
+                used = self._clean(more, needed)
             fits = used + more <= self.limit_bytes
             if fits:
                 with open(aside, "xb") as file:
                     file.truncate(more)
+            elif not needed:
+                _full_until[self.folder, self.opened_ns] = time.monotonic() + _FULL_FOR_S
             Path(counter).write_text(str(used + more if fits else used))
         return fits
 
-    def _clean(self, more: int) -> int:
-        """Remove what was not used for longest, until there is room; return the bytes left."""
+    def _clean(self, more: int, needed: bool) -> int:
+        """Evict segments, least recently used first, to make room; return the bytes left."""
         found = sorted(self._all())
         total = sum(size for _, size, _ in found)
         allowed = self.limit_bytes
         if total + more > allowed:
             allowed = int(allowed * _LEFT_AFTER_CLEANING)
-        for last_used, size, path in found:
-            if total + more <= allowed or last_used == math.inf:
+        for last_used_ns, size, path in found:
+            in_use = last_used_ns == math.inf or (last_used_ns >= self.opened_ns and not needed)
+            if total + more <= allowed or in_use:
                 break
             _remove(path)
             total -= size
         return total
 
     def _all(self) -> Iterable[tuple[float, int, str]]:
-        """Return all segments with the time of their last use; those being written come last.
+        """Return the times of last use, sizes and paths of all segments.
 
-        The latter are looked for first: one that is put in its place meanwhile is then found
-        twice, and counted once, and never missed. What a killed process left half written goes.
+        The time of a segment that is being written is infinite. These are looked for first: one
+        that is renamed meanwhile is then found twice and counted once, and never missed. Files that
+        a killed process left half written are removed.
         """
         found = {}
         for path, file in _files(os.path.join(self.folder, "new"), _BEING_WRITTEN):
@@ -249,10 +288,12 @@ class DiskCache:
         for folder, _, _ in os.walk(self.folder):
             if _OF_OBJECT.fullmatch(os.path.relpath(folder, self.folder)):
                 for path, file in _files(folder, _SEGMENT):
-                    found[file.st_ino] = file.st_mtime, file.st_size, path
+                    found[file.st_ino] = file.st_mtime_ns, file.st_size, path
         return found.values()
 
 
+_full_until: dict[tuple[str, int], float] = {}
+"""By folder and beginning of the run: the time until which a full cache admits nothing."""
 _known: OrderedDict[str, list[_Segment]] = OrderedDict()
 """The segments of objects, by folder: listing thousands of files for each read takes too long."""
 
@@ -305,12 +346,18 @@ def _load(folder: str, segment: _Segment) -> memoryview | None:
         with open(path, "rb") as file:
             data = file.read()
         if len(data) == segment.stop - segment.start and zlib.crc32(data) == segment.checksum:
-            os.utime(path)
+            _note_use(path)
             return memoryview(data)
     except OSError:
         return None
     _remove(path)
     return None
+
+
+def _note_use(path: str) -> None:
+    """Set the time of last use, by the clock that ``opened_ns`` comes from."""
+    now = time.time_ns()
+    os.utime(path, ns=(now, now))
 
 
 def _remove(path: str) -> None:

@@ -7,22 +7,23 @@ Hugging Face hub, fsspec for all other protocols, and whatever filesystem a user
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
-from ssl import SSLError
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from headrace.errors import OptionError
+from headrace.errors import OptionError, WorkerError
 from headrace.storage.store import FileStatus
+from headrace.storage.threads import TooSlowError
 
 __all__ = [
     "OBJECT_STORES",
     "Engine",
     "Failure",
-    "PinningEngine",
     "RequestError",
-    "WritingEngine",
+    "complete",
     "connect",
+    "translated",
 ]
 
 OBJECT_STORES = {
@@ -36,20 +37,6 @@ OBJECT_STORES = {
     "adl": "azure",
 }
 """Protocols of object stores, and their kinds."""
-_MISTAKES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-    IsADirectoryError,
-    NotADirectoryError,
-)
-"""Errors of filesystems that come again however often one asks; others may pass."""
 
 
 class Failure(Enum):
@@ -94,39 +81,45 @@ class RequestError(Exception):
             failure = Failure.REFUSED
         return cls(failure, detail)
 
-    @classmethod
-    def of_client(cls, error: Exception, detail: str) -> RequestError:
-        """Return the error for an exception of a client that may raise anything."""
-        status = getattr(error, "status", getattr(error, "code", None))
-        if isinstance(status, int) and 400 <= status < 600:
-            return cls.of_status(status, detail)
-        if type(error).__name__.endswith("CredentialsError"):  # of botocore, and of Google's
-            return cls(Failure.DENIED, detail)
-        # An SSLError is also a ValueError.
-        mistaken = isinstance(error, _MISTAKES) and not isinstance(error, SSLError)
-        return cls(Failure.REFUSED if mistaken else Failure.TRANSIENT, detail)
+
+@contextmanager
+def translated(classify: Callable[[Exception], RequestError]) -> Iterator[None]:
+    """Raise what a client raises in the block as RequestErrors, without a cause that may be secret.
+
+    Args:
+        classify: Returns the RequestError for an error of the client.
+    """
+    try:
+        yield
+    except (RequestError, OptionError, WorkerError):
+        raise
+    except TooSlowError as error:
+        raise RequestError(Failure.TRANSIENT, str(error)) from None
+    except Exception as error:  # clients raise what they like
+        raise classify(error) from None
 
 
-class Engine(Protocol):
+class Engine:
     """A client with native handles: it lives in one process and serves many threads.
 
     Each call is one request, or one for each page; none is tried twice. All failures are
     RequestErrors. Paths are whole URLs, or paths of a filesystem that was given.
+
+    Attributes:
+        conditional: True if ``fetch`` itself refuses to return bytes of another version.
+        secrets: Credentials, as or in options, that the engine found by itself.
     """
 
-    @property
-    def conditional(self) -> bool:
-        """Return True if ``fetch`` itself refuses to return bytes of another version."""
-        ...
+    conditional = False
+    secrets: Collection[Any] = ()
 
-    @property
-    def secrets(self) -> Collection[Any]:
-        """Return credentials, as or in options, that the engine found by itself."""
-        ...
+    def resolved(self, location: str) -> str:
+        """Return a location that will always mean what this one means now."""
+        return location
 
     def status(self, path: str) -> FileStatus | None:
         """Return the object at exactly this path, if there is one."""
-        ...
+        raise NotImplementedError
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
@@ -138,32 +131,26 @@ class Engine(Protocol):
             recursive: List all below it, and not only what is right in it.
             after: A path. Those up to it may be left out where paths come sorted.
         """
-        ...
+        raise NotImplementedError
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         """Return exactly these bytes of the version with this etag and size, as a buffer."""
-        ...
-
-
-@runtime_checkable
-class WritingEngine(Protocol):
-    """A client that can also write."""
+        raise NotImplementedError
 
     def put(self, file: str, path: str) -> None:
         """Send a local file; the object appears when all of it has arrived."""
-        ...
+        raise RequestError(Failure.REFUSED, f"{type(self).__name__} only reads")
 
     def delete(self, path: str) -> None:
         """Remove an object."""
-        ...
+        raise RequestError(Failure.REFUSED, f"{type(self).__name__} only reads")
 
 
-class PinningEngine(Protocol):
-    """A client of a store in which a location may mean something else tomorrow."""
-
-    def resolved(self, location: str) -> str:
-        """Return a location that will always mean what this one means now."""
-        ...
+def complete(data: Any, size: int) -> Any:
+    """Return the bytes of an answer, or raise a RequestError unless there are ``size`` of them."""
+    if len(data) != size:
+        raise RequestError(Failure.TRANSIENT, f"{len(data)} bytes came, and not {size}")
+    return data
 
 
 def connect(

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
-from headrace.storage.engine import Failure, RequestError
+from headrace.storage.engine import Engine, Failure, RequestError, translated
 from headrace.storage.objects import WebEngine
 from headrace.storage.options import hub_options
 from headrace.storage.store import FileStatus
-from headrace.storage.threads import TooSlowError, longest_wait, within
+from headrace.storage.threads import longest_wait, within
 
 __all__ = ["HubEngine"]
 
@@ -25,11 +26,12 @@ T = TypeVar("T")
 _PATH = re.compile(
     r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"
 )
+_PAGE = 1000
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _KINDS = {None: "model", "datasets": "dataset", "spaces": "space"}
 
 
-class HubEngine:
+class HubEngine(Engine):
     """Reads ``hf://datasets/owner/name@revision/path``.
 
     ``resolved`` puts the commit into a path, so that all processes and later reads see the same
@@ -56,7 +58,7 @@ class HubEngine:
         self._timeout_s = timeout_s
         self._own_host = WebEngine({"token": token} if token else {}, timeout_s, {})
         self._other_hosts = WebEngine({}, timeout_s, {})
-        self.secrets: Collection[Any] = [token] if token else []
+        self.secrets = [token] if token else []
         self._commits: dict[tuple[str, str, str], str] = {}
         self._links: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -78,37 +80,15 @@ class HubEngine:
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
         place = self._pinned(directory)
-        parts = (f"{place.kind}s", place.repo, "tree", quote(place.revision, safe=""))
-        folder = quote(place.inner.strip("/"), safe="")
-        url = "/".join([self._api.endpoint, "api", *parts, *filter(None, [folder])])
-        following: str | None = f"{url}?recursive={recursive}&expand=False"
-        while following is not None:
-            page, following = self._ask(self._page, following)
+        found = self._api.list_repo_tree(
+            place.repo, place.inner.strip("/") or None, recursive=recursive, **place.where
+        )
+        while page := self._ask(lambda: list(islice(found, _PAGE))):
             for entry in page:
-                if entry["type"] == "file":
-                    yield _status(place, self._hub.hf_api.RepoFile(**entry))
+                if isinstance(entry, self._hub.hf_api.RepoFile):
+                    yield _status(place, entry)
                 elif not recursive:
-                    yield str(place._replace(inner=entry["path"]))
-
-    def _page(self, url: str) -> tuple[list[dict[str, Any]], str | None]:
-        """Return a page of a listing, and the URL of the next one.
-
-        huggingface_hub itself would send the token to any host that a next page is said to be on.
-        """
-        utils = self._hub.utils
-        headers = utils.build_hf_headers(token=self._token)
-        answer = utils.get_session().get(url, headers=headers, timeout=self._timeout_s)
-        utils.hf_raise_for_status(answer)
-        link = answer.links.get("next", {}).get("url")
-        following = None if link is None else urljoin(url, link)
-        if following is not None and not self._is_own(following):
-            host = urlsplit(following).netloc.rpartition("@")[2]
-            raise RequestError(
-                Failure.REFUSED,
-                f"the hub says that the list goes on at another host ({host}), which must not get "
-                "the token; check the endpoint",
-            )
-        return answer.json(), following
+                    yield str(place._replace(inner=entry.path))
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         place = self._pinned(path)
@@ -157,7 +137,7 @@ class HubEngine:
             return place._replace(revision=self._commits[key])
 
     def _ask(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
-        with _translated():
+        with translated(_request_error):
             return within(longest_wait(self._timeout_s), partial(method, *args, **options))
 
 
@@ -193,19 +173,11 @@ def _status(place: _Place, entry: Any) -> FileStatus:
     return FileStatus(str(place._replace(inner=entry.path)), int(size), oid)
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise errors of huggingface_hub as RequestErrors, by the status of the answer."""
-    try:
-        yield
-    except (RequestError, OptionError):
-        raise
-    except TooSlowError as error:
-        raise RequestError(Failure.TRANSIENT, str(error)) from None
-    except Exception as error:  # httpx, the hub's own errors, and JSON that is none
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        text = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(status, int):
-            raise RequestError.of_status(status, f"HTTP {status}: {text}") from None
-        # What is not the JSON that was asked for may be a proxy's page, for a while.
-        raise RequestError(Failure.TRANSIENT, f"{type(error).__name__}: {text}") from None
+def _request_error(error: Exception) -> RequestError:
+    """Return the error for one of huggingface_hub, by the status of the answer."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(status, int):
+        return RequestError.of_status(status, f"HTTP {status}: {text}")
+    # What is not the JSON that was asked for may be a proxy's page, for a while.
+    return RequestError(Failure.TRANSIENT, f"{type(error).__name__}: {text}")

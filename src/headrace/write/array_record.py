@@ -22,9 +22,9 @@ from headrace.sources.array_record.codecs import (
 from headrace.sources.array_record.files import native
 from headrace.sources.values import Misfit, plain_value, table_of, type_of
 from headrace.storage import Access, Options
-from headrace.write.copier import Progress, copy
+from headrace.write.copier import Progress, Runner, copy, ignore
 from headrace.write.journal import Journal, PathLike, parts_directory
-from headrace.write.rows import RowParts, as_rows, refuse_overlap
+from headrace.write.rows import RowParts, as_rows, plan_parts, refuse_overlap
 from headrace.write.targets import (
     FolderTarget,
     LocalFile,
@@ -80,6 +80,7 @@ def write_array_record(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> ArrayRecordReport:
     """Write rows as ArrayRecord files, in order.
@@ -103,6 +104,8 @@ def write_array_record(
         work_dir: For what is on its way; None for a hidden directory beside the target.
         overwrite: Replace what is at ``path``.
         workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
+            ``work_dir``; None for processes of this machine.
         progress: Called with a stage and the ``Share`` of it that is done.
 
     Returns:
@@ -132,15 +135,20 @@ def write_array_record(
     encoder = _Encoder(codec or fitting, options)
     writing_codec(encoder.codec, rows.schema)
     work = {**rows.facts, "target": location, "codec": encoder.codec, "options": options}
+    runner = Runner(workers, progress or ignore, on)
+
+    def plan(journal: Journal) -> RowParts:
+        counted = rows.counted(journal, runner)
+        return RowParts(rows=counted, tasks=plan_parts(counted, journal, part_rows=shard_records))
+
     copied = copy(
-        RowParts(rows, shard_records),
+        plan,
         FolderTarget(folder, encoder),
+        runner,
         work={"work": "array_record", **work, "shard_records": shard_records},
         work_dir=target.work_dir,
         schema=rows.schema,
         once=rows.once,
-        workers=workers,
-        progress=progress,
     )
     files = (
         [location]

@@ -1,59 +1,46 @@
 """Copy data in numbered parts: the one way in which this library writes data sets.
 
-A copy is a list of tasks. A task names a part of the target and says where its data begin in the
-source. Tasks are independent of each other and pickle: any process can run one. A task that is done
-is committed by one line of the journal, so that a copy that was killed continues with the tasks
-that have no line. When all are done the target shows all parts in one step.
-
-Where it is known in advance which data belong to a part, all tasks are known at once, and processes
-run several at a time. Where parts end follows from the data, each task begins where the one before
-ended.
+A copy is a list of tasks. A task is a run of rows (or samples, or videos) of the source that
+becomes one part of the target. All tasks are known before the first one begins; they are
+independent of each other and pickle, so that any process of any machine can run one. A task that
+is done is committed by one line of the journal, so that a copy that was killed continues with the
+tasks that have no line. When all are done the target shows all parts in one step.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.errors import OptionError, WriteError
-from headrace.model import Int64Array, computed_once
+from headrace.storage.pool import run_by_processes
 from headrace.write.journal import Journal
-from headrace.write.pool import WorkerPool
+from headrace.write.ray_tasks import cores_of_a_node, run_on_ray
 from headrace.write.targets import Receipt, TargetWriter
 
 __all__ = [
     "Copied",
-    "Items",
     "PartSource",
-    "Place",
     "Progress",
+    "Runner",
     "Share",
-    "SizedParts",
     "Stage",
     "Task",
     "copy",
     "ignore",
-    "run_stage",
-    "worker_count",
 ]
 
-Place = tuple[int, int]
-"""a position in a source; what the two numbers count is the source's own business"""
 Progress = Callable[[str, float], None]
 """called with the name of a stage and the share of it that is done, a ``Share``"""
-Reading = Generator[tuple[Place, Any], None, Place | None]
-"""items with the place behind each; returns where the next part begins, None at the end"""
 
 _BYTES_A_WORKER = 256 << 20
 """of the source: a process takes a second to start, in which much of this is copied already"""
@@ -66,69 +53,28 @@ class Task:
 
     Attributes:
         part: The number of the part.
-        start: Where its data begin.
-        number: The number of rows before it.
-        rows: The number of its rows; None if the part ends when it is full.
+        first: The number of the first row, sample or video that it reads.
+        rows: The number of rows, samples or videos that it reads; None if only reading them tells.
+        size_bytes: About how many bytes of the source it reads.
     """
 
     part: int
-    start: Place = (0, 0)
-    number: int = 0
+    first: int = 0
     rows: int | None = None
+    size_bytes: int = 0
 
 
 class PartSource(Protocol):
     """Data that are read part by part. It holds options and metadata only, so that it pickles."""
 
     @property
-    def tasks(self) -> Sequence[Task] | None:
-        """The tasks of all parts; None if each part begins where the one before ended."""
+    def tasks(self) -> Iterable[Task]:
+        """The tasks of all parts. Those of a source that can be read once come one by one."""
         ...
 
-    @property
-    def size_bytes(self) -> int:
-        """About how many bytes are read in all."""
+    def read(self, task: Task) -> Generator[Any, None, None]:
+        """Yield the tables of a part, or its samples or videos."""
         ...
-
-    def bytes_before(self, place: Place) -> float:
-        """Return about how many bytes lie before a place."""
-        ...
-
-    def read(self, task: Task) -> Reading:
-        """Yield the items of a part, or of all that follows where the part ends when it is full."""
-        ...
-
-
-class SizedParts:
-    """A source whose places are a unit (a chunk, a file, a tar) and rows or samples of it."""
-
-    @property
-    def unit_bytes(self) -> Sequence[int]:
-        """About how many bytes each unit has."""
-        raise NotImplementedError
-
-    def rows_of(self, unit: int) -> int | None:
-        """Return the number of rows of a unit; None if it is unknown."""
-        return None
-
-    @computed_once
-    def _before(self) -> Int64Array:
-        before: Int64Array = np.concatenate([[0], np.cumsum(self.unit_bytes)]).astype(np.int64)
-        return before
-
-    @property
-    def size_bytes(self) -> int:
-        """About how many bytes are read in all."""
-        return int(self._before[-1])
-
-    def bytes_before(self, place: Place) -> float:
-        """Return about how many bytes lie before a place."""
-        unit = min(place[0], len(self._before) - 1)
-        before = float(self._before[unit])
-        rows = self.rows_of(unit) if place[1] else None
-        if rows is None:
-            return before
-        return before + float(self._before[unit + 1] - self._before[unit]) * place[1] / max(rows, 1)
 
 
 class Share(float):
@@ -143,163 +89,144 @@ class Share(float):
     remaining_s: float | None = None
 
 
-class Items(Iterator[Any]):
-    """The items of a part, which remember how far they were taken."""
-
-    def __init__(self, reading: Reading, start: Place, report: Callable[[Place], None]) -> None:
-        self.following: Place | None = start
-        self._reading = reading
-        self.place = self._before = start
-        self._report = report
-
-    def __next__(self) -> Any:
-        try:
-            place, item = next(self._reading)
-        except StopIteration as end:
-            self.following = end.value
-            self.place = self.place if end.value is None else end.value
-            raise
-        self._before, self.place = self.place, place
-        self.following = place
-        self._report(self._before)
-        return item
-
-    def put_back(self) -> None:
-        """Leave the last item to the next part."""
-        self.place = self.following = self._before
-
-    def close(self) -> None:
-        """End the reading of what was not taken."""
-        self._reading.close()
-
-
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A list of tasks that do the same: read items, and write them to a part."""
 
     name: str
     source: PartSource
-    write: Callable[[Task, Items], Receipt]
+    write: Callable[[Task, Iterator[Any]], Receipt]
 
-    def run(self, task: Task, report: Callable[[Place], None]) -> dict[str, Any]:
-        """Do a task, in whatever process; return what the journal is to hold of it."""
-        with closing(Items(self.source.read(task), task.start, report)) as items:
-            receipt = self.write(task, items)
-        rows = receipt["rows"]
-        if task.rows not in (None, rows):
+    def run(self, task: Task, report: Callable[[int], None]) -> Receipt:
+        """Do a task, in whatever process; ``report`` is called with the rows that were read."""
+        read = 0
+
+        def items() -> Iterator[Any]:
+            nonlocal read
+            for item in reading:
+                report(read)
+                read += getattr(item, "num_rows", 1)
+                yield item
+
+        with closing(self.source.read(task)) as reading:
+            receipt = self.write(task, items())
+        if task.rows not in (None, read):
             raise WriteError(
-                f"part {task.part} got {rows} rows and not {task.rows}: the source or files of the "
+                f"part {task.part} got {read} rows and not {task.rows}: the source or files of the "
                 "work directory have changed; delete the work directory and start anew"
             )
-        return {
-            "receipt": receipt,
-            "rows": rows,
-            "following": items.following,
-            "bytes": self.bytes_between(task.start, items.place),
-        }
-
-    def bytes_between(self, start: Place, stop: Place) -> float:
-        """Return about how many bytes of the source lie between two places."""
-        return max(self.source.bytes_before(stop) - self.source.bytes_before(start), 0.0)
+        return receipt
 
 
-def run_stage(
-    stage: Stage,
-    journal: Journal,
-    *,
-    workers: int | None,
-    progress: Progress,
-    holds: Callable[[Receipt], bool] = lambda receipt: True,
-) -> list[Receipt]:
-    """Run the tasks that the journal does not have, and return the receipts of all, in order.
+def ignore(stage: str, share: float) -> None:
+    """Do nothing: no progress was asked for."""
 
-    Args:
-        stage: The tasks.
-        journal: Says which of them are done.
-        workers: The number of processes; 0 for this one, None to choose by the size of the source.
-        progress: Called in this thread.
-        holds: Returns False if what was written by a task that is done is gone. It is done again.
+
+Results = Iterator[tuple[Task, Receipt]]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs tasks in processes, and tells the user how far they are.
+
+    Attributes:
+        workers: The number of processes; 0 for this one, None to choose by the size of the source,
+            or on Ray as many as the cluster has cores.
+        progress: Called in the thread of the caller.
+        on: ``"ray"`` to run tasks on a Ray cluster; None for processes of this machine.
     """
-    done = {entry[stage.name]: entry for entry in journal.all(stage.name)}
-    done = {part: entry for part, entry in done.items() if holds(entry["receipt"])}
-    meter = _Meter(stage, done, progress)
-    meter.report()
-    count = worker_count(stage.source.size_bytes, workers)
-    while ready := _ready(stage.source.tasks, done):
-        run = _run_here if count < 2 or len(ready) < 2 else partial(_run_by_processes, count)
-        for task, result in run(stage, ready, meter):
-            journal.note({stage.name: task.part, **result})
-            done[task.part] = result
-            meter.finish(task, result["bytes"])
-    return [done[part]["receipt"] for part in sorted(done)]
 
+    workers: int | None = None
+    progress: Progress = ignore
+    on: str | None = None
 
-def _ready(planned: Sequence[Task] | None, done: Mapping[int, Any]) -> list[Task]:
-    """Return the tasks that can be done now."""
-    if planned is not None:
-        return [task for task in planned if task.part not in done]
-    task = Task(0)
-    while (result := done.get(task.part)) is not None:
-        if result["following"] is None:
-            return []
-        task = Task(task.part + 1, tuple(result["following"]), task.number + result["rows"])
-    return [task]
+    def __post_init__(self) -> None:
+        workers = self.workers
+        if workers is not None and (
+            isinstance(workers, bool) or not isinstance(workers, int) or workers < 0
+        ):
+            raise OptionError(
+                f"workers must be a number of processes, or 0 for none, not {workers!r}"
+            )
+        if self.on not in (None, "ray"):
+            raise OptionError(f'on must be "ray", or None for this machine, not {self.on!r}')
+        if self.on == "ray" and workers == 0:
+            raise OptionError('workers=0 is this process, and on="ray" is others; give one of them')
 
+    def process_count(self, size_bytes: int) -> int:
+        """Return the number of processes of a machine that share its memory."""
+        if self.on == "ray":
+            return min(cores_of_a_node(), self.workers or cores_of_a_node())
+        if self.workers is None:
+            return min(os.cpu_count() or 1, size_bytes // _BYTES_A_WORKER)
+        return self.workers
 
-Results = Iterator[tuple[Task, dict[str, Any]]]
+    def run(
+        self,
+        stage: Stage,
+        journal: Journal,
+        holds: Callable[[Receipt], bool] = lambda receipt: True,
+    ) -> list[Receipt]:
+        """Run the tasks that the journal does not have, and return the receipts of all, in order.
 
+        Args:
+            stage: The tasks.
+            journal: Says which of them are done.
+            holds: Returns False if the output of a task that is done is gone. It is done again.
+        """
+        done = {
+            part: receipt for part, receipt in journal.results(stage.name).items() if holds(receipt)
+        }
+        tasks = stage.source.tasks
+        meter = _Meter(stage.name, tasks, done, self.progress)
+        meter.report()
+        for task, receipt in self._results(stage, tasks, done, meter):
+            journal.note_result(stage.name, task.part, receipt)
+            done[task.part] = receipt
+            meter.finish(task)
+        return [done[part] for part in sorted(done)]
 
-def _run_here(stage: Stage, tasks: Sequence[Task], meter: _Meter) -> Results:
-    for task in tasks:
-        yield task, stage.run(task, partial(meter.advance, task))
-
-
-def _run_by_processes(count: int, stage: Stage, tasks: Sequence[Task], meter: _Meter) -> Results:
-    with WorkerPool(min(count, len(tasks)), stage.run) as pool:
-        events: queue.SimpleQueue[tuple[Task, str, Any]] = queue.SimpleQueue()
+    def _results(
+        self, stage: Stage, tasks: Iterable[Task], done: Mapping[int, Receipt], meter: _Meter
+    ) -> Results:
+        """Yield tasks and their receipts, in the order in which they are done."""
+        if isinstance(tasks, Sequence):
+            tasks = [task for task in tasks if task.part not in done]
+            if self.on == "ray":
+                yield from run_on_ray(stage.run, tasks, self.workers)
+                return
+            count = self.process_count(sum(task.size_bytes for task in tasks))
+            if count > 1 and len(tasks) > 1:
+                yield from run_by_processes(stage.run, tasks, count, meter.advance)
+                return
         for task in tasks:
-            pool.submit(task, events.put)
-        left = len(tasks)
-        while left:
-            task, kind, value = events.get()
-            if kind == "error":
-                raise value
-            if kind == "result":
-                left -= 1
-                yield task, value
-            else:
-                meter.advance(task, value)
-
-
-def worker_count(size_bytes: int, workers: int | None) -> int:
-    """Return a number of processes; None is chosen by the size of the source."""
-    if workers is None:
-        return min(os.cpu_count() or 1, size_bytes // _BYTES_A_WORKER)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise OptionError(f"workers must be a number of processes, or 0 for none, not {workers!r}")
-    return workers
+            yield task, stage.run(task, partial(meter.advance, task))
 
 
 class _Meter:
     """Counts the bytes that were read, and tells the user."""
 
-    def __init__(self, stage: Stage, done: Mapping[int, Any], progress: Progress) -> None:
+    def __init__(
+        self, stage: str, tasks: Iterable[Task], done: Mapping[int, Any], progress: Progress
+    ) -> None:
+        planned = tasks if isinstance(tasks, Sequence) else ()
         self._stage = stage
         self._progress = progress
         self._began = time.monotonic()
-        self._total = max(stage.source.size_bytes, 1)
+        self._total = max(sum(task.size_bytes for task in planned), 1)
         self._running: dict[int, float] = {}
-        self._finished = self._before = sum(float(entry["bytes"]) for entry in done.values())
+        self._before = sum(task.size_bytes for task in planned if task.part in done)
+        self._finished = self._before
 
-    def advance(self, task: Task, place: Place) -> None:
-        """Note how far a task has come."""
-        self._running[task.part] = self._stage.bytes_between(task.start, place)
+    def advance(self, task: Task, rows: int) -> None:
+        """Note how many rows a task has read."""
+        self._running[task.part] = task.size_bytes * rows / max(task.rows or 0, rows, 1)
         self.report()
 
-    def finish(self, task: Task, size: float) -> None:
+    def finish(self, task: Task) -> None:
         """Note that a task is done."""
         self._running.pop(task.part, None)
-        self._finished += size
+        self._finished += task.size_bytes
         self.report()
 
     def report(self) -> None:
@@ -310,7 +237,7 @@ class _Meter:
         if new > 0 and elapsed > 0:
             share.bytes_per_s = new / elapsed
             share.remaining_s = max(self._total - read, 0.0) / share.bytes_per_s
-        self._progress(self._stage.name, share)
+        self._progress(self._stage, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,32 +259,28 @@ class Copied:
 
 
 def copy(
-    source: PartSource | Callable[[Journal], PartSource],
+    plan: Callable[[Journal], PartSource],
     target: TargetWriter,
+    runner: Runner,
     *,
     work: Mapping[str, Any],
     work_dir: Path,
     schema: pa.Schema | None = None,
     facts: Mapping[str, Any] | None = None,
     once: bool = False,
-    settings: Mapping[str, Any] | None = None,
-    workers: int | None = None,
-    progress: Progress | None = None,
     stage: str = "writing",
 ) -> Copied:
     """Write all parts of a source to a target, and show them when the last one is written.
 
     Args:
-        source: The data, or a function that prepares them with the journal of the copy.
+        plan: Returns the data with their tasks; it may do work of its own that the journal notes.
         target: Encodes parts and holds them.
+        runner: Runs the tasks.
         work: Describes the copy. Unfinished work of another description is refused.
         work_dir: A folder for the journal and for what is on its way; removed at the end.
         schema: The columns of the source, for targets that need them.
         facts: What the target notes of the copy beside its number of rows.
-        once: True if the source can be read but once, so that nothing can be continued.
-        settings: What the journal keeps of the first run for those that continue it.
-        workers: The number of processes; 0 for this one, None to choose by the size of the source.
-        progress: Called with a stage and the ``Share`` of it that is done.
+        once: True if the source can be read only once, so that nothing can be continued.
         stage: The name of the work for ``progress``.
 
     Raises:
@@ -365,39 +288,39 @@ def copy(
         StateMismatchError: The work directory holds unfinished work of other data or options.
         WriteError: The target cannot be written.
     """
-    progress = progress or ignore
+    if once and runner.on is not None:
+        raise OptionError(
+            "tables that are at hand can be read by this process only; write them to files first, "
+            f'or leave out on="{runner.on}"'
+        )
     fresh = not Journal.exists(work_dir)
     if fresh:
         target.refuse(schema)
-    with closing(Journal(work_dir, work, once=once, settings=settings or {})) as journal:
+    with closing(Journal(work_dir, work, once=once)) as journal:
         try:
             if not fresh and not journal.resumed:
                 target.refuse(schema)
-            prepared = source(journal) if callable(source) else source
-            parts = None if prepared.tasks is None else len(prepared.tasks)
-            copied = Copied(
-                run_stage(
-                    Stage(stage, prepared, partial(_write_part, target, parts, schema)),
-                    journal,
-                    workers=0 if once else workers,
-                    progress=progress,
-                    holds=lambda receipt: target.holds(receipt, journal.run),
-                ),
-                journal.resumed,
+            source = plan(journal)
+            parts = len(source.tasks) if isinstance(source.tasks, Sequence) else None
+            receipts = runner.run(
+                Stage(stage, source, partial(_write_part, target, parts, schema)),
+                journal,
+                lambda receipt: target.holds(receipt, journal.run),
             )
+            copied = Copied(receipts, journal.resumed)
             noted = {"run": journal.run, "rows": copied.rows, **(facts or {})}
             target.commit(schema, copied.receipts, noted)
         except BaseException:
             if once or not journal.has_results:
                 _remove(journal, target)
             raise
-        progress(stage, Share(1.0))
+        runner.progress(stage, Share(1.0))
         _remove(journal, target)
     return copied
 
 
 def _write_part(
-    target: TargetWriter, parts: int | None, schema: pa.Schema, task: Task, items: Items
+    target: TargetWriter, parts: int | None, schema: pa.Schema, task: Task, items: Iterator[Any]
 ) -> Receipt:
     return target.write(task.part, parts, schema, items)
 
@@ -409,7 +332,3 @@ def _remove(journal: Journal, target: TargetWriter) -> None:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
     journal.remove()
-
-
-def ignore(stage: str, share: float) -> None:
-    """Do nothing: no progress was asked for."""

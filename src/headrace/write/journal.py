@@ -10,7 +10,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ __all__ = [
 PathLike = str | os.PathLike[str]
 
 _NAME, _LOCK = "journal.jsonl", "lock"
-_VERSION = 2
+_VERSION = 3
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -43,18 +43,10 @@ class Journal:
     Args:
         directory: The work directory, which is made if it does not exist.
         work: Describes the work. Unfinished work of another description is refused.
-        once: True if the work cannot be continued, since its source can be read but once.
-        settings: What may differ from run to run; those of the first run hold for all.
+        once: True if the work cannot be continued, since its source can be read only once.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        work: Mapping[str, Any],
-        *,
-        once: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, directory: Path, work: Mapping[str, Any], *, once: bool = False) -> None:
         self.directory = directory
         with writing(directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -67,12 +59,12 @@ class Journal:
                 ) from None
         try:
             with writing(directory / _NAME):
-                self._open({"version": _VERSION, **work}, once, settings or {})
+                self._open({"version": _VERSION, **work}, once)
         except BaseException:
             self._lock.release()
             raise
 
-    def _open(self, work: dict[str, Any], once: bool, settings: Mapping[str, Any]) -> None:
+    def _open(self, work: dict[str, Any], once: bool) -> None:
         path = self.directory / _NAME
         self._entries = _whole_lines(path)
         self.resumed = self.has_results and not self._entries[0]["once"]
@@ -83,10 +75,9 @@ class Journal:
             path.unlink(missing_ok=True)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115
         if not self.resumed:
-            self.note({**work, "once": once, "run": uuid4().hex, "settings": settings})
+            self._note({**work, "once": once, "run": uuid4().hex})
             flush_directory(self.directory)
         self.run: str = self._entries[0]["run"]
-        self.settings: dict[str, Any] = self._entries[0]["settings"]
 
     @staticmethod
     def exists(directory: Path) -> bool:
@@ -96,9 +87,33 @@ class Journal:
     @property
     def has_results(self) -> bool:
         """True if a task is done."""
-        return len(self._entries) > 1
+        return any("part" in entry for entry in self._entries)
 
-    def note(self, entry: Mapping[str, Any]) -> None:
+    def results(self, stage: str) -> dict[int, dict[str, Any]]:
+        """Return the receipts of the tasks of a stage that are done, by their parts."""
+        return {
+            entry["part"]: entry["receipt"]
+            for entry in self._entries
+            if entry.get("stage") == stage
+        }
+
+    def note_result(self, stage: str, part: int, receipt: Mapping[str, Any]) -> None:
+        """Note that a task is done, which lasts when this returns."""
+        self._note({"stage": stage, "part": part, "receipt": receipt})
+
+    def decide(self, name: str, choose: Callable[[], Any]) -> Any:
+        """Return a number that the first run chose; runs that continue it use the same.
+
+        What decides where parts begin must not differ from run to run, or rows would be lost.
+        """
+        for entry in self._entries:
+            if entry.get("decided") == name:
+                return entry["value"]
+        value = choose()
+        self._note({"decided": name, "value": value})
+        return value
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
         """Add a line, which lasts when this returns."""
         with writing(self.directory / _NAME):
             line = json.dumps(entry).encode() + b"\n"
@@ -106,10 +121,6 @@ class Journal:
                 raise OSError("only a part of a line was written")
             os.fsync(self._file.fileno())
         self._entries.append(dict(entry))
-
-    def all(self, kind: str) -> list[dict[str, Any]]:
-        """Return the lines of tasks that have a certain field."""
-        return [entry for entry in self._entries[1:] if kind in entry]
 
     def close(self) -> None:
         """Let other processes have the work directory."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import pickle
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 from uuid import uuid4
 
@@ -20,12 +22,14 @@ import pyarrow as pa
 from headrace.access import Backend
 from headrace.convert.decoded import Kind
 from headrace.errors import OptionError, SchemaError
-from headrace.model import FileList, Int64Array, computed_once
+from headrace.model import FileList, Int64Array
 from headrace.plan import BYTES, ROWS, Chunks, cut_chunks
 from headrace.sources.files.discovery import discover
 from headrace.sources.reader import TabularReader
 from headrace.storage import protocol_of, side_threads
-from headrace.write.copier import Place, Reading, SizedParts, Task
+from headrace.write.copier import Runner, Stage, Task
+from headrace.write.journal import Journal
+from headrace.write.targets import Receipt
 
 __all__ = [
     "RowParts",
@@ -33,18 +37,22 @@ __all__ = [
     "StoredRows",
     "TablesAtHand",
     "as_rows",
+    "plan_parts",
     "refuse_overlap",
-    "regrouped",
 ]
 
 _CHUNK_BYTES = 16 << 20
 """of a chunk: it never depends on options, since a journal counts chunks"""
 _BLOCK_BYTES, _AHEAD_BYTES = 16 << 20, 64 << 20
+_COUNTED_BYTES = 256 << 20
+"""of the chunks that one task counts"""
+_MEASURED_ROWS = 1_000
+"""of the beginning, by which it is judged how large rows become"""
+_ROUNDING = 1e-6
 _NOT_TRUE_OF_A_COPY = (b"iceberg.", b"org.apache.spark", b"parquet.")
 _WAITING_THREADS, _DECODING_THREADS = 8, 2
 
-
-Tables = Generator[tuple[int, pa.Table], None, None]
+Tables = Generator[pa.Table, None, None]
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class StoredRows:
         schema: The columns, with the metadata that a copy is to have.
         counts: The number of rows of each chunk; None if only reading them tells.
         locations: What the user called the files.
+        block_bytes: About how many bytes a table has that is read.
+        ahead_bytes: About how many bytes are read ahead.
     """
 
     reader: TabularReader
@@ -66,6 +76,8 @@ class StoredRows:
     schema: pa.Schema
     counts: Int64Array | None
     locations: Sequence[str] = ()
+    block_bytes: int = _BLOCK_BYTES
+    ahead_bytes: int = _AHEAD_BYTES
 
     once = False
 
@@ -110,21 +122,91 @@ class StoredRows:
     @property
     def sizes(self) -> Int64Array:
         """About how many bytes each chunk has."""
-        return self.chunks.size_bytes
+        return np.maximum(self.chunks.size_bytes, 1)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes all chunks have."""
+        return int(self.sizes.sum())
 
     @property
     def paths(self) -> Sequence[str]:
         """The files that are read."""
         return self.files.paths
 
-    def read(
-        self,
-        first: int,
-        stop: int | None = None,
-        *,
-        block_bytes: int = _BLOCK_BYTES,
-        ahead_bytes: int = _AHEAD_BYTES,
-    ) -> Tables:
+    @property
+    def rows_before(self) -> Int64Array:
+        """The number of rows before each chunk, and of all."""
+        assert self.counts is not None
+        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+
+    def counted(self, journal: Journal, runner: Runner) -> StoredRows:
+        """Return the same rows with their counts; reading tells those that no metadata hold."""
+        if self.counts is not None:
+            return self
+        tasks = [
+            Task(part, start, stop - start, int(self.sizes[start:stop].sum()))
+            for part, (start, stop) in enumerate(self.runs_of_chunks(_COUNTED_BYTES))
+        ]
+        counting = _Counting(replace(self, reader=self.reader.counting()), tasks)
+        receipts = runner.run(Stage("counting", counting, _write_counts), journal)
+        counts = [count for receipt in receipts for count in receipt["counts"]]
+        return replace(self, counts=np.array(counts, np.int64))
+
+    def runs_of_chunks(self, run_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield runs of chunks of about a size: the first chunk, and the one behind the last."""
+        start, held = 0, 0
+        for chunk, size in enumerate(self.sizes.tolist(), 1):
+            held += size
+            if held >= run_bytes or chunk == len(self.chunks):
+                yield start, chunk
+                start, held = chunk, 0
+
+    def first_rows(self) -> tuple[pa.Table, float]:
+        """Return a table from the beginning, and about how many bytes of the source it is."""
+        assert self.counts is not None
+        for chunk in np.flatnonzero(self.counts)[:1].tolist():
+            table = next(self._tables(chunk)).slice(0, _MEASURED_ROWS)
+            return table, float(self.sizes[chunk] * table.num_rows / self.counts[chunk])
+        return self.schema.empty_table(), 1.0
+
+    def plan(self, part_rows: int | None, part_bytes: float, group_rows: int) -> list[Task]:
+        """Return parts of so many rows, or of about so many bytes of the source and whole groups.
+
+        Of no rows at all there is one part, so that a copy has its columns.
+        """
+        rows_before = self.rows_before
+        bytes_before = np.concatenate([[0], np.cumsum(self.sizes)])
+        total = int(rows_before[-1])
+        tasks: list[Task] = []
+        first, begin = 0, 0.0
+        while first < total or not tasks:
+            stop = total if part_rows is None else min(first + part_rows, total)
+            if math.isfinite(part_bytes):
+                fitting = np.interp(begin + part_bytes, bytes_before, rows_before) - first
+                groups = max(int(fitting + _ROUNDING) // group_rows, 1)
+                stop = min(first + groups * group_rows, stop)
+            end = float(np.interp(stop, rows_before, bytes_before))
+            tasks.append(Task(len(tasks), first, stop - first, int(end - begin)))
+            first, begin = stop, end
+        return tasks
+
+    def read(self, first: int, rows: int | None) -> Tables:
+        """Yield the tables of some rows, by the number of the first one."""
+        assert rows is not None
+        before = self.rows_before
+        chunk = int(np.searchsorted(before, first, side="right")) - 1
+        stop = int(np.searchsorted(before, first + rows))
+        skip = first - int(before[chunk])
+        with closing(self.read_chunks(chunk, stop)) as reading:
+            for _, table in reading:
+                kept = table.slice(skip, rows)
+                skip = max(skip - table.num_rows, 0)
+                rows -= kept.num_rows
+                if kept.num_rows:
+                    yield kept
+
+    def read_chunks(self, first: int, stop: int) -> Generator[tuple[int, pa.Table], None, None]:
         """Yield tables with the numbers of their chunks, which threads read ahead.
 
         A chunk that may be large is not read ahead, but block by block when its turn comes.
@@ -135,23 +217,23 @@ class StoredRows:
         under_way: deque[tuple[int, Future[list[pa.Table]] | None]] = deque()
         following, waiting_bytes = first, 0
         with side_threads(threads, see_off=local) as submit:
-            while following < len(sizes) or under_way:
-                while following < len(sizes) and (
+            while following < stop or under_way:
+                while following < stop and (
                     not under_way
                     or (
                         len(under_way) <= threads
-                        and waiting_bytes + sizes[following] <= ahead_bytes
+                        and waiting_bytes + sizes[following] <= self.ahead_bytes
                     )
                 ):
                     begun = None
-                    if self._is_bounded(following) and sizes[following] <= ahead_bytes:
-                        begun = submit(partial(self._read_chunk, following, block_bytes))
+                    if self._is_bounded(following) and sizes[following] <= self.ahead_bytes:
+                        begun = submit(partial(self._read_chunk, following))
                     under_way.append((following, begun))
                     waiting_bytes += sizes[following]
                     following += 1
                 chunk, begun = under_way.popleft()
                 waiting_bytes -= sizes[chunk]
-                read = self._tables(chunk, block_bytes)  # which begins when it is asked
+                read = self._tables(chunk)  # which begins when it is asked
                 tables = read if begun is None else iter(begun.result())
                 del begun
                 for table in tables:
@@ -162,37 +244,89 @@ class StoredRows:
         known = self.chunks.kind[chunk] in (ROWS, BYTES)
         return bool(known and self.sizes[chunk] <= 2 * _CHUNK_BYTES)
 
-    def _tables(self, chunk: int, block_bytes: int) -> Iterator[pa.Table]:
-        return self.reader.read(self.chunks.split(chunk, self.files), block_bytes)
+    def _tables(self, chunk: int) -> Iterator[pa.Table]:
+        return self.reader.read(self.chunks.split(chunk, self.files), self.block_bytes)
 
-    def _read_chunk(self, chunk: int, block_bytes: int) -> list[pa.Table]:
-        return list(self._tables(chunk, block_bytes))
+    def _read_chunk(self, chunk: int) -> list[pa.Table]:
+        return list(self._tables(chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class _Counting:
+    """Chunks whose rows are counted. A task is a run of chunks."""
+
+    rows: StoredRows
+    tasks: Sequence[Task]
+
+    def read(self, task: Task) -> Generator[int, None, None]:
+        """Yield the number of rows of each chunk."""
+        assert task.rows is not None
+        counts = [0] * task.rows
+        chunk = task.first
+        for number, table in self.rows.read_chunks(task.first, task.first + task.rows):
+            yield from counts[chunk - task.first : number - task.first]
+            chunk = number
+            counts[chunk - task.first] += table.num_rows
+        yield from counts[chunk - task.first :]
+
+
+def _write_counts(task: Task, counts: Iterator[int]) -> Receipt:
+    return {"counts": list(counts)}
 
 
 @dataclass(slots=True)
 class TablesAtHand:
-    """Tables that come one after the other, and can be gone through once. Each is a chunk."""
+    """Tables that come one after the other, and can be gone through once."""
 
     schema: pa.Schema
     tables: Iterator[pa.Table]
     facts: Mapping[str, str] = field(default_factory=lambda: {"source_files": uuid4().hex})
-    _last: tuple[int, pa.Table] | None = None
+
+    part_rows: int | None = None
+    taken: int = 0
 
     once = True
-    counts = None
-    sizes = np.ones(1, np.int64)
+    size_bytes = 0
     paths: Sequence[str] = ()
     locations: Sequence[str] = ()
 
-    def read(
-        self, first: int, stop: int | None = None, *, block_bytes: int = 0, ahead_bytes: int = 0
-    ) -> Tables:
-        """Yield tables. The one that was yielded last is kept, for a part may end within it."""
-        if self._last is not None and self._last[0] == first:
-            yield self._last
-        for chunk, table in enumerate(self.tables, 0 if self._last is None else self._last[0] + 1):
-            self._last = chunk, table
-            yield chunk, table
+    def counted(self, journal: Journal, runner: Runner) -> TablesAtHand:
+        """Return this: such rows are counted while they are copied."""
+        return self
+
+    def first_rows(self) -> tuple[pa.Table, float]:
+        """Return the first table, and the number of its rows."""
+        table = next(self.tables, self.schema.empty_table())
+        self._put_back(table)
+        return table.slice(0, _MEASURED_ROWS), float(min(table.num_rows, _MEASURED_ROWS))
+
+    def plan(self, part_rows: int | None, part_bytes: float, group_rows: int) -> Iterator[Task]:
+        """Yield parts as long as there are rows, at least one; ``part_bytes`` counts rows here."""
+        if math.isfinite(part_bytes):
+            fitting = max(int(part_bytes) // group_rows, 1) * group_rows
+            part_rows = min(fitting, part_rows or fitting)
+        self.part_rows = part_rows
+        for part in count():
+            if part and not self.first_rows()[0].num_rows:
+                return
+            yield Task(part, self.taken)
+
+    def read(self, first: int, rows: int | None) -> Tables:
+        """Yield tables of the next rows."""
+        left = self.part_rows
+        while left is None or left > 0:
+            table = next(self.tables, None)
+            if table is None:
+                return
+            taken = table if left is None else table.slice(0, left)
+            self._put_back(table.slice(taken.num_rows))
+            self.taken += taken.num_rows
+            left = None if left is None else left - taken.num_rows
+            yield taken
+
+    def _put_back(self, table: pa.Table) -> None:
+        if table.num_rows:
+            self.tables = chain([table], self.tables)
 
 
 Rows = StoredRows | TablesAtHand
@@ -262,7 +396,8 @@ def _tables_at_hand(source: Any, columns: Sequence[str] | None) -> TablesAtHand:
         if unknown:
             raise OptionError(f"there is no column {unknown[0]!r}: {', '.join(schema.names)}")
         schema = pa.schema([schema.field(name) for name in columns], metadata=schema.metadata)
-    return TablesAtHand(schema, (_fitted(table, schema) for table in tables))
+    fitted = (_fitted(table, schema) for table in tables)
+    return TablesAtHand(schema, (table for table in fitted if table.num_rows))
 
 
 def _is_row(source: Any) -> bool:
@@ -284,120 +419,71 @@ def _fitted(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     return table.select(schema.names)
 
 
-@dataclass(frozen=True)
-class RowParts(SizedParts):
-    """Rows in parts of a number of rows or bytes. A place is a chunk, and rows of it.
+@dataclass(frozen=True, kw_only=True)
+class RowParts:
+    """Rows in parts.
 
     Attributes:
-        rows: The rows.
-        part_rows: The number of rows of a part; None for no limit.
-        part_bytes: About how many bytes a part has in memory; None for no limit.
+        rows: The rows, counted.
+        tasks: The parts.
         group_rows: The number of rows of a table; None for tables as they come.
     """
 
     rows: Rows
-    part_rows: int | None = None
-    part_bytes: int | None = None
+    tasks: Iterable[Task]
     group_rows: int | None = None
 
-    @computed_once
-    def tasks(self) -> Sequence[Task] | None:
-        counts = self.rows.counts
-        if counts is None or self.part_rows is None:
-            return None
-        return plan_by_rows(counts, self.part_rows)
-
-    @property
-    def unit_bytes(self) -> Sequence[int]:
-        sizes: list[int] = self.rows.sizes.tolist()
-        return sizes
-
-    def rows_of(self, unit: int) -> int | None:
-        counts = self.rows.counts
-        return None if counts is None else int(counts[unit])
-
-    def read(self, task: Task) -> Reading:
-        reading = self._read(task)
-        return reading if self.group_rows is None else regrouped(reading, self.group_rows)
-
-    def _stop(self, task: Task) -> int | None:
-        """Return the chunk before which a planned part ends, so that no more are read ahead."""
-        if task.rows is None or self.rows.counts is None:
-            return None
-        ends = np.cumsum(self.rows.counts)
-        return int(np.searchsorted(ends, task.number + task.rows)) + 1
-
-    def _read(self, task: Task) -> Reading:
-        left = self.part_rows if task.rows is None else task.rows
-        left_bytes = self.part_bytes
-        reading = tables_from(self.rows, task.start, self._stop(task))
-        try:
-            for place, table in reading:
-                while table.num_rows:
-                    if left == 0 or (left_bytes is not None and left_bytes <= 0):
-                        return place
-                    taken = table if left is None else table.slice(0, left)
-                    table = table.slice(taken.num_rows)
-                    place = (place[0], place[1] + taken.num_rows)
-                    left = None if left is None else left - taken.num_rows
-                    left_bytes = None if left_bytes is None else left_bytes - taken.nbytes
-                    yield place, taken
-        finally:
-            reading.close()
-        return None
+    def read(self, task: Task) -> Generator[Any, None, None]:
+        """Yield the tables of a part."""
+        reading = self.rows.read(task.first, task.rows)
+        return reading if self.group_rows is None else _regrouped(reading, self.group_rows)
 
 
-def plan_by_rows(counts: Int64Array, part_rows: int) -> list[Task]:
-    """Return tasks of so many rows each, at least one; a place is a chunk, and rows of it."""
-    before = np.concatenate([[0], np.cumsum(counts)])
-    total = int(before[-1])
-    tasks = []
-    for part, first in enumerate(range(0, max(total, 1), part_rows)):
-        chunk = int(np.searchsorted(before, first, side="right")) - 1
-        start = (chunk, first - int(before[chunk]))
-        tasks.append(Task(part, start, first, min(part_rows, total - first)))
-    return tasks
+def plan_parts(
+    rows: Rows,
+    journal: Journal,
+    *,
+    part_rows: int | None = None,
+    part_bytes: int | None = None,
+    group_rows: int = 1,
+    measure: Callable[[pa.Table], int] = lambda table: int(table.nbytes),
+) -> Iterable[Task]:
+    """Return the parts of rows, which are counted.
+
+    Args:
+        rows: The rows.
+        journal: Keeps the choice of the first run.
+        part_rows: The number of rows of a part at most.
+        part_bytes: About how many bytes a part has; what rows become is judged by the first ones.
+        group_rows: A part that follows from bytes has a multiple of these.
+        measure: Returns the bytes that some rows become.
+    """
+
+    def bytes_of_source() -> float:
+        table, size = rows.first_rows()
+        return size / max(measure(table), 1) if table.num_rows else math.inf
+
+    limit = math.inf
+    if part_bytes is not None:
+        limit = part_bytes * journal.decide("bytes of the source for a byte", bytes_of_source)
+    return rows.plan(part_rows, limit, group_rows)
 
 
-def tables_from(
-    rows: Rows, start: Place, stop: int | None = None
-) -> Generator[tuple[Place, pa.Table], None, None]:
-    """Yield tables from a place on, each with the place before it."""
-    chunk, skip = start
-    done = 0
-    reading = rows.read(chunk, stop)
-    try:
-        for number, table in reading:
-            if number != chunk:
-                chunk, skip, done = number, 0, 0
-            dropped = min(max(skip - done, 0), table.num_rows)
-            if dropped < table.num_rows:
-                yield (chunk, done + dropped), table.slice(dropped)
-            done += table.num_rows
-    finally:
-        reading.close()
-
-
-def regrouped(reading: Reading, group_rows: int) -> Reading:
+def _regrouped(reading: Tables, group_rows: int) -> Tables:
     """Yield tables of a number of rows, the last one of a part excepted."""
     held: list[pa.Table] = []
-    count = 0
-    place: Place = (0, 0)
-    while True:
-        try:
-            place, table = next(reading)
-        except StopIteration as end:
-            if count:
-                yield place, pa.concat_tables(held)
-            following: Place | None = end.value
-            return following
-        held.append(table)
-        count += table.num_rows
-        while count >= group_rows:
-            whole = pa.concat_tables(held)
-            yield place, whole.slice(0, group_rows)
-            held = [whole.slice(group_rows)]
-            count -= group_rows
+    held_rows = 0
+    with closing(reading):
+        for table in reading:
+            held.append(table)
+            held_rows += table.num_rows
+            while held_rows >= group_rows:
+                whole = pa.concat_tables(held)
+                yield whole.slice(0, group_rows)
+                held = [whole.slice(group_rows)]
+                held_rows -= group_rows
+    if held_rows:
+        yield pa.concat_tables(held)
 
 
 def digest_of(lines: Iterable[object]) -> str:

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from headrace.errors import OptionError
-from headrace.model import computed_once
 from headrace.options import checked_keywords, parse_bytes
-from headrace.storage import Access, Options
-from headrace.write.copier import (
-    Copied,
-    Items,
-    PartSource,
-    Progress,
-    Reading,
-    SizedParts,
-    Stage,
-    Task,
-    copy,
-    ignore,
-    run_stage,
-    worker_count,
-)
+from headrace.storage import Access, Options, protocol_of
+from headrace.write.copier import PartSource, Progress, Runner, Stage, Task, copy, ignore
 from headrace.write.journal import Journal, PathLike
-from headrace.write.rows import RowParts, Rows, as_rows, refuse_overlap
+from headrace.write.rows import (
+    RowParts,
+    Rows,
+    StoredRows,
+    TablesAtHand,
+    as_rows,
+    plan_parts,
+    refuse_overlap,
+)
 from headrace.write.sorting import SortedRows, parts_of_a_run, row_keys, write_run
 from headrace.write.targets import Receipt, TargetOptions, make_target, target_kind
 
@@ -91,6 +83,7 @@ def shuffle_into(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> RowsReport:
     """Write the rows of ``source`` to ``target``, each exactly once, in random order.
@@ -108,7 +101,7 @@ def shuffle_into(
         target_format: ``"parquet"``, ``"arrow"``, ``"lance"`` or ``"paimon"``; None to tell it from
             the ending of the target.
         seed: Chooses the order.
-        memory_bytes: The data that are in memory at a time, in all processes.
+        memory_bytes: The data that are in memory at a time, in all processes of a machine.
         row_group_rows: The number of rows of a row group.
         file_rows: The number of rows of a file.
         file_bytes: About how many bytes of data in memory make a file, where ``file_rows`` is not
@@ -125,6 +118,8 @@ def shuffle_into(
         work_dir: For what is on its way; None for a hidden directory beside the target.
         overwrite: Replace what is in the target.
         workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
+            ``work_dir``; None for processes of this machine.
         progress: Called with a stage and the ``Share`` of it that is done.
     """
     memory = parse_bytes("memory_bytes", memory_bytes)
@@ -142,27 +137,33 @@ def shuffle_into(
         as_files=as_files or None,
         access=_access(storage_options),
     )
-    if rows.once:
+    if isinstance(rows, TablesAtHand):
         raise OptionError(
             "source must be a path, a list of paths, or a dataset of this library, not a "
             f"{type(source).__name__}"
         )
     sizes = _PartSizes.of(row_group_rows, file_rows, file_bytes)
-    workers = worker_count(int(rows.sizes.sum()), workers)
-    sort = _Sort(rows, seed, memory // max(workers, 1), sizes, workers, progress or ignore)
+    runner = Runner(workers, progress or ignore, on)
+    processes = max(runner.process_count(rows.size_bytes), 1)
+    if on is None:
+        runner = replace(runner, workers=processes)
+    sort = _Sort(rows, seed, memory // processes, sizes, runner)
     options = TargetOptions.of(
         target, work_dir, target_options, overwrite=overwrite, compression=compression
     )
+    if on is not None and work_dir is None and protocol_of(options.location):
+        raise OptionError(
+            f'with on="{on}" and a target in a store, give work_dir=: a folder that all nodes '
+            "reach, for the sorted rows"
+        )
     return _write(
         rows,
         sort.sorted_rows,
         options,
         target_format,
         sizes,
+        runner,
         facts={"seed": seed},
-        settings={"part_bytes": _run_bytes(sort.memory_bytes)},
-        workers=workers,
-        progress=progress,
     )
 
 
@@ -183,6 +184,7 @@ def copy_rows(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> RowsReport:
     """Write the rows of ``source`` to ``target`` in the order that they have.
@@ -192,18 +194,30 @@ def copy_rows(
     """
     rows = as_rows(source, format=format, columns=columns, access=_access(storage_options))
     sizes = _PartSizes.of(row_group_rows, file_rows, file_bytes)
-    part_bytes = None if sizes.part_rows else sizes.part_bytes
+    runner = Runner(workers, progress or ignore, on)
+
+    def plan(journal: Journal) -> RowParts:
+        counted = rows.counted(journal, runner)
+        part_bytes = None if sizes.part_rows else sizes.part_bytes
+        tasks = plan_parts(
+            counted,
+            journal,
+            part_rows=sizes.part_rows,
+            part_bytes=part_bytes,
+            group_rows=sizes.group_rows,
+        )
+        return RowParts(rows=counted, tasks=tasks, group_rows=sizes.group_rows)
+
     options = TargetOptions.of(
         target, work_dir, target_options, overwrite=overwrite, compression=compression
     )
     return _write(
         rows,
-        RowParts(rows, sizes.part_rows, part_bytes, sizes.group_rows),
+        plan,
         options,
         target_format,
         sizes,
-        workers=workers,
-        progress=progress,
+        runner,
     )
 
 
@@ -245,15 +259,13 @@ class _PartSizes:
 
 def _write(
     rows: Rows,
-    source: PartSource | Callable[[Journal], PartSource],
+    plan: Callable[[Journal], PartSource],
     target: TargetOptions,
     target_format: str | None,
     sizes: _PartSizes,
+    runner: Runner,
     *,
-    workers: int | None,
-    progress: Progress | None,
     facts: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
 ) -> RowsReport:
     facts = facts or {}
     location = target.location
@@ -270,17 +282,15 @@ def _write(
         "part_bytes": sizes.part_bytes,
         "compression": target.compression,
     }
-    copied: Copied = copy(
-        source,
+    copied = copy(
+        plan,
         make_target(kind, target),
+        runner,
         work=work,
         work_dir=target.work_dir,
         schema=rows.schema,
         facts={"row_group_rows": sizes.group_rows, "format": kind, **facts},
         once=rows.once,
-        settings=settings,
-        workers=workers,
-        progress=progress,
     )
     logger.info("%s: %d rows in %d parts", location, copied.rows, len(copied.receipts))
     return RowsReport(location, kind, copied.rows, tuple(copied.receipts), copied.resumed)
@@ -297,32 +307,36 @@ class _Sort:
     read ahead; later a range of keys, and its columns a second time while they are joined.
     """
 
-    rows: Rows
+    rows: StoredRows
     seed: int
     memory_bytes: int
     sizes: _PartSizes
-    workers: int
-    progress: Progress
+    runner: Runner
 
     def sorted_rows(self, journal: Journal) -> SortedRows:
         """Write the runs that are missing, and return the source of the second pass."""
         folder = journal.directory / "runs"
         memory = self.memory_bytes
-        source = _RunParts(
-            rows=self.rows,
-            part_bytes=journal.settings["part_bytes"],
-            run_bytes=_run_bytes(memory),
+        run_bytes = min(memory // 4, _MOST_AT_ONCE)
+        rows = replace(
+            self.rows,
             ahead_bytes=memory // 8,
             block_bytes=max(1 << 16, min(16 << 20, memory // 32)),
-        )
+        ).counted(journal, self.runner)
+        before = rows.rows_before.tolist()
+        chunks = rows.runs_of_chunks(journal.decide("bytes of a run", lambda: run_bytes))
+        tasks = [
+            Task(
+                part, before[start], before[stop] - before[start], int(rows.sizes[start:stop].sum())
+            )
+            for part, (start, stop) in enumerate(chunks)
+        ]
         range_bytes = min(memory // 6, _MOST_AT_ONCE)
-        write = partial(_write_runs, folder, self.seed, source, range_bytes)
-        receipts = run_stage(
-            Stage("sorting", source, write),
+        writer = _RunWriter(folder, self.seed, run_bytes, range_bytes, rows.size_bytes)
+        receipts = self.runner.run(
+            Stage("sorting", RowParts(rows=rows, tasks=tasks), writer),
             journal,
-            workers=self.workers,
-            progress=self.progress,
-            holds=lambda receipt: all((folder / name).exists() for name in receipt["runs"]),
+            lambda receipt: all((folder / name).exists() for name in receipt["runs"]),
         )
         total_rows = sum(receipt["rows"] for receipt in receipts)
         total_bytes = sum(receipt["size_bytes"] for receipt in receipts)
@@ -332,97 +346,46 @@ class _Sort:
             self.sizes.rows_of_a_part(total_rows, total_bytes),
             self.sizes.group_rows,
             range_bytes,
+            total_rows,
             total_bytes,
         )
 
 
-def _run_bytes(memory: int) -> int:
-    return min(memory // 4, _MOST_AT_ONCE)
+@dataclass(frozen=True, slots=True)
+class _RunWriter:
+    """Sorts the tables of a part into runs of as many rows as fit into memory."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class _RunParts(SizedParts):
-    """Rows in parts of whole chunks that make up about a run. A place is a chunk, and 0."""
-
-    rows: Rows
-    part_bytes: int
+    folder: Path
+    seed: int
     run_bytes: int
-    ahead_bytes: int
-    block_bytes: int
+    range_bytes: int
+    source_bytes: int
 
-    @property
-    def unit_bytes(self) -> Sequence[int]:
-        sizes: list[int] = self.rows.sizes.tolist()
-        return sizes
+    def __call__(self, task: Task, tables: Iterator[pa.Table]) -> Receipt:
+        receipt: Receipt = {"runs": [], "rows": 0, "size_bytes": 0}
+        self.folder.mkdir(exist_ok=True)
+        held: list[pa.Table] = []
+        held_bytes = 0
+        for table in tables:
+            held.append(table)
+            held_bytes += table.nbytes
+            if held_bytes >= self.run_bytes:
+                self._write(task, receipt, held, held_bytes)
+                held_bytes = 0
+        if held:
+            self._write(task, receipt, held, held_bytes)
+        return receipt
 
-    @computed_once
-    def stops(self) -> dict[int, int]:
-        """Where the part ends that begins at a chunk."""
-        stops: dict[int, int] = {}
-        start, held = 0, 0
-        sizes = self.unit_bytes
-        for chunk, size in enumerate(sizes):
-            held += size
-            if held >= self.part_bytes or chunk == len(sizes) - 1:
-                stops[start] = chunk + 1
-                start, held = chunk + 1, 0
-        return stops
-
-    @computed_once
-    def tasks(self) -> Sequence[Task] | None:
-        counts = self.rows.counts
-        if counts is None:
-            return None if len(self.rows.sizes) else []
-        before = np.concatenate([[0], np.cumsum(counts)]).tolist()
-        return [
-            Task(part, (start, 0), before[start], before[stop] - before[start])
-            for part, (start, stop) in enumerate(self.stops.items())
-        ]
-
-    def read(self, task: Task) -> Reading:
-        stop = self.stops[task.start[0]]
-        reading = self.rows.read(
-            task.start[0], stop, block_bytes=self.block_bytes, ahead_bytes=self.ahead_bytes
-        )
-        try:
-            for chunk, table in reading:
-                yield (chunk, 0), table
-        finally:
-            reading.close()
-        return (stop, 0) if stop < len(self.rows.sizes) else None
-
-
-def _write_runs(
-    folder: Path, seed: int, source: _RunParts, range_bytes: int, task: Task, tables: Items
-) -> Receipt:
-    """Sort the tables of a part into runs of as many rows as fit into memory."""
-    receipt: Receipt = {"runs": [], "rows": 0, "size_bytes": 0}
-    held: list[pa.Table] = []
-    held_bytes = 0
-    folder.mkdir(exist_ok=True)
-
-    def write() -> None:
-        nonlocal held_bytes
+    def _write(self, task: Task, receipt: Receipt, held: list[pa.Table], held_bytes: int) -> None:
+        """Write a run; ``held`` is emptied."""
         rows = sum(table.num_rows for table in held)
         name = f"{task.part:06d}-{len(receipt['runs']):03d}.arrow"
-        # Estimate the bytes of all rows in memory by what this part has beside its size on the
-        # disk.
-        stop = source.stops[task.start[0]]
-        share = source.bytes_before((stop, 0)) - source.bytes_before(task.start)
-        expected = int((receipt["size_bytes"] + held_bytes) * source.size_bytes / max(share, 1))
-        parts = parts_of_a_run(held_bytes, expected, range_bytes)
-        first_row = task.number + receipt["rows"]
-        write_run(folder / name, held, seed=seed, first_row=first_row, parts=parts)
+        # Estimate the bytes of all rows in memory by what this part has beside its size on disk.
+        expansion = (receipt["size_bytes"] + held_bytes) / max(task.size_bytes, 1)
+        expected = int(expansion * self.source_bytes)
+        parts = parts_of_a_run(held_bytes, expected, self.range_bytes)
+        first_row = task.first + receipt["rows"]
+        write_run(self.folder / name, held, seed=self.seed, first_row=first_row, parts=parts)
         receipt["runs"].append(name)
         receipt["rows"] += rows
         receipt["size_bytes"] += held_bytes
-        held_bytes = 0
-
-    for table in tables:
-        held.append(table)
-        held_bytes += table.nbytes
-        if held_bytes >= source.run_bytes:
-            write()
-    if held:
-        write()
-    return receipt

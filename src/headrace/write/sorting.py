@@ -9,7 +9,7 @@ the order of the source alone, and any part of it can be read without what is be
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from headrace.matrices import rows_at, values_at
 from headrace.model import Int64Array, computed_once
 from headrace.sources.files.failures import naming
 from headrace.storage import atomic_write
-from headrace.write.copier import Place, Reading, Task
+from headrace.write.copier import Task
 from headrace.write.journal import writing
 
 __all__ = [
@@ -250,7 +250,7 @@ def _distribution(
 
 @dataclass(frozen=True)
 class SortedRows:
-    """All rows of the runs in the order of their keys, in parts. A place is a row, and 0.
+    """All rows of the runs in the order of their keys, in parts.
 
     Attributes:
         paths: The runs, in the order of the source.
@@ -258,6 +258,7 @@ class SortedRows:
         part_rows: The number of rows of a part.
         group_rows: The number of rows of a table.
         range_bytes: How many bytes are sorted at a time.
+        num_rows: The number of all rows.
         size_bytes: The bytes of all rows.
     """
 
@@ -266,6 +267,7 @@ class SortedRows:
     part_rows: int
     group_rows: int
     range_bytes: int
+    num_rows: int
     size_bytes: int
     _standing: dict[str, _Order] = field(default_factory=dict, compare=False, repr=False)
 
@@ -273,37 +275,28 @@ class SortedRows:
         return {**self.__dict__, "_standing": {}}
 
     @computed_once
-    def num_rows(self) -> int:
-        """The number of all rows."""
-        return sum(int(_open_run(path)[0].cells.sum()) for path in self.paths)
-
-    @computed_once
-    def tasks(self) -> Sequence[Task]:
+    def tasks(self) -> list[Task]:
         """One task for each part; of no rows at all one, so that a copy has its columns."""
-        rows = self.num_rows
-        starts = range(0, max(rows, 1), self.part_rows)
-        return [
-            Task(part, (first, 0), first, min(self.part_rows, rows - first))
-            for part, first in enumerate(starts)
-        ]
+        row_bytes = self.size_bytes / max(self.num_rows, 1)
+        tasks = []
+        for part, first in enumerate(range(0, max(self.num_rows, 1), self.part_rows)):
+            rows = min(self.part_rows, self.num_rows - first)
+            tasks.append(Task(part, first, rows, int(rows * row_bytes)))
+        return tasks
 
-    def bytes_before(self, place: Place) -> float:
-        return self.size_bytes * place[0] / max(self.num_rows, 1)
-
-    def read(self, task: Task) -> Reading:
+    def read(self, task: Task) -> Generator[pa.Table, None, None]:
         """Yield tables of ``group_rows`` rows; parts that follow each other share sorted rows."""
         order = self._standing.pop("order", None)
-        if order is None or order.row != task.number:
-            order = _Order(self.paths, self.schema, self.range_bytes, task.number)
+        if order is None or order.row != task.first:
+            order = _Order(self.paths, self.schema, self.range_bytes, task.first)
         left = task.rows or 0
         while left:
             table = order.take(min(left, self.group_rows))
             if not table.num_rows:
                 break
             left -= table.num_rows
-            yield (order.row, 0), table
+            yield table
         self._standing["order"] = order
-        return None
 
 
 @dataclass(slots=True)

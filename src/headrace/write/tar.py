@@ -18,11 +18,11 @@ from headrace.sources.files.discovery import format_of
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.payloads import Payloads
 from headrace.storage import Access, Listing, Options, find_files
-from headrace.write.copier import Items, Progress, copy
-from headrace.write.journal import PathLike
+from headrace.write.copier import PartSource, Progress, Runner, copy, ignore
+from headrace.write.journal import Journal, PathLike
 from headrace.write.rows import as_rows, refuse_overlap
 from headrace.write.tar_format import checked_key
-from headrace.write.tar_sources import Fields, FolderSamples, RowSamples, TarSamples
+from headrace.write.tar_sources import Fields, FolderSamples, RowSamples, Sample, TarSamples
 from headrace.write.tar_writer import Member, Shard, TarLayout
 from headrace.write.targets import FolderTarget, Receipt, TargetOptions, folder_at
 
@@ -75,6 +75,7 @@ def write_tar(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> TarReport:
     """Write a source as tar shards with their indexes, in its order.
@@ -88,7 +89,8 @@ def write_tar(
             are a sample), tars, tabular files, a dataset or backend of this library, or tables at
             hand.
         directory: A directory, or a URL of an object store.
-        shard_bytes: See ``TarWriter``, as for the keywords that follow.
+        shard_bytes: The size of a tar at most, unless one sample is larger; of rows, whose size is
+            judged by the first ones, about.
         shard_samples: The number of samples of a tar at most.
         pattern: The names of tars, with their number.
         index: The form of the index, ``"json"``, ``"arrow"`` or None for none.
@@ -111,6 +113,8 @@ def write_tar(
         work_dir: For what is on its way; None for a hidden directory beside the target.
         overwrite: Replace what is in the directory.
         workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
+            ``work_dir``; None for processes of this machine.
         progress: Called with a stage and the ``Share`` of it that is done.
     """
     layout = TarLayout(
@@ -126,17 +130,24 @@ def write_tar(
     folder = folder_at(options, _MARKER)
     chosen = {"columns": columns, "fields": fields, "key_column": key_column, "metadata": metadata}
     samples = _samples(source, layout, format, keys, storage_options, chosen)
-    refuse_overlap(samples.paths, samples.locations, options.location)
+    place = samples.rows if isinstance(samples, RowSamples) else samples
+    refuse_overlap(place.paths, place.locations, options.location)
     choice = {"fields": fields or {}, "key_column": key_column, "keys": keys}
-    described = {"work": "tar", **samples.facts, **choice, **asdict(layout)}
+    described = {"work": "tar", **place.facts, **choice, **asdict(layout)}
+    runner = Runner(workers, progress or ignore, on)
+
+    def plan(journal: Journal) -> PartSource:
+        if isinstance(samples, RowSamples):
+            return samples.planned(layout, journal, runner)
+        return samples
+
     copied = copy(
-        samples,
+        plan,
         FolderTarget(folder, _Encoder(layout, samples.advice)),
+        runner,
         work={**described, "target": options.location},
         work_dir=options.work_dir,
-        once=samples.once,
-        workers=workers,
-        progress=progress,
+        once=place.once,
     )
     shards = tuple(receipt["name"] for receipt in copied.receipts)
     logger.info("%s: %d samples in %d tars", options.location, copied.rows, len(shards))
@@ -145,21 +156,20 @@ def write_tar(
 
 @dataclass(frozen=True, slots=True)
 class _Encoder:
-    """Writes samples to one tar, until it is full."""
+    """Writes samples to one tar."""
 
     layout: TarLayout
     advice: str
 
-    def __call__(self, folder: Path, part: int, schema: pa.Schema, samples: Items) -> Receipt:
+    def __call__(
+        self, folder: Path, part: int, schema: pa.Schema, samples: Iterator[Sample]
+    ) -> Receipt:
         shard = Shard(folder, self.layout, part)
         try:
             for sample in samples:
                 with self._advising():
                     key = checked_key(sample)
                 members = Member.all(key, sample)
-                if shard.is_full(members):
-                    samples.put_back()
-                    break
                 with self._advising():
                     shard.add(key, members)
         except BaseException:

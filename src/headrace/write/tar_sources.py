@@ -1,8 +1,7 @@
 """Samples as the source of tars: files of a folder, samples of other tars, and rows.
 
-Each source plans which samples a tar gets where that is known before they are read: by the sizes of
-files and of members. How large rows become is known when they are encoded; of those a tar begins
-where the one before ended, unless the number of its samples decides.
+Each source plans which samples a tar gets before any is read: by the sizes of files and of members.
+How large rows become is known when they are encoded; it is judged by the first ones.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ import decimal
 import json
 import logging
 import math
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, islice, pairwise, takewhile
+from itertools import accumulate, groupby, islice, pairwise, takewhile
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,11 @@ from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
 from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_threads
-from headrace.write.copier import Place, Reading, SizedParts, Task
-from headrace.write.rows import RowParts, digest_of
-from headrace.write.tar_format import KEY, room
-from headrace.write.tar_writer import Captioned, Pieces, TarLayout
+from headrace.write.copier import Runner, Task
+from headrace.write.journal import Journal
+from headrace.write.rows import RowParts, digest_of, plan_parts
+from headrace.write.tar_format import KEY, RECORD_BYTES, room
+from headrace.write.tar_writer import Captioned, Member, Pieces, TarLayout
 
 __all__ = ["Fields", "FolderSamples", "RowSamples", "TarSamples"]
 
@@ -60,23 +62,22 @@ def numbered_key(number: int) -> str:
     return f"{number:0{_KEY_DIGITS}d}"
 
 
-def plan_tars(layout: TarLayout, samples: Iterable[tuple[Place, int]]) -> list[Task]:
+def plan_tars(layout: TarLayout, sizes: Iterable[int]) -> list[Task]:
     """Return the task of each tar.
 
     Args:
         layout: The limits of a tar.
-        samples: The place of each sample, and how many bytes its members take.
+        sizes: How many bytes the members of each sample take.
     """
     tasks: list[Task] = []
-    start: Place = (0, 0)
-    number = size = count = 0
-    for place, more in samples:
+    first = size = count = 0
+    for more in sizes:
         if layout.is_full(size, count, more):
-            tasks.append(Task(len(tasks), start, number, count))
-            start, number, size, count = place, number + count, 0, 0
+            tasks.append(Task(len(tasks), first, count, size))
+            first, size, count = first + count, 0, 0
         size += more
         count += 1
-    tasks.append(Task(len(tasks), start, number, count))
+    tasks.append(Task(len(tasks), first, count, size))
     return tasks
 
 
@@ -91,11 +92,11 @@ class _File:
 
 
 @dataclass(frozen=True)
-class FolderSamples(SizedParts):
+class FolderSamples:
     """Files of a folder: those whose paths are the same up to the first dot of the name are a
     sample.
 
-    Keys are paths below the folder, or numbers. A place is a sample, and 0.
+    Keys are paths below the folder, or numbers.
     """
 
     layout: TarLayout
@@ -127,36 +128,27 @@ class FolderSamples(SizedParts):
         return [file.status.path for group in self.groups for file in group]
 
     @computed_once
-    def tasks(self) -> Sequence[Task] | None:
-        """One task a tar; None if a store does not tell the sizes of files."""
-        files = [file for group in self.groups for file in group]
-        if any(file.status.size == UNKNOWN_SIZE for file in files):
-            return None
-        return plan_tars(self.layout, self._rooms())
+    def tasks(self) -> list[Task]:
+        """One task a tar, by the sizes of files."""
+        return plan_tars(self.layout, map(self._room, range(len(self.groups))))
 
-    def _rooms(self) -> Iterator[tuple[Place, int]]:
-        for number, group in enumerate(self.groups):
-            key = self._key(number)
-            names = [key if file.field == WHOLE else f"{key}.{file.field}" for file in group]
-            sizes = [file.status.size for file in group]
-            yield (number, 0), sum(map(room, names, sizes))
+    def _room(self, number: int) -> int:
+        key = self._key(number)
+        return sum(
+            room(_member_name(key, file.field), file.status.size) for file in self.groups[number]
+        )
 
-    @property
-    def unit_bytes(self) -> Sequence[int]:
-        return [sum(max(file.status.size, 1) for file in group) for group in self.groups]
-
-    def read(self, task: Task) -> Reading:
+    def read(self, task: Task) -> Generator[Sample, None, None]:
         """Yield samples, while threads read the next."""
-        stop = len(self.groups) if task.rows is None else task.start[0] + task.rows
+        stop = task.first + (task.rows or 0)
         under_way: deque[Future[Sample]] = deque()
         with side_threads(_THREADS) as submit:
-            following = task.start[0]
-            for number in range(task.start[0], stop):
+            following = task.first
+            for number in range(task.first, stop):
                 while following < min(stop, number + _THREADS + 1):
                     under_way.append(submit(partial(self._sample, following)))
                     following += 1
-                yield (number + 1, 0), under_way.popleft().result()
-        return None
+                yield under_way.popleft().result()
 
     def _key(self, number: int) -> str:
         return numbered_key(number) if self.numbered else self.groups[number][0].key
@@ -168,10 +160,9 @@ class FolderSamples(SizedParts):
         return sample
 
     def _payload(self, status: FileStatus) -> bytes | Pieces:
-        size = None if status.size == UNKNOWN_SIZE else status.size
-        file = DataFileInfo(status.path, file_size=size, etag=status.etag)
-        if size is not None and size > _WHOLE_BYTES:
-            return Pieces(size, self._pieces(file))
+        file = DataFileInfo(status.path, file_size=status.size, etag=status.etag)
+        if status.size > _WHOLE_BYTES:
+            return Pieces(status.size, self._pieces(file))
         with naming(status.path), self.store.open(file) as opened:
             data: bytes = opened.read()
             return data
@@ -188,6 +179,11 @@ def _file(status: FileStatus, root: str) -> _File:
     name, dot, field = base.partition(".")
     if dot and not field:
         raise OptionError(f"{status.path} ends in a dot, so that it is no field; rename it")
+    if status.size == UNKNOWN_SIZE:
+        raise OptionError(
+            f"the server does not tell the size of {status.path}, by which tars are planned; copy "
+            "the files to this machine first"
+        )
     return _File(folder + slash + name, field if dot else WHOLE, status)
 
 
@@ -204,10 +200,10 @@ def _common_folder(roots: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class TarSamples(SizedParts):
+class TarSamples:
     """The samples of tars, tar by tar, with the captions that their indexes have.
 
-    Files that belong to no sample are left out. A place is a tar, and samples of it.
+    Files that belong to no sample are left out.
     """
 
     layout: TarLayout
@@ -237,45 +233,38 @@ class TarSamples(SizedParts):
         return self.collection.files.paths
 
     @computed_once
-    def tasks(self) -> Sequence[Task]:
+    def samples_before(self) -> list[int]:
+        """The number of samples before each tar, and of all."""
+        counts = (self.collection.index(shard).num_samples for shard in range(len(self.collection)))
+        return [0, *accumulate(counts)]
+
+    @computed_once
+    def tasks(self) -> list[Task]:
         """One task a tar, by the sizes of members."""
         return plan_tars(self.layout, self._rooms())
 
-    def _rooms(self) -> Iterator[tuple[Place, int]]:
-        number = 0
-        for shard in range(len(self.collection)):
+    def _rooms(self) -> Iterator[int]:
+        for shard, before in enumerate(self.samples_before[:-1]):
             index = self.collection.index(shard)
             starts, members = index.sample_members
             sizes = index.sizes[members].tolist()
             names = index.names.take(members).to_pylist()
-            for sample, (low, high) in enumerate(pairwise(starts.tolist())):
+            for number, (low, high) in enumerate(pairwise(starts.tolist()), before):
                 key = self._key(shard, names[low], number)
-                fields = (_field(name) for name in names[low:high])
-                written = [key if field == WHOLE else f"{key}.{field}" for field in fields]
-                yield (shard, sample), sum(map(room, written, sizes[low:high]))
-                number += 1
+                written = [_member_name(key, _field(name)) for name in names[low:high]]
+                yield sum(map(room, written, sizes[low:high]))
 
-    @property
-    def unit_bytes(self) -> Sequence[int]:
-        return [max(file.file_size or 1, 1) for file in self.collection.files]
+    def read(self, task: Task) -> Generator[Sample, None, None]:
+        """Yield the samples of a part, which may be of several tars."""
+        before = self.samples_before
+        stop = task.first + (task.rows or 0)
+        for shard in range(bisect_right(before, task.first) - 1, bisect_left(before, stop)):
+            first = max(task.first - before[shard], 0)
+            yield from islice(
+                self._samples(shard, first, before[shard]), stop - before[shard] - first
+            )
 
-    def rows_of(self, unit: int) -> int | None:
-        return self.collection.index(unit).num_samples
-
-    def read(self, task: Task) -> Reading:
-        yield from islice(self._read(task), task.rows)
-        return None
-
-    def _read(self, task: Task) -> Iterator[tuple[Place, Sample]]:
-        first, done = task.start
-        number = task.number
-        for shard in range(first, len(self.collection)):
-            for sample in self._samples(shard, done, number):
-                done, number = done + 1, number + 1
-                yield (shard, done), sample
-            done = 0
-
-    def _samples(self, shard: int, first: int, number: int) -> Iterator[Sample]:
+    def _samples(self, shard: int, first: int, before: int) -> Iterator[Sample]:
         index = self.collection.index(shard)
         starts, members = index.sample_members
         if len(members) < len(index) and not first:
@@ -288,7 +277,7 @@ class TarSamples(SizedParts):
             edges = (starts[start : stop + 1] - starts[start]).tolist()
             for sample, (low, high) in enumerate(pairwise(edges), start):
                 fields = dict(zip(map(_field, names[low:high]), payloads[low:high], strict=True))
-                key = self._key(shard, names[low], number + sample - first)
+                key = self._key(shard, names[low], before + sample)
                 yield {KEY: key, **fields}
 
     def _with_captions(
@@ -326,6 +315,10 @@ class TarSamples(SizedParts):
         if self.keys == "prefix":
             return f"{self.collection.names[shard].removesuffix('.tar')}/{key}"
         return key
+
+
+def _member_name(key: str, field: str) -> str:
+    return key if field == WHOLE else f"{key}.{field}"
 
 
 def _field(name: str) -> str:
@@ -415,41 +408,38 @@ class Fields:
 class RowSamples(RowParts):
     """Rows as samples: columns that are fields become members, and all others together JSON.
 
-    How large rows become is unknown, so that each tar begins where the one before ended.
+    How large rows become is judged by the first ones.
     """
 
     fields: Fields
+    tasks: Iterable[Task] = ()
 
     advice = 'or give keys="number" for new keys'
 
-    @property
-    def once(self) -> bool:
-        return self.rows.once
+    def planned(self, layout: TarLayout, journal: Journal, runner: Runner) -> RowSamples:
+        """Return the same rows with the tasks of tars."""
+        rows = self.rows.counted(journal, runner)
+        tasks = plan_parts(
+            rows,
+            journal,
+            part_rows=layout.shard_samples,
+            part_bytes=int(layout.shard_bytes) - RECORD_BYTES,
+            measure=self._encoded_bytes,
+        )
+        return replace(self, rows=rows, tasks=tasks)
 
-    @property
-    def facts(self) -> Mapping[str, str]:
-        return self.rows.facts
+    def _encoded_bytes(self, table: pa.Table) -> int:
+        samples = self._samples(table, 0)
+        members = (Member.all(sample[KEY], sample) for sample in samples)
+        return sum(room(member.name, member.size) for found in members for member in found)
 
-    @property
-    def paths(self) -> Sequence[str]:
-        return self.rows.paths
-
-    @property
-    def locations(self) -> Sequence[str]:
-        return self.rows.locations
-
-    def read(self, task: Task) -> Reading:
-        number = task.number
-        reading = super().read(task)
-        try:
-            for (chunk, stop), table in reading:
-                first = stop - table.num_rows
-                for row, sample in enumerate(self._samples(table, number), first + 1):
-                    yield (chunk, row), sample
+    def read(self, task: Task) -> Generator[Sample, None, None]:
+        """Yield the samples of a part."""
+        number = task.first
+        with closing(super().read(task)) as tables:
+            for table in tables:
+                yield from self._samples(table, number)
                 number += table.num_rows
-        finally:
-            reading.close()
-        return None
 
     def _samples(self, table: pa.Table, number: int) -> Iterator[Sample]:
         columns = {

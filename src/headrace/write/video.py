@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import chain
 from typing import Any
@@ -22,7 +22,7 @@ from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.lance.opened import lance_options
 from headrace.sources.video.videos import FRAME_SCHEMA, VIDEO_SCHEMA, VIDEOS_KEY
 from headrace.storage import Access, Options, Store, find_files, resolve
-from headrace.write.copier import Progress, Reading, SizedParts, Task, copy
+from headrace.write.copier import Progress, Runner, Task, copy, ignore
 from headrace.write.journal import PathLike, target_location
 from headrace.write.lance import LanceTable
 from headrace.write.rows import digest_of, refuse_overlap
@@ -86,6 +86,7 @@ def write_video_frames(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> VideoFramesReport:
     """Write the frames of videos to a Lance data set, and a list of the videos beside them.
@@ -111,6 +112,8 @@ def write_video_frames(
         work_dir: For the journal; None for a hidden directory beside the target.
         overwrite: Write a new version of a data set that is there.
         workers: The number of processes; 0 for this one, None to choose by the size of the videos.
+        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
+            ``work_dir``; None for processes of this machine.
         progress: Called with a stage and the ``Share`` of it that is done.
     """
     if on_error not in ("raise", "skip"):
@@ -120,13 +123,12 @@ def write_video_frames(
     sampling = Sampling(every=every, fps=fps)
     limit = parse_bytes("fragment_bytes", fragment_bytes)
     videos = find_videos(sources, Access(storage_options=storage_options or {}))
+    videos = [replace(video, notes=_notes(video, metadata)) for video in videos]
     location = target_location(target)
     refuse_overlap([video.path for video in videos], (), location)
     access, _ = lance_options(location, resolve(target_options or {}).options)
     options = TargetOptions.of(target, work_dir, access, overwrite=overwrite)
-    frames = _FramesTable(
-        LanceTable(options), encoding, sampling, metadata, limit, on_error == "skip"
-    )
+    frames = _FramesTable(LanceTable(options), encoding, sampling, limit, on_error == "skip")
     work = {
         "work": "video_frames",
         "sources": digest_of(f"{one.path}\t{one.size_bytes}\t{one.etag}" for one in videos),
@@ -134,15 +136,15 @@ def write_video_frames(
         **asdict(encoding),
         **asdict(sampling),
         "fragment_bytes": limit,
+        "metadata": digest_of(video.notes for video in videos),
     }
     copied = copy(
-        _VideoParts(videos, limit),
+        lambda journal: _VideoParts(videos, limit),
         frames,
+        Runner(workers, progress or ignore, on),
         work=work,
         work_dir=options.work_dir,
         schema=FRAME_SCHEMA,
-        workers=workers,
-        progress=progress,
         stage="converting",
     )
     skipped = [why for receipt in copied.receipts for why in receipt["skipped"]]
@@ -162,6 +164,7 @@ class VideoSource:
         size_bytes: Its size; negative if unknown.
         etag: Tells the file from what it was before.
         store: Reads it.
+        notes: JSON of the metadata that the user gave.
     """
 
     video_id: int
@@ -170,6 +173,7 @@ class VideoSource:
     size_bytes: int
     etag: str | None
     store: Store
+    notes: str = "{}"
 
     def open(self) -> AbstractContextManager[Any]:
         """Return something to decode from: a path where that will do."""
@@ -183,28 +187,27 @@ class VideoSource:
                 digest.update(data)
         return f"sha256:{digest.hexdigest()}"
 
-    def notes(self, metadata: Metadata | None) -> dict[str, Any]:
-        """Return what the user knows of the video."""
-        if callable(metadata):
-            found: object = metadata(self.path)
-        else:
-            given = metadata or {}
-            found = given.get(self.key) or given.get(self.path) or {}
-        if not isinstance(found, Mapping):
-            raise OptionError(f"metadata of {self.path} must be a mapping, not {found!r}")
-        notes = dict(found)
-        try:
-            json.dumps(notes)
-        except (TypeError, ValueError) as error:
-            raise OptionError(f"metadata of {self.path} must be JSON: {error}") from error
-        return notes
-
     def _open_file(self) -> AbstractContextManager[Any]:
         size = self.size_bytes if self.size_bytes >= 0 else None
         file: AbstractContextManager[Any] = self.store.open(
             DataFileInfo(self.path, file_size=size, etag=self.etag)
         )
         return file
+
+
+def _notes(video: VideoSource, metadata: Metadata | None) -> str:
+    """Return what the user knows of a video, as JSON."""
+    if callable(metadata):
+        found: object = metadata(video.path)
+    else:
+        given = metadata or {}
+        found = given.get(video.key) or given.get(video.path) or {}
+    if not isinstance(found, Mapping):
+        raise OptionError(f"metadata of {video.path} must be a mapping, not {found!r}")
+    try:
+        return json.dumps(dict(found), ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"metadata of {video.path} must be JSON: {error}") from error
 
 
 def find_videos(sources: PathLike | Sequence[PathLike], access: Access) -> list[VideoSource]:
@@ -241,34 +244,28 @@ def _keys(paths: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _VideoParts(SizedParts):
-    """Videos in parts of about a fragment; a place is the number of a video, and 0."""
+class _VideoParts:
+    """Videos in parts of about a fragment. A task is a run of videos."""
 
     videos: Sequence[VideoSource]
     part_bytes: int
 
     @computed_once
-    def tasks(self) -> Sequence[Task]:
+    def tasks(self) -> list[Task]:
         """Consecutive videos whose files are about as large as a fragment."""
         tasks: list[Task] = []
         start, held = 0, 0
         for number, video in enumerate(self.videos):
             if held and held + video.size_bytes > self.part_bytes:
-                tasks.append(Task(len(tasks), (start, number)))
+                tasks.append(Task(len(tasks), start, number - start, held))
                 start, held = number, 0
             held += max(video.size_bytes, 1)
-        tasks.append(Task(len(tasks), (start, len(self.videos))))
+        tasks.append(Task(len(tasks), start, len(self.videos) - start, held))
         return tasks
 
-    @property
-    def unit_bytes(self) -> Sequence[int]:
-        return [max(video.size_bytes, 1) for video in self.videos]
-
-    def read(self, task: Task) -> Reading:
-        start, stop = task.start
-        for number in range(start, stop):
-            yield (number + 1, 0), self.videos[number]
-        return None
+    def read(self, task: Task) -> Generator[VideoSource, None, None]:
+        """Yield the videos of a part."""
+        yield from self.videos[task.first : task.first + (task.rows or 0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +275,6 @@ class _FramesTable:
     table: LanceTable
     encoding: Encoding
     sampling: Sampling
-    metadata: Metadata | None
     fragment_bytes: int
     skip_broken: bool
 
@@ -313,7 +309,6 @@ class _FramesTable:
 
     def _add(self, source: VideoSource, frames: _Frames) -> dict[str, Any]:
         """Write the frames of a video, and return its row in the list of videos."""
-        notes = source.notes(self.metadata)  # before there is work that an error would lose
         checksum = source.checksum()
         with source.open() as file, closing(VideoFile.open(source.path, file)) as video:
             chosen = self.sampling.chosen(video.frames())
@@ -332,7 +327,7 @@ class _FramesTable:
             "frames": count,
             "height": size[0],
             "width": size[1],
-            "metadata": json.dumps({**facts, **notes}, ensure_ascii=False),
+            "metadata": json.dumps({**facts, **json.loads(source.notes)}, ensure_ascii=False),
         }
 
     def holds(self, receipt: Receipt, run: str) -> bool:

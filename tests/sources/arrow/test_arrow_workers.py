@@ -81,8 +81,9 @@ def test_a_table_goes_to_workers_with_its_rows() -> None:
 def test_a_forked_child_opens_its_own(files: Path) -> None:
     backend = ArrowBackend(files)
     backend.take([0, 400, 899])
-    lock, forked = backend._opened().lock, threading.Event()
-    held = threading.Event()
+    maps = backend._opened()
+    assert maps is not None
+    lock, forked, held = maps.lock, threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock:

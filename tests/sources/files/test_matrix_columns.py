@@ -19,7 +19,7 @@ from headrace.convert.columns import ArrowBlock, ObjectColumn
 from headrace.matrices import rows_at, rows_kept, values_at
 from headrace.sources.files.blocks import cut_rows
 from headrace.sources.files.filters import rows_where
-from headrace.sources.parquet.pages import pick
+from headrace.sources.taking import pick
 
 ROWS = 1_003
 INT = pa.int32()

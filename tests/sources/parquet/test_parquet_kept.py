@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_pages import SMALL_PAGES, cheap_pages, numbered, wanted, write  # noqa: F401  # fixtures
 
-from headrace.sources.parquet import backend as parquet_groups
-from headrace.sources.parquet.backend import GroupRows, ParquetBackend, RowTaker
+from headrace.sources.files import backend as file_rows
+from headrace.sources.files.backend import GroupReader, GroupRows
+from headrace.sources.parquet import backend as page_rows
+from headrace.sources.parquet.backend import ParquetBackend
 
 
 def in_memory(name: str, table: pa.Table, **writing: Any) -> ParquetBackend:
@@ -68,7 +70,8 @@ def test_groups_that_are_asked_again_and_again_are_kept() -> None:
 
 @pytest.mark.usefixtures("cheap_pages")
 def test_groups_that_cannot_be_kept_cost_their_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_groups, "_CACHE_BYTES", 5 << 20)
+    for module in (file_rows, page_rows):
+        monkeypatch.setattr(module, "CACHE_BYTES", 5 << 20)
     table = numbered(10_000)
     backend = in_memory("more", table, row_group_size=2000)
     rng = np.random.default_rng(2)
@@ -93,20 +96,20 @@ def test_groups_without_page_index_are_decoded_once() -> None:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The row groups that were decoded whole."""
     groups: list[int] = []
-    decode = RowTaker._decoded
+    decode = GroupReader.decoded
 
-    def noting(self: RowTaker, one: GroupRows) -> Any:
+    def noting(self: GroupReader, one: GroupRows) -> Any:
         groups.append(one.group)
         return decode(self, one)
 
-    monkeypatch.setattr(RowTaker, "_decoded", noting)
+    monkeypatch.setattr(GroupReader, "decoded", noting)
     return groups
 
 
 def test_groups_that_are_kept_are_used_before_others_push_them_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: list[int]
 ) -> None:
-    monkeypatch.setattr(parquet_groups, "_CACHE_BYTES", 5 << 20)
+    monkeypatch.setattr(file_rows, "CACHE_BYTES", 5 << 20)
     write(tmp_path / "a.parquet", numbered(8000), row_group_size=1000)
     backend = ParquetBackend(tmp_path)
     every = list(range(0, 8000, 1000))
@@ -133,7 +136,7 @@ def test_pages_of_local_files_are_found_without_an_index(
 def test_groups_larger_than_what_is_kept(
     monkeypatch: pytest.MonkeyPatch, columns: list[str]
 ) -> None:
-    monkeypatch.setattr(parquet_groups, "_CACHE_BYTES", 1 << 20)
+    monkeypatch.setattr(file_rows, "CACHE_BYTES", 1 << 20)
     table = numbered(4000)
     name = f"large-{columns[0]}"
     backend = in_memory(name, table, row_group_size=4000, write_page_index=False)

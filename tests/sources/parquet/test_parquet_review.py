@@ -64,8 +64,8 @@ def test_columns_are_described_once(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": range(6), "other": range(6)}), path)
     backend = ParquetBackend(path)
     some = backend.projected(["id"])
-    assert backend._taker(some) is backend._taker(backend.projected(["id"]))
-    assert backend._taker(some) is not backend._taker(backend.schema)
+    assert backend._reader(some) is backend._reader(backend.projected(["id"]))
+    assert backend._reader(some) is not backend._reader(backend.schema)
 
 
 @pytest.mark.parametrize("row_group_size", [50, 2_000], ids=["small groups", "large groups"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import pytest
 from servers.http_files import HttpServer
 from servers.hub import HubServer
@@ -245,7 +246,7 @@ def test_a_read_that_fails_names_tar_and_member(
     for ask in (
         lambda: shards.load_sample(2, 7),
         lambda: shards.load_samples([(2, 7)]),
-        lambda: shards.payloads.views([2], [14]).__enter__(),
+        lambda: shards.payloads.column(np.array([2]), np.array([14])),
         lambda: shards.open_shard(2).read_sample(7),
     ):
         with pytest.raises(ReadError, match=r"member '02_0007\.jpg' cannot be read: .*_0002\.tar"):

@@ -28,7 +28,7 @@ from headrace.sources.array_record.files import (
     read_records,
     wanted_parts,
 )
-from headrace.sources.arrow.rows import Taken
+from headrace.sources.arrow.gather import Taken
 from headrace.sources.backend import Backend
 from headrace.sources.broken_records import BrokenRecords
 from headrace.sources.files.blocks import rows_only

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,60 +15,54 @@ from pyarrow import ipc
 
 from headrace.convert.decoded import Kinds
 from headrace.errors import OptionError, ReadError, SchemaError
-from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
+from headrace.model import DataFileInfo, FileList, Int64Array, computed_once
 from headrace.options import checked_keywords
-from headrace.sources.arrow.format import ArrowFormat, BatchIndex
-from headrace.sources.arrow.gather import Region
-from headrace.sources.arrow.rows import (
-    MappedShard,
-    NotMappedError,
-    OpenShards,
-    Shard,
-    StoredShard,
-    TableShard,
-    Taken,
-    check_schema,
-    index_of,
-    may_be_mapped,
-)
-from headrace.sources.backend import Backend, checked_indices
-from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.arrow.format import ArrowFormat
+from headrace.sources.arrow.gather import Taken
+from headrace.sources.arrow.maps import MappedFiles, NotMappedError, check_count
+from headrace.sources.backend import checked_indices
+from headrace.sources.files.backend import FileBackend
+from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.discovery import discover, select_files
 from headrace.sources.files.plain_types import plain_schema, plain_table
 from headrace.sources.files.source import FileSource
-from headrace.storage import (
-    Access,
-    FileStatus,
-    LocalStore,
-    Options,
-    Store,
-    find_files,
-    side_by_side,
-)
+from headrace.sources.taking import take_from
+from headrace.storage import Access, Listing, LocalStore, Options, find_files
 
 __all__ = ["ArrowBackend"]
 
 PathLike = str | os.PathLike[str]
 
-_COUNTING_THREADS = 16
 _MOST_MAPPED = 16_384
 """files up to which all are mapped: a process may have some sixty thousand maps"""
-_TABLE_NAME = "table"
+_JOINED_BYTES = 256 << 20
+"""size up to which a table of many chunks is joined into one, so that one take reads all rows"""
 
 
 @checked_keywords
-class ArrowBackend(Backend):
+class ArrowBackend(FileBackend):
     """Rows of Arrow IPC files and streams, or of a table in memory.
 
     Local files are mapped side by side when rows of them are wanted, and rows are copied out of
-    the maps with one pass a column, whatever the number of record batches and shards they are in.
-    Compressed batches and those of remote files are read one by one, and those used last are kept.
-    What is handed out is always a copy. A file that is rewritten while the backend is open is a
-    `FileChangedError`.
+    the maps with one pass a column, whatever the number of record batches and files they are in.
+    Record batches that are compressed, remote, or of other types than the data set are decoded,
+    and those used last are kept. What is handed out is always a copy. A file that is rewritten
+    while the backend is open is a `FileChangedError`.
+
+    Args:
+        shard_paths: Files, directories or globs; a list of files keeps its order. Files with other
+            columns or types are brought to one schema.
+        table: Rows in memory, in place of files. They are pickled with the backend.
+        shard_row_counts: The number of rows of each file. With these and ``schema`` no file is
+            opened before rows of it are read, and the counts are checked then.
+        schema: The columns and their types.
+        storage_options: Options of the store.
+        access: More options of the store, in place of ``storage_options``.
+        on_error: With "skip", files that cannot be read are left out, and named in ``broken``.
     """
 
     _table: pa.Table | None
-    _store: Store
-    _files: list[DataFileInfo]
+    _broken: Sequence[str]
 
     def __init__(
         self,
@@ -82,83 +75,47 @@ class ArrowBackend(Backend):
         access: Access | None = None,
         on_error: str = "raise",
     ) -> None:
-        """``shard_paths``: files, directories or globs; a list of files keeps its order.
-
-        With ``shard_row_counts`` and ``schema`` no file is opened before rows of it are read, and
-        what they say is checked then. A ``table`` has no other place than memory: it is pickled
-        with the backend, and cast to ``schema`` if one is given. ``access`` says more of stores
-        than ``storage_options`` do. With ``on_error="skip"`` files that cannot be looked into are
-        left out, and named in ``broken``.
-        """
         if (shard_paths is None) == (table is None):
             raise OptionError("give either shard_paths or table")
-        self._begin()
-        self._table = table
+        broken: Sequence[str] = ()
         if table is not None:
             if not all(one is None for one in (shard_row_counts, storage_options, access)):
                 raise OptionError("beside table only schema can be given")
-            _check_names(table.schema)
-            self._table = table = _brought_to(plain_table(table), schema)
-            self._schema = table.schema
-            self._rows = np.array([table.num_rows])
+            table = _brought_to(plain_table(table), schema)
+            source = _source_of_table(table)
         else:
             assert shard_paths is not None
             if access is None:
                 access = Access(storage_options=storage_options or {})
-            self._store, found = _found(shard_paths, access)
-            self._files = _with_counts(found, shard_row_counts)
-            self._describe(schema, skips=on_error == "skip")
-        self._finish()
+            if shard_row_counts is not None:
+                source = _described(find_files(shard_paths, access), shard_row_counts, schema)
+            else:
+                source, broken = _found(shard_paths, access, schema, skips=on_error == "skip")
+        super().__init__(source, source.schema)
+        self._table, self._broken = table, broken
+        if table is not None:
+            self._may_be_mapped = False
+        elif schema is None:
+            self._schema = source.schema.with_metadata(dict(source.metadata) or None)
 
-    def _begin(self) -> None:
-        self._table, self._store, self._files = None, LocalStore(), []
+    def _use(self, source: FileSource, schema: pa.Schema) -> None:
+        super()._use(source, schema)
+        self._table, self._broken = None, ()
         self._kinds: Kinds = {}
-        self._indices: dict[int, BatchIndex] = {}
-        self._process: OpenShards | None = None
-        self._broken: list[str] = []
-
-    def _finish(self) -> None:
-        self.fork_safe = self._store.fork_safe
-        _check_names(self._schema)
-
-    @classmethod
-    def of(cls, source: FileSource, wanted: pa.Schema) -> ArrowBackend:
-        """Return the rows of files that were already found, in the types that are stored.
-
-        All files are looked into, for their types must agree.
-        """
-        backend = cls.__new__(cls)
-        backend._begin()
-        backend._store = source.store
-        backend._files = [replace(file, record_count=None) for file in source.files]
-        backend._describe(None, skips=False)
-        backend._finish()
-        stored = {field.name: field.type for field in backend.schema}
-        for field in wanted:
-            if stored.get(field.name) != field.type:
-                raise OptionError(
-                    f"column {field.name!r} is {field.type} in the data set and "
-                    f"{stored.get(field.name, 'not there')} in its files: rows by index of Arrow "
-                    "files have the columns and types that are stored; leave out schema=, or "
-                    "write the files alike"
-                )
-        return backend
+        self._inspected: dict[int, DataFileInfo] = {}
+        self._maps: MappedFiles | None = None
+        few = len(source.files) <= _MOST_MAPPED
+        self._may_be_mapped = source.store.local and few and not len(source.path_columns.schema)
 
     def decoded_as(self, kinds: Kinds) -> ArrowBackend:
         """Return the same rows, of which another backend has decoded some columns.
 
         Args:
-            kinds: What the columns hold, as that backend says.
+            kinds: The contents of the columns, as that backend describes them.
         """
         made = copy(self)
         made._kinds = dict(kinds)
         return made
-
-    # --- what there is
-
-    @property
-    def name(self) -> str:
-        return "arrow"
 
     @property
     def broken(self) -> Sequence[str]:
@@ -169,63 +126,36 @@ class ArrowBackend(Backend):
         return self._kinds
 
     @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    @property
-    def shard_rows(self) -> Int64Array:
-        return self._rows
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return [_TABLE_NAME] if self._table is not None else [file.path for file in self._files]
-
-    @property
-    def shard_bytes(self) -> Sequence[int | None]:
-        if self._table is not None:
-            return [self._table.nbytes]
-        return [file.file_size for file in self._files]
-
-    @property
-    def shard_etags(self) -> Sequence[str | None]:
-        return [None] if self._table is not None else [file.etag for file in self._files]
-
-    @property
     def table(self) -> pa.Table:
         """All rows, read into memory."""
         return self._table if self._table is not None else super().table
 
-    def _describe(self, schema: pa.Schema | None, *, skips: bool) -> None:
-        """Look into the files for counts and columns that were not given."""
-        if any(file.record_count is None for file in self._files):
-            look = partial(_index_or_error if skips else index_of, self._store)
-            threads = 1 if self._store.local else _COUNTING_THREADS
-            read = list(side_by_side(look, self._files, threads=threads))
-            self._broken = [str(one) for one in read if isinstance(one, ReadError)]
-            if len(self._broken) == len(read):
-                raise ReadError(f"no shard can be read; the first: {self._broken[0]}")
-            whole = [
-                (file, index)
-                for file, index in zip(self._files, read, strict=True)
-                if not isinstance(index, ReadError)
-            ]
-            self._files = [file for file, _ in whole]
-            self._indices = dict(enumerate(index for _, index in whole))
-        elif schema is None:
-            self._indices = {0: index_of(self._store, self._files[0])}
-        self._schema = self._indices[0].plain if schema is None else plain_schema(schema)
-        for number, index in self._indices.items():
-            check_schema(index.plain, self._schema, self._files[number].path)
-        self._files = [
-            replace(file, record_count=self._indices[n].num_rows) if n in self._indices else file
-            for n, file in enumerate(self._files)
-        ]
-        self._rows = np.array([file.record_count for file in self._files], np.int64)
+    def _file(self, shard: int) -> DataFileInfo:
+        """Return a file with its record batches, which may have to be looked for."""
+        file = self._files[shard]
+        if file.splittable and file.row_groups is None and shard not in self._inspected:
+            facts = self._source.format.inspect(self.store, file)
+            check_count(file, facts.record_count)
+            missing = [name for name in self._schema.names if name not in facts.schema.names]
+            if missing:
+                raise SchemaError(f"{file.path} has no column {missing[0]!r}, which schema= names")
+            self._inspected[shard] = replace(
+                file, row_groups=facts.row_groups, splittable=facts.splittable
+            )
+        return self._inspected.get(shard, file)
 
     # --- rows
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
-        return self._opened().taker(schema).take(rows)
+        if not len(schema):
+            return rows_only(len(rows))
+        try:
+            columns = self.take_columns(rows, schema, as_cells=())
+        except OverflowError:
+            half = len(rows) // 2
+            parts = [self._take(rows[:half], schema), self._take(rows[half:], schema)]
+            return pa.concat_tables(parts)
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def take_columns(
         self, rows: Int64Array, schema: pa.Schema, *, as_cells: Container[int]
@@ -233,115 +163,90 @@ class ArrowBackend(Backend):
         """Return the columns of ``take``, some as cells; rows and schema were checked before.
 
         Rows are at least one, and so are columns.
-        """
-        return self._opened().taker(schema).columns(rows, as_cells=as_cells)
 
-    def row_cells(self, row: int, names: tuple[str, ...]) -> list[memoryview] | None:
+        Raises:
+            OverflowError: They are too many bytes for one array.
+        """
+        if self._table is not None:
+            return self._from_table(rows, schema)
+        maps = self._opened()
+        if maps is not None:
+            try:
+                numbers = [self._numbers[name] for name in schema.names]
+                return maps.columns(rows, numbers, as_cells=as_cells)
+            except NotMappedError:
+                pass
+        columns: list[Taken] = super()._take(rows, schema).columns
+        return columns
+
+    def row_cells(self, row: int, names: Sequence[str]) -> list[memoryview] | None:
         """Return views of the bytes of a row, a column each, to be copied at once.
 
-        None if not all columns of it consist of bytes alone, or none was taken before.
+        None if not all columns of it consist of bytes alone.
         """
-        taker = self._opened().known_taker(names)
-        return None if taker is None else taker.cells(row)
+        maps = self._opened()
+        try:
+            if maps is None:
+                return None
+            return maps.cells(row, [self._numbers[name] for name in names])
+        except NotMappedError:
+            return None
 
     def get_row(self, idx: int, *, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return one row as Python values."""
         row = operator.index(idx)
         if not 0 <= row < self.num_rows:
             (row,) = checked_indices([idx], self.num_rows).tolist()
-        shards = self._opened()
-        batch = shards.batch(row)
-        number = int(shards.batch_shards[batch])
-        shard = shards.shard(number)
-        shard.check()
+        maps = self._opened()
         try:
-            found = shard.columns(int(shards.batch_places[batch]))
+            if maps is None:
+                raise NotMappedError
+            found, within = maps.row(row)
         except NotMappedError:
-            shards.not_mapped(number)
-            found = None
-        if found is None:
             return super().get_row(row, columns=columns)
-        names = found if columns is None else self.projected(columns).names
-        within = row - int(shards.batch_starts[batch])
+        names = self._schema.names if columns is None else self.projected(columns).names
         return {name: found[name][within].as_py() for name in names}
 
-    def _slice(self, start: int, length: int, schema: pa.Schema) -> pa.Table:
-        return self._take(np.arange(start, start + length), schema)
+    @computed_once
+    def _numbers(self) -> dict[str, int]:
+        """The numbers of the columns, by name."""
+        return {name: number for number, name in enumerate(self._schema.names)}
 
-    def _batches(self, shard: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        for table in self._tables(shard, RowRange(0, int(self._rows[shard])), schema, 1):
-            yield from table.to_batches()
+    def _opened(self) -> MappedFiles | None:
+        """Return the maps of this process; those of a parent are left to the parent."""
+        maps = self._maps
+        if self._may_be_mapped and (maps is None or maps.pid != os.getpid()):
+            try:
+                maps = MappedFiles(self.store, self._files, self.shard_starts, self._schema)
+            except OSError:
+                maps, self._may_be_mapped = None, False
+            self._maps = maps
+        return maps
 
-    def _blocks(self, shard: int) -> list[tuple[int, int]]:
-        """Return the record batches."""
-        starts = self._opened().shard(shard).starts
-        first = int(self.shard_starts[shard])
-        rows = np.diff(starts).tolist()
-        return [(first + a, n) for a, n in zip(starts[:-1].tolist(), rows, strict=True) if n]
+    def _from_table(self, rows: Int64Array, schema: pa.Schema) -> list[Taken]:
+        starts, batches = self._held
+        numbers = np.searchsorted(starts, rows, side="right") - 1
+        within = rows - starts[numbers]
+        return [
+            take_from({n: batches[n].column(name) for n in range(len(batches))}, numbers, within)
+            for name in schema.names
+        ]
 
-    def stream(
-        self, start: int, length: int, schema: pa.Schema, block_bytes: int
-    ) -> Iterator[pa.Table]:
-        """Yield rows that follow each other, read like any file of the format."""
-        if self._table is not None:
-            yield from super().stream(start, length, schema, block_bytes)
-            return
-        ends = self._opened().find(np.array([start, start + length - 1]))
-        for number in range(int(ends[0]), int(ends[1]) + 1):
-            offset, held = int(self.shard_starts[number]), int(self._rows[number])
-            begin, end = max(start - offset, 0), min(start + length - offset, held)
-            if begin < end:
-                yield from self._tables(number, RowRange(begin, end - begin), schema, block_bytes)
-
-    def _tables(
-        self, number: int, rows: RowRange, schema: pa.Schema, block_bytes: int
-    ) -> Iterator[pa.Table]:
-        """Yield rows of a shard in order."""
-        if self._table is not None:
-            yield self._table.slice(rows.offset, rows.length).select(schema.names)
-            return
-        counts = np.diff(self._opened().shard(number).starts)
-        groups = RowGroups.of(counts, np.zeros_like(counts))
-        chunk = FileSplit(replace(self._files[number], row_groups=groups), rows)
-        for table in ArrowFormat().read(self._store, chunk, schema, block_bytes):
-            if len(schema):
-                table = pa.Table.from_arrays(table.select(schema.names).columns, schema=schema)
-            yield table
-
-    # --- what is open
-
-    def _opened(self) -> OpenShards:
-        """Return what this process has open; what a parent had is left to the parent."""
-        if self._process is None or self._process.pid != os.getpid():
-            identities = [(self._store.identity, f.path, f.file_size, f.etag) for f in self._files]
-            region = self._region()
-            open_one = partial(self._open, region)
-            self._process = OpenShards(
-                open_one, self.shard_starts, self.shard_names, identities, region
-            )
-        return self._process
-
-    def _region(self) -> Region | None:
-        """Reserve addresses for all files; None if they are not local, or not to be had."""
-        if self._table is not None or not self._store.local or len(self._files) > _MOST_MAPPED:
-            return None
-        try:
-            return Region([file.file_size or 0 for file in self._files])
-        except OSError:
-            return None
-
-    def _open(self, region: Region | None, number: int, may_map: bool) -> Shard:
-        if self._table is not None:
-            return TableShard.of(self._table)
-        file, index = self._files[number], self._indices.get(number)
-        if index is None:
-            index = self._indices[number] = index_of(self._store, file, self._schema)
-        if region is not None and may_map and may_be_mapped(index):
-            return MappedShard(self._store, file, index, region, number)
-        return StoredShard(self._store, file, index)
+    @computed_once
+    def _held(self) -> tuple[Int64Array, list[pa.RecordBatch]]:
+        """The first row of each batch of a table in memory, and the batches."""
+        table = self._table
+        assert table is not None
+        if table.num_columns and table.column(0).num_chunks > 1 and table.nbytes <= _JOINED_BYTES:
+            table = table.combine_chunks()
+        batches = [batch for batch in table.to_batches() if batch.num_rows]
+        counts = [batch.num_rows for batch in batches]
+        return np.cumsum([0, *counts[:-1]], dtype=np.int64), batches
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_process": None, "_indices": {}, "_table": _packed(self._table)}
+        state = {**super().__getstate__(), "_maps": None, "_table": _packed(self._table)}
+        state.pop("_held", None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         packed = state["_table"]
@@ -350,7 +255,7 @@ class ArrowBackend(Backend):
 
 
 def _packed(table: pa.Table | None) -> pa.Buffer | None:
-    """As a stream: of a slice pyarrow would pickle all that it is a slice of."""
+    """Return a table as a stream: of a slice pyarrow would pickle all that it is a slice of."""
     if table is None:
         return None
     sink = pa.BufferOutputStream()
@@ -359,65 +264,86 @@ def _packed(table: pa.Table | None) -> pa.Buffer | None:
     return sink.getvalue()
 
 
+# --- which rows there are
+
+
+def _source_of_table(table: pa.Table) -> FileSource:
+    """Return a table as the only file of a source, which is never read."""
+    file = DataFileInfo("table", table.nbytes, table.num_rows, splittable=False)
+    return FileSource(LocalStore(), ArrowFormat(), table.schema, FileList([file]))
+
+
+def _found(
+    paths: PathLike | Sequence[PathLike], access: Access, schema: pa.Schema | None, *, skips: bool
+) -> tuple[FileSource, Sequence[str]]:
+    """Return files after a look into all of them, and why some were left out."""
+    found = discover(paths, "arrow", schema=schema, access=access, skip_broken=skips)
+    source = found.reader.source
+    assert isinstance(source, FileSource)
+    assert found.listing is not None
+    if not len(source.files):
+        raise ReadError(f"no shard can be read; the first: {found.broken[0]}")
+    for file in source.files:
+        if not file.splittable and not source.store.local:
+            raise OptionError(
+                f"{file.path} is an Arrow IPC stream, of which only the next record batch can be "
+                "found; StructuredDataset reads it in order, for rows by index download it or "
+                "write it as an IPC file"
+            )
+    files = FileList(_in_named_order(found.listing, source.files))
+    return replace(source, files=files), found.broken
+
+
+def _described(listing: Listing, counts: Sequence[int], schema: pa.Schema | None) -> FileSource:
+    """Return files of which the user has told the numbers of rows, without a look into them."""
+    _, statuses = select_files(listing, "arrow", check=True)
+    if len(counts) != len(statuses):
+        raise OptionError(
+            f"shard_row_counts has {len(counts)} counts for {len(statuses)} shards; give one for "
+            "each, or none to have rows counted"
+        )
+    for count in counts:
+        if not isinstance(count, int | np.integer) or count < 0:
+            raise OptionError(f"shard_row_counts must be numbers of rows, not {count!r}")
+    files = [
+        DataFileInfo(one.path, one.size if one.size >= 0 else None, etag=one.etag)
+        for one in statuses
+    ]
+    files = [
+        replace(file, record_count=int(count))
+        for file, count in zip(_in_named_order(listing, files), counts, strict=True)
+    ]
+    if schema is None:
+        facts = ArrowFormat().inspect(listing.store, files[0])
+        check_count(files[0], facts.record_count)
+        schema = facts.schema
+    return FileSource(listing.store, ArrowFormat(), plain_schema(schema), FileList(files))
+
+
+def _in_named_order(listing: Listing, files: Iterable[DataFileInfo]) -> list[DataFileInfo]:
+    """Return files in the order in which they are named, if all of them are."""
+    named = {listing.store.resolved(one): turn for turn, one in enumerate(listing.locations)}
+    found = list(files)
+    if all(file.path in named for file in found):
+        found.sort(key=lambda file: named[file.path])
+    return found
+
+
 def _brought_to(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
     """Return the columns of a schema, in its order and types."""
+    names = table.schema.names
+    if len(set(names)) < len(names):
+        raise SchemaError(
+            f"several columns have the same name: {', '.join(names)}; rows by index need names "
+            "that tell columns apart"
+        )
     if schema is None:
         return table
     schema = plain_schema(schema)
-    missing = [name for name in schema.names if name not in table.schema.names]
+    missing = [name for name in schema.names if name not in names]
     if missing:
-        raise SchemaError(
-            f"schema names a column {missing[0]!r}; the table has {', '.join(table.schema.names)}"
-        )
+        raise SchemaError(f"schema names a column {missing[0]!r}; the table has {', '.join(names)}")
     try:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(f"the table cannot be brought to schema: {error}") from error
-
-
-def _check_names(schema: pa.Schema) -> None:
-    if len(set(schema.names)) < len(schema):
-        raise SchemaError(
-            f"several columns have the same name: {', '.join(schema.names)}; rows by "
-            "index need names that tell columns apart"
-        )
-
-
-def _index_or_error(store: Store, file: DataFileInfo) -> BatchIndex | ReadError:
-    try:
-        return index_of(store, file)
-    except ReadError as error:
-        if not may_be_skipped(error):
-            raise
-        return error
-
-
-def _found(paths: PathLike | Sequence[PathLike], access: Access) -> tuple[Store, list[FileStatus]]:
-    """The files that are meant: in the order in which they are named, if all of them are."""
-    listing = find_files(paths, access)
-    named = {listing.store.resolved(one): turn for turn, one in enumerate(listing.locations)}
-    files = list(listing.files)
-    if all(file.path in named for file in files):
-        files.sort(key=lambda file: named[file.path])
-    return listing.store, files
-
-
-def _with_counts(files: Sequence[FileStatus], counts: Sequence[int] | None) -> list[DataFileInfo]:
-    given: Sequence[int | None] = [None] * len(files) if counts is None else list(counts)
-    if len(given) != len(files):
-        raise OptionError(
-            f"shard_row_counts has {len(given)} counts for {len(files)} shards; give one for each, "
-            "or none to have rows counted"
-        )
-    for count in given:
-        if count is not None and (not isinstance(count, int | np.integer) or count < 0):
-            raise OptionError(f"shard_row_counts must be numbers of rows, not {count!r}")
-    return [
-        DataFileInfo(
-            file.path,
-            file_size=file.size if file.size >= 0 else None,
-            record_count=None if count is None else int(count),
-            etag=file.etag,
-        )
-        for file, count in zip(files, given, strict=True)
-    ]

@@ -222,8 +222,9 @@ def _decoded_sizes(source: pa.NativeFile, index: BatchIndex, *, local: bool) -> 
     if not len(filled) or index.is_stream or index.sizes[filled[0]] > most:
         return index.sizes
     first = int(filled[0])
-    batch = RecordBatches(source).get(first, int(index.rows[first]))
-    expanded: Int64Array = index.sizes * int(batch.nbytes) // max(int(index.sizes[first]), 1)
+    source.seek(0)
+    held = ipc.open_file(source).get_batch(first).get_total_buffer_size()
+    expanded: Int64Array = index.sizes * int(held) // max(int(index.sizes[first]), 1)
     return expanded
 
 

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from headrace.matrices import width_of
 from headrace.model import Int64Array
 
 __all__ = ["DamagedRowError", "Gather", "Region", "Taken", "gather_for"]
@@ -141,7 +142,6 @@ they are values of a column of bytes, as objects"""
 _NO_BITMAP = -1
 _OFFSETS = {4: struct.Struct("=2i"), 8: struct.Struct("=2q")}
 """two offsets that follow each other, by the size of one"""
-_FIXED = (pt.is_primitive, pt.is_decimal, pt.is_fixed_size_binary)
 
 
 class DamagedRowError(Exception):
@@ -189,9 +189,6 @@ class Gather(ABC):
 
 def gather_for(type_: pa.DataType) -> Gather | None:
     """Return how rows of a type are gathered; None where that is left to Arrow."""
-    if isinstance(type_, pa.BaseExtensionType):
-        inner = gather_for(type_.storage_type)
-        return None if inner is None else _Extension(type_, inner)
     if pt.is_boolean(type_):
         return _Bits(type_)
     if (width := _width(type_)) is not None:
@@ -209,12 +206,13 @@ def gather_for(type_: pa.DataType) -> Gather | None:
 
 def _width(type_: pa.DataType) -> int | None:
     """Return the bytes of a value, if all have as many and these are all that there is to them."""
-    if pt.is_fixed_size_list(type_):
-        inner = _width(type_.value_type)
-        return inner * type_.list_size if inner and type_.list_size else None
-    if pt.is_boolean(type_) or not any(is_fixed(type_) for is_fixed in _FIXED):
+    leaf = type_
+    while pt.is_fixed_size_list(leaf):
+        leaf = leaf.value_type
+    is_fixed = pt.is_primitive(leaf) or pt.is_decimal(leaf) or pt.is_fixed_size_binary(leaf)
+    if not is_fixed or pt.is_boolean(leaf) or not leaf.byte_width:
         return None
-    return type_.byte_width or None
+    return width_of(type_) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,30 +331,6 @@ class _Spans(Gather):
     @property
     def _is_list(self) -> bool:
         return bool(pt.is_list(self.type_) or pt.is_large_list(self.type_))
-
-
-@dataclass(frozen=True, slots=True)
-class _Extension(Gather):
-    type_: pa.DataType
-    storage: Gather
-
-    @property
-    def count(self) -> int:  # type: ignore[override]
-        return self.storage.count
-
-    def cell(self, data: memoryview, places: Sequence[int], row: int) -> memoryview | None:
-        return self.storage.cell(data, places, row)
-
-    def places(self, array: pa.Array, base: int) -> list[int] | None:
-        return self.storage.places(array.storage, base)
-
-    def rows(
-        self, region: Region, places: Int64Array, rows: Int64Array, *, nulls: bool, as_cells: bool
-    ) -> Taken:
-        found = self.storage.rows(region, places, rows, nulls=nulls, as_cells=as_cells)
-        if isinstance(found, np.ndarray):
-            return found
-        return pa.ExtensionArray.from_storage(self.type_, found)
 
 
 def _check_text(array: pa.Array) -> None:

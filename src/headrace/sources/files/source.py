@@ -89,12 +89,12 @@ class FileSource(StoredSource):
     def by_index(self, schema: pa.Schema) -> Backend:
         # These modules read files by this one.
         from headrace.sources.arrow.backend import ArrowBackend
+        from headrace.sources.files.backend import FileBackend
         from headrace.sources.parquet.backend import ParquetBackend
 
-        if self.name == "parquet" and not self.is_filtered:
-            return ParquetBackend.of(self, schema)
-        if self.name == "arrow" and not self.is_filtered and not len(self.path_columns.schema):
-            return ArrowBackend.of(self, schema)
+        kinds: dict[str, type[FileBackend]] = {"parquet": ParquetBackend, "arrow": ArrowBackend}
+        if self.name in kinds and not self.is_filtered:
+            return kinds[self.name].of(self, schema)
         return super().by_index(schema)
 
     @property

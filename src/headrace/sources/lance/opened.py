@@ -20,7 +20,7 @@ from headrace.sources.lance.native import Failed, Handle
 from headrace.sources.tables.catalog import shown
 from headrace.storage import Access, Options, Redaction
 from headrace.storage.access import protocol_of
-from headrace.storage.options import Resolved, azure_options, gcs_options, resolve, s3_options
+from headrace.storage.options import Resolved, resolve, store_options
 from headrace.storage.redaction import has_secret, of_environment, without_secrets
 
 __all__ = ["LanceVersion", "lance_options", "located"]
@@ -28,16 +28,11 @@ __all__ = ["LanceVersion", "lance_options", "located"]
 T = TypeVar("T")
 
 _STORES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gs",
-    "gcs": "gs",
-    "az": "az",
-    "abfs": "az",
-    "abfss": "az",
+    **dict.fromkeys(("s3", "s3a"), ("s3", "aws_")),
+    **dict.fromkeys(("gs", "gcs"), ("gcs", "google_")),
+    **dict.fromkeys(("az", "abfs", "abfss"), ("azure", "azure_")),
 }
-_OWN_PREFIXES = {"s3": "aws_", "gs": "google_", "az": "azure_"}
-"""of names that Lance knows as they are"""
+"""kinds of stores, and the prefix of names that Lance knows as they are, by protocol"""
 _CLIENT_NAMES = frozenset(
     (
         "allow_http",
@@ -83,33 +78,22 @@ def lance_options(
     Returns:
         The options, and the time when keys expire that a profile of the AWS tools gives.
     """
-    protocol = protocol_of(uri)
-    store = _STORES.get(protocol, protocol)
-    prefix = _OWN_PREFIXES.get(store)
-    if prefix is None:
+    kind, prefix = _STORES.get(protocol_of(uri), ("", ""))
+    if not kind:
         return _as_text(options), None
     own = {k: v for k, v in options.items() if k in _CLIENT_NAMES or str(k).startswith(prefix)}
-    given = {name: value for name, value in options.items() if name not in own}
-    expires_at = None
-    if store == "s3":
-        found = s3_options(given)
-        config, client = (
-            {f"aws_{name}": value for name, value in found.config.items()},
-            found.client,
-        )
+    found = store_options(kind, {name: v for name, v in options.items() if name not in own})
+    config, client, expires_at = dict(found.config), found.client, None
+    if kind == "s3":
+        config = {f"aws_{name}": value for name, value in config.items()}
         if found.keys is not None and "aws_access_key_id" not in own:
             keys = found.keys()
-            names = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key"}
-            names["session_token"] = "token"
-            config |= {f"aws_{name}": keys[key] for name, key in names.items()}
+            config |= {f"aws_{name}": keys[name] for name in ("access_key_id", "secret_access_key")}
+            config["aws_session_token"] = keys["token"]
             expires_at = keys["expires_at"]
-    elif store == "gs":
-        config, client = gcs_options(given)
-        if "bearer_token" in config:
-            config["google_storage_token"] = config.pop("bearer_token")
-    else:
-        config, client = azure_options(given)
-        config.pop("credential_type", None)
+    elif kind == "gcs" and found.keys is not None:
+        config["google_storage_token"] = found.keys()["token"]
+    config.pop("credential_type", None)
     if "root_certificate" in client:
         raise OptionError(
             "storage option 'verify' cannot name a file for Lance, which trusts what the system "

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.matrices import values_at
 from headrace.model import Int64Array
 from headrace.sources.files.cache import BoundedCache
 from headrace.sources.parquet.format import footer_alone
+from headrace.sources.taking import pick
 from headrace.storage import will_read
 
 __all__ = [
@@ -45,7 +45,6 @@ __all__ = [
     "parse_layout",
     "parse_pages",
     "parse_struct",
-    "pick",
     "values_in_page",
     "walk_pages",
     "write_struct",
@@ -510,20 +509,6 @@ def excerpt_footer(
 def _arrow_schema(branch: Branch) -> bytes:
     """Return the schema for pyarrow, which names types that Parquet has no word for."""
     return base64.b64encode(pa.schema([branch.field]).serialize())
-
-
-def pick(column: pa.ChunkedArray, places: Int64Array) -> pa.Array:
-    """Values at ascending places; of a chunked array pyarrow would copy all to take some."""
-    if column.num_chunks == 1:
-        return values_at(column.chunk(0), places)
-    ends = np.cumsum([len(chunk) for chunk in column.chunks])
-    cuts = np.searchsorted(places, ends)
-    taken = [
-        values_at(chunk, mine - (end - len(chunk)))
-        for chunk, end, mine in zip(column.chunks, ends, np.split(places, cuts[:-1]), strict=True)
-        if len(mine)
-    ]
-    return pa.concat_arrays(taken) if taken else pa.array([], column.type)
 
 
 def joined(branches: Sequence[tuple[tuple[int, ...], pa.Array]]) -> pa.Array:

@@ -37,7 +37,6 @@ __all__ = [
     "check_headers",
     "check_index",
     "header_starts",
-    "unchecked",
     "verify_index",
 ]
 
@@ -176,12 +175,6 @@ def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Arr
     ends = np.where(members > 0, ends, 0)
     starts: Int64Array = np.where(plain - ends <= _NEAR_BYTES, ends, plain)
     return starts
-
-
-def unchecked(index: TarIndex, members: Sequence[int]) -> list[int]:
-    """Return those of some members whose headers have not been compared with the index yet."""
-    is_unchecked = index.unchecked.item
-    return [member for member in members if is_unchecked(member)]
 
 
 def check_headers(

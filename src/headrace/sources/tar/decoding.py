@@ -28,11 +28,11 @@ from headrace.convert.images import image_pixels, stored_pixels
 from headrace.errors import MissingExtraError, OptionError, ReadError, SchemaError
 from headrace.sources.files.failures import DATA_ERRORS
 
-__all__ = ["IMAGES", "Decode", "FieldForm", "Payload", "decoder_of", "field_forms", "gathered"]
+__all__ = ["IMAGES", "Decode", "FieldForm", "field_forms"]
 
 Decode = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]
-Payload = memoryview | bytes | None
-"""The bytes of a member; None: the sample has no such field."""
+Payload = memoryview | None
+"""The bytes of a member; None if the sample has no such field."""
 Mapped = Callable[[Callable[[Payload], Any], Sequence[Payload]], Iterable[Any]]
 """``map``, or something that does the same in threads."""
 
@@ -181,18 +181,13 @@ class FieldForm:
         """About how many bytes one stored byte becomes."""
         return _DECODERS[self.how].growth
 
-    @property
-    def is_plain(self) -> bool:
-        """True if values are the payloads themselves."""
-        return self.how == "bytes"
-
     def column(
-        self, payloads: Sequence[Payload], named: Callable[[int], str], each: Mapped = map
+        self, payloads: pa.LargeBinaryArray, named: Callable[[int], str], each: Mapped = map
     ) -> pa.Array:
         """Return the column of some samples.
 
         Args:
-            payloads: The payload of each sample.
+            payloads: The payload of each sample; null if it has none.
             named: Returns the name of a member in messages, by its place among the payloads.
             each: Applies a function to all payloads.
 
@@ -200,9 +195,9 @@ class FieldForm:
             ReadError: A payload does not decode. Other errors of a user's function are raised
                 with a note that names the member.
         """
-        if self.is_plain:
-            return gathered(payloads, pa.large_binary())
-        made = list(each(self._decoded_or_failed, payloads))
+        if self.how == "bytes":
+            return payloads
+        made = list(each(self._decoded_or_failed, _views(payloads)))
         for place, value in enumerate(made):
             if isinstance(value, _Failed):
                 if not isinstance(value.why, DATA_ERRORS):
@@ -211,16 +206,13 @@ class FieldForm:
                 raise ReadError(f"{named(place)}: {value.why}") from value.why
         if self.how in _ARRAYS:
             return _npy_column(made)
-        column_type = self.field.type
-        if pa.types.is_large_binary(column_type):
-            return gathered(made, column_type)
-        return pa.array(made, column_type)
+        return pa.array(made, self.field.type)
 
     def _decoded_or_failed(self, payload: Payload) -> Any:
         if payload is None:
             return None
         try:
-            return self._decoded(memoryview(payload))
+            return self._decoded(payload)
         except MissingExtraError:
             raise
         except Exception as error:
@@ -327,14 +319,15 @@ def _form(name: str, how: Any, extensions: Sequence[str]) -> FieldForm:
 # --- columns
 
 
-def gathered(payloads: Sequence[Payload], type_: pa.DataType) -> pa.Array:
-    """Return payloads laid end to end in memory of Arrow, which is the only copy made of them."""
-    parts = [_EMPTY if one is None else np.frombuffer(one, np.uint8) for one in payloads]
-    edges = np.concatenate([[0], np.cumsum([len(part) for part in parts], dtype=np.int64)])
-    buffer, memory = _memory(int(edges[-1]))
-    for start, part in zip(edges.tolist(), parts, strict=False):
-        memory[start : start + len(part)] = part
-    return _array(type_, edges, buffer, [one is not None for one in payloads])
+def _views(payloads: pa.LargeBinaryArray) -> list[Payload]:
+    """Return the bytes of a column without a copy."""
+    _, offsets, data = payloads.buffers()
+    edges = np.frombuffer(offsets, np.int64, len(payloads) + 1, 8 * payloads.offset).tolist()
+    memory = memoryview(data)
+    valid = payloads.is_valid().to_pylist()
+    return [
+        memory[edges[row] : edges[row + 1]] if valid[row] else None for row in range(len(payloads))
+    ]
 
 
 def _npy_column(arrays: Sequence[npt.NDArray[Any] | None]) -> pa.Array:
@@ -345,31 +338,19 @@ def _npy_column(arrays: Sequence[npt.NDArray[Any] | None]) -> pa.Array:
         for head, one in zip(heads, arrays, strict=True)
     ]
     edges = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    buffer, memory = _memory(int(edges[-1]))
+    buffer = pa.allocate_buffer(int(edges[-1]))
+    memory = np.frombuffer(buffer, np.uint8)
     for start, stop, head, one in zip(
         edges[:-1].tolist(), edges[1:].tolist(), heads, arrays, strict=True
     ):
         if one is not None:
             memory[start : start + len(head)] = np.frombuffer(head, np.uint8)
             memory[start + len(head) : stop].view(one.dtype).reshape(one.shape)[...] = one
-    return _array(pa.large_binary(), edges, buffer, [one is not None for one in arrays])
+    valid = pa.array([one is not None for one in arrays]).buffers()[1]
+    buffers = [valid, pa.py_buffer(edges), buffer]
+    return pa.Array.from_buffers(pa.large_binary(), len(arrays), buffers)
 
 
 @lru_cache(maxsize=256)
 def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     return npy_header(shape, dtype)
-
-
-_EMPTY = np.empty(0, np.uint8)
-
-
-def _memory(size: int) -> tuple[pa.Buffer, npt.NDArray[np.uint8]]:
-    buffer = pa.allocate_buffer(size)
-    return buffer, np.frombuffer(buffer, np.uint8) if size else np.empty(0, np.uint8)
-
-
-def _array(
-    type_: pa.DataType, edges: npt.NDArray[np.int64], buffer: pa.Buffer, there: list[bool]
-) -> pa.Array:
-    valid = None if all(there) else pa.array(there).buffers()[1]
-    return pa.Array.from_buffers(type_, len(there), [valid, pa.py_buffer(edges), buffer])

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from headrace.errors import StaleIndexError, WriteError
 from headrace.model import Int64Array, computed_once
-from headrace.sources.tar.grouping import Grouping, Int32Array, LeftOut, grouped
+from headrace.sources.tar.grouping import Grouping, Int32Array, LeftOut, grouped, sample_keys
 from headrace.storage import atomic_write
 
 __all__ = [
@@ -156,14 +156,28 @@ class TarIndex:
         order = np.lexsort((np.arange(len(members)), rank, self.grouping.samples[members]))
         return members[order[starts[:-1]]]
 
-    def members_as(self, name: str) -> Int32Array:
-        """Return the member of each sample that is this field of it; -1 where it has none."""
-        found = np.full(self.num_samples, -1, np.int32)
-        if name in self.grouping.field_names:
-            code = self.grouping.field_names.index(name)
-            members = np.flatnonzero(self.grouping.fields == code).astype(np.int32)
-            found[self.grouping.samples[members]] = members
+    @computed_once
+    def keys(self) -> pa.StringArray:
+        """The key of each sample."""
+        names = self.names.take(pa.array(self.primary_members))
+        return sample_keys(names, self.grouping.sample_key)
+
+    def members_as(self, *fields: str) -> Int32Array:
+        """Return the member of each sample that is the first of these fields it has, or -1."""
+        found = self._members_as.get(fields)
+        if found is None:
+            found = np.full(self.num_samples, -1, np.int32)
+            for field in reversed(fields):
+                if field in self.grouping.field_names:
+                    code = self.grouping.field_names.index(field)
+                    members = np.flatnonzero(self.grouping.fields == code).astype(np.int32)
+                    found[self.grouping.samples[members]] = members
+            self._members_as[fields] = found
         return found
+
+    @computed_once
+    def _members_as(self) -> dict[tuple[str, ...], Int32Array]:
+        return {}
 
     @computed_once
     def shape_members(self) -> Int32Array:
@@ -184,17 +198,6 @@ class TarIndex:
         found = primary.copy()
         found[samples[lacking]] = members[first[lacking]]
         return found
-
-    @computed_once
-    def shape_order(self) -> Int32Array:
-        """Samples of known shape, by aspect, width and height: buckets are runs of these."""
-        if self.widths is None or self.heights is None:
-            return np.empty(0, np.int32)
-        members = self.shape_members
-        width, height = self.widths[members], self.heights[members]
-        known = np.flatnonzero((width > 0) & (height > 0)).astype(np.int32)
-        width, height = width[known], height[known]
-        return known[np.lexsort((height, width, width / height))]
 
     @computed_once
     def unchecked(self) -> npt.NDArray[np.bool_]:

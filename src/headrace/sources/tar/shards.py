@@ -629,7 +629,7 @@ class TarShard:
     @property
     def keys(self) -> list[str]:
         """The key of each sample."""
-        keys: list[str] = _keys(self._index).to_pylist()
+        keys: list[str] = self._index.keys.to_pylist()
         return keys
 
     def read_file(self, file: int | str) -> bytes:
@@ -664,11 +664,6 @@ class TarShard:
         return f"<TarShard {self.name}: {len(self)} samples in {len(self._index)} files>"
 
 
-def _keys(index: TarIndex) -> pa.StringArray:
-    primary = index.names.take(pa.array(index.primary_members))
-    return sample_keys(primary, index.grouping.sample_key)
-
-
 def _member(index: TarIndex, file: int | str, path: str) -> int:
     """Return the place of a member, by its name or its number."""
     if isinstance(file, str):
@@ -698,7 +693,7 @@ def _members(index: TarIndex, sample: int | str, path: str) -> tuple[int, list[i
 
 def _sample_by_name(index: TarIndex, name: str, path: str) -> int:
     """Return the number of the sample with a key, or with a member of a name."""
-    number: int = pc.index(_keys(index), name).as_py()
+    number: int = pc.index(index.keys, name).as_py()
     if number < 0:
         member = pc.index(index.names, name).as_py()
         number = int(index.grouping.samples[member]) if member >= 0 else -1

@@ -13,7 +13,6 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +28,7 @@ from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.decoding import IMAGES, Decode, FieldForm, field_forms
-from headrace.sources.tar.grouping import Int32Array, LeftOut, SampleKey, sample_keys
+from headrace.sources.tar.grouping import LeftOut, SampleKey
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
@@ -361,7 +360,7 @@ class TarBackend(Backend):
         index = self.collection.index(shard)
         sizes = np.full(len(samples), _METADATA_BYTES, np.int64)
         for form in self._read_forms(schema):
-            members = _members_of(index, self._extensions(form.name))[samples]
+            members = index.members_as(*self._extensions(form.name))[samples]
             sizes += np.where(members < 0, 0, index.sizes[members]) * form.growth
         return sizes
 
@@ -382,50 +381,25 @@ class TarBackend(Backend):
         if not len(schema):
             return rows_only(len(shards))
         rows = _Rows(self.collection, shards, samples)
-        asked = {
-            form.name: rows.members(self._extensions(form.name), self._limit)
-            for form in self._read_forms(schema)
-        }
-        columns = self._columns(rows, asked, each)
+        columns: dict[str, pa.Array] = {}
+        forms = self._read_forms(schema)
+        if forms:
+            members = [rows.members(self._extensions(one.name), self._limit) for one in forms]
+            wanted = np.tile(shards, len(forms)), np.concatenate(members)
+            payloads = self._payloads.column(*wanted)
+            for number, form in enumerate(forms):
+                own = payloads.slice(number * len(shards), len(shards))
+                columns[form.name] = form.column(own, rows.naming(members[number]), each)
         for name in schema.names:
             if name == SHARD:
                 columns[name] = pa.array(self.collection.names, pa.string()).take(pa.array(shards))
             elif name == KEY:
-                columns[name] = rows.joined(_keys_of)
+                columns[name] = rows.joined(lambda index, some: index.keys.take(pa.array(some)))
             elif name == CAPTION and name not in columns:
                 columns[name] = self._captions(rows)
             elif name not in columns:
                 columns[name] = rows.joined(partial(_metadata_of, column=name))
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
-
-    def _columns(
-        self, rows: _Rows, asked: Mapping[str, Int64Array], each: Any
-    ) -> dict[str, pa.Array]:
-        """Return the columns of fields, of which ``asked`` has the member of each row.
-
-        Bytes of tars of this machine go from their maps into the column at once. Bytes that are
-        decoded are copied before: a tar may be cut while a decoder is at work, and touching the map
-        of what was cut off kills the process.
-        """
-        forms = self._forms
-        columns: dict[str, pa.Array] = {}
-        local = self.collection.store.local
-        at_once = [name for name in asked if not local or forms[name].is_plain]
-        copied = [name for name in asked if name not in at_once]
-
-        def made(names: Sequence[str], found: Sequence[Any]) -> None:
-            left = iter(found)
-            for name in names:
-                members = asked[name].tolist()
-                payloads = [next(left) if member >= 0 else None for member in members]
-                columns[name] = forms[name].column(payloads, rows.naming(asked[name]), each)
-
-        if at_once:
-            with self._payloads.views(*rows.wanted(asked, at_once)) as views:
-                made(at_once, views)
-        if copied:
-            made(copied, self._payloads.read_many(*rows.wanted(asked, copied)))
-        return columns
 
     def _captions(self, rows: _Rows) -> pa.Array:
         """Return the first caption of each sample: in the index, its JSON, or a text beside it."""
@@ -480,19 +454,11 @@ class _Rows:
         """
         found = np.empty(len(self.shards), np.int64)
         for index, rows in self._parts:
-            members = _members_of(index, extensions)[self._samples[rows]]
+            members = index.members_as(*extensions)[self._samples[rows]]
             if limit is not None:
                 self._check(index, rows, members, limit)
             found[rows] = members
         return found
-
-    def wanted(
-        self, asked: Mapping[str, Int64Array], names: Sequence[str]
-    ) -> tuple[Int64Array, Int64Array]:
-        """Return the shards and numbers of all members of some columns, column by column."""
-        there = [asked[name] >= 0 for name in names]
-        members = [asked[name][held] for name, held in zip(names, there, strict=True)]
-        return np.concatenate([self.shards[held] for held in there]), np.concatenate(members)
 
     def joined(self, make: Callable[[TarIndex, Int64Array], pa.Array]) -> pa.Array:
         """Return a column that is made for the samples of each shard."""
@@ -527,29 +493,6 @@ class _Rows:
 
 
 # --- columns of one index
-
-_kept_members: WeakKeyDictionary[TarIndex, dict[tuple[str, ...], Int32Array]] = WeakKeyDictionary()
-_kept_keys: WeakKeyDictionary[TarIndex, pa.StringArray] = WeakKeyDictionary()
-
-
-def _members_of(index: TarIndex, extensions: tuple[str, ...]) -> Int32Array:
-    """Return the member of each sample with the first of these extensions that it has, or -1."""
-    known = _kept_members.setdefault(index, {})
-    found = known.get(extensions)
-    if found is None:
-        found = index.members_as(extensions[0])
-        for extension in extensions[1:]:
-            found = np.where(found < 0, index.members_as(extension), found)
-        known[extensions] = found
-    return found
-
-
-def _keys_of(index: TarIndex, samples: Int64Array) -> pa.StringArray:
-    found = _kept_keys.get(index)
-    if found is None:
-        primary = index.names.take(pa.array(index.primary_members))
-        found = _kept_keys[index] = sample_keys(primary, index.grouping.sample_key)
-    return found.take(pa.array(samples))
 
 
 def _captions_of(index: TarIndex, samples: Int64Array) -> pa.Array:

@@ -22,7 +22,7 @@ from headrace.model import (
     RowRange,
     Split,
 )
-from headrace.plan import LanePlan, TargetSizeSplitStrategy, plan_lanes
+from headrace.plan import Plan, TargetSizeSplitStrategy, plan_lanes
 
 
 @dataclass
@@ -49,12 +49,12 @@ def lines(file: DataFileInfo, offset: int, stop: int) -> FileSplit:
     return FileSplit(file, byte_range=ByteRange(offset, stop - offset))
 
 
-def plan(files: list[DataFileInfo], *lanes: list[Any], count: int = 3) -> LanePlan:
+def plan(files: list[DataFileInfo], *lanes: list[Any], count: int = 3) -> Plan:
     splits = [Split(i, chunks) for i, chunks in enumerate(lanes)]
     return plan_lanes(Custom(splits), files, lanes=count, epoch=0)
 
 
-def shown(made: LanePlan) -> list[list[str]]:
+def shown(made: Plan) -> list[list[str]]:
     return [[str(chunk) for chunk in split.file_splits] for split in made]
 
 

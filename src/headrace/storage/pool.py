@@ -1,4 +1,4 @@
-"""Processes that do the tasks of a copy, and end with the process that started them.
+"""Worker processes that do tasks, and end with the process that started them.
 
 A worker is a Python interpreter of its own that reads tasks from its standard input. It inherits no
 threads, locks or native clients, and never imports the user's script: what it runs arrives pickled
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
@@ -23,12 +23,14 @@ from typing import IO, Any, Self
 
 from headrace.errors import WriteError
 
-__all__ = ["WorkerPool"]
+__all__ = ["Advance", "Run", "perform", "run_by_processes"]
 
 Run = Callable[[Any, Callable[[Any], None]], Any]
 """does a task, and calls its second argument with how far it is"""
-Answer = Callable[[tuple[Any, str, Any]], None]
-"""called with a task, ``"progress"``, ``"result"`` or ``"error"``, and a value"""
+Advance = Callable[[Any, Any], None]
+"""called with a task and how far it is, in the thread of the caller"""
+Event = tuple[Any, str, Any]
+"""a task, ``"progress"``, ``"result"`` or ``"error"``, and a value"""
 
 _REPORT_EVERY_S = 0.2
 # Ctrl-C goes to all processes of a terminal; the parent ends its workers itself.
@@ -36,21 +38,48 @@ _START = """
 import pickle, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = pickle.loads({path!r})
-from headrace.write.pool import serve
+from headrace.storage.pool import serve
 serve()
 """
 
 
-class WorkerPool:
+def run_by_processes(
+    run: Run, tasks: Sequence[Any], count: int, advance: Advance
+) -> Iterator[tuple[Any, Any]]:
+    """Yield tasks and their results, in the order in which processes of this machine do them.
+
+    Args:
+        run: Does a task.
+        tasks: The tasks.
+        count: The number of processes at most.
+        advance: Is told how far tasks are.
+    """
+    with _WorkerPool(min(count, len(tasks)), run) as pool:
+        for task in tasks:
+            pool.submit(task)
+        left = len(tasks)
+        while left:
+            task, kind, value = pool.events.get()
+            if kind == "error":
+                raise value
+            if kind == "result":
+                left -= 1
+                yield task, value
+            else:
+                advance(task, value)
+
+
+class _WorkerPool:
     """A number of worker processes that run one function."""
 
     def __init__(self, count: int, run: Run) -> None:
         import cloudpickle
 
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._run = cloudpickle.dumps(run)
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._threads = ThreadPoolExecutor(count, "headrace-copy")
+        self._threads = ThreadPoolExecutor(count, "headrace-pool")
         self._count = count
 
     def __enter__(self) -> Self:
@@ -82,11 +111,11 @@ class WorkerPool:
             assert worker.stdout is not None
             worker.stdout.close()
 
-    def submit(self, task: Any, answer: Answer) -> None:
-        """Have a worker do a task; ``answer`` is called in another thread."""
-        self._threads.submit(self._do, task, answer)
+    def submit(self, task: Any) -> None:
+        """Have a worker do a task; ``events`` tell of it."""
+        self._threads.submit(self._do, task)
 
-    def _do(self, task: Any, answer: Answer) -> None:
+    def _do(self, task: Any) -> None:
         worker = self._idle.get()
         try:
             _send(worker.stdin, pickle.dumps(task))
@@ -94,11 +123,11 @@ class WorkerPool:
             while kind == "progress":
                 assert worker.stdout is not None
                 kind, value = pickle.load(worker.stdout)
-                answer((task, kind, value))
+                self.events.put((task, kind, value))
         except (EOFError, OSError, pickle.UnpicklingError):
             status = worker.wait()
             failure = WriteError(f"a worker process ended with status {status}; run the same again")
-            answer((task, "error", failure))
+            self.events.put((task, "error", failure))
         finally:
             self._idle.put(worker)
 
@@ -138,12 +167,16 @@ def _answer(run: Run, task: Any, sink: IO[bytes]) -> None:
             pickle.dump(("progress", place), sink)
             sink.flush()
 
-    try:
-        answer = pickle.dumps(("result", run(task, report)))
-    except BaseException as error:
-        answer = _pickled_error(error)
-    sink.write(answer)
+    sink.write(perform(run, task, report))
     sink.flush()
+
+
+def perform(run: Run, task: Any, report: Callable[[Any], None]) -> bytes:
+    """Do a task; return a pickle of ``"result"`` and its result, or of ``"error"`` and an error."""
+    try:
+        return pickle.dumps(("result", run(task, report)))
+    except BaseException as error:
+        return _pickled_error(error)
 
 
 def _pickled_error(error: BaseException) -> bytes:
