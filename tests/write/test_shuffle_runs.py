@@ -35,8 +35,8 @@ from headrace.write.sorting import SortedRows, ranges_of_keys, row_keys, write_r
 @pytest.mark.parametrize(
     ("size", "run", "memory", "ranges"),
     [
-        (1 << 28, 1 << 28, 1 << 28, 5),
-        (1 << 34, 1 << 28, 1 << 28, 257),
+        (1 << 28, 1 << 28, 1 << 28, 3),
+        (1 << 34, 1 << 28, 1 << 28, 129),
         (1 << 50, 1 << 28, 1 << 20, 4096),
         (1 << 50, 1 << 18, 1 << 20, 64),
         (10, 10, 1 << 28, 1),
