@@ -547,23 +547,18 @@ def content_tag(path: str) -> str:
     return digest.hexdigest()
 
 
-@dataclass(slots=True)
 class FileVersion:
-    """A version of a local file: its inode, size and time of change, and a tag of its content.
+    """The version of a local file that is there now.
 
-    Looking at the first three takes microseconds. Only where the inode or the time differ and the
-    size does not, as after ``touch`` or a new copy of the same bytes, the content decides.
+    That is its inode, size and time of change, and a tag of its content. Looking at the first
+    three takes microseconds. Only where the inode or the time differ and the size does not, as
+    after ``touch`` or a new copy of the same bytes, the content decides.
     """
 
-    path: str
-    status: tuple[int, int, int]
-    tag: str
-
-    @classmethod
-    def of(cls, path: str) -> FileVersion:
-        """Return the version that is there now."""
+    def __init__(self, path: str) -> None:
         found = os.stat(path)
-        return cls(path, (found.st_ino, found.st_size, found.st_mtime_ns), content_tag(path))
+        self._path, self._size, self._tag = path, found.st_size, content_tag(path)
+        self._inode, self._time = found.st_ino, found.st_mtime_ns
 
     def check(self) -> None:
         """Check that the file is still this version.
@@ -572,13 +567,13 @@ class FileVersion:
             FileChangedError: It was rewritten, or is gone.
         """
         try:
-            found = os.stat(self.path)
-            now = found.st_ino, found.st_size, found.st_mtime_ns
-            if now == self.status:
-                return
-            if now[1] == self.status[1] and content_tag(self.path) == self.tag:
-                self.status = now
-                return
+            now = os.stat(self._path)
+            if now.st_size == self._size:
+                if now.st_mtime_ns == self._time and now.st_ino == self._inode:
+                    return
+                if content_tag(self._path) == self._tag:
+                    self._inode, self._time = now.st_ino, now.st_mtime_ns
+                    return
         except FileNotFoundError as error:
-            raise FileChangedError(vanished(self.path)) from error
-        raise FileChangedError(changed(self.path, self.status[1], now[1]))
+            raise FileChangedError(vanished(self._path)) from error
+        raise FileChangedError(changed(self._path, self._size, now.st_size))
