@@ -197,6 +197,18 @@ def test_sizes_of_numbers_are_those_of_the_decoded_rows(tmp_path: Path) -> None:
     assert stripes_of(path).size_bytes.sum() == table.nbytes
 
 
+def test_sizes_of_texts_are_those_of_the_decoded_rows(tmp_path: Path) -> None:
+    """However far they were compressed, and however deep they are."""
+    path, texts = tmp_path / "a.orc", [f"{i % 10} of some words" * 5 for i in range(30_000)]
+    blobs = pa.array([b"blob" * 10] * 30_000)
+    table = pa.table({"a": texts, "b": [[text] for text in texts], "c": blobs})
+    orc.write_table(table, str(path), stripe_size=64 << 10, compression="zstd")
+    sizes = stripes_of(path).size_bytes
+    held = sum(len(text) for text in texts) * 2 + 40 * 30_000
+    assert path.stat().st_size < held / 10
+    assert held * 0.99 < sizes.sum() <= table.nbytes
+
+
 DAY = datetime.date(2020, 1, 1)
 STATED = pa.table(
     {

@@ -28,10 +28,9 @@ from headrace.model import (
     FileSplit,
     Int64Array,
     RowGroups,
-    RowRange,
     computed_once,
 )
-from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only
+from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only, shares_of
 from headrace.sources.files.failures import naming
 from headrace.sources.files.plain_types import plain_batch, plain_schema
 from headrace.sources.files.protocol import FileFacts
@@ -444,7 +443,7 @@ def _file_tables(
         index = read_index(source)
         planned = index.rows, index.sizes
     counts, sizes = planned
-    shares = _shares(chunk.row_range, counts)
+    shares = shares_of(chunk.row_range, counts)
     if not columns:
         yield from (rows_only(last - first) for _, first, last in shares)
     elif shares:
@@ -465,7 +464,6 @@ def _file_tables(
                 yield cut_rows(pa.Table.from_batches([batch]), first, last)
         if together:
             yield pa.Table.from_batches(together)
-    _refuse_beyond(chunk.row_range, int(counts.sum()))
 
 
 def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
@@ -477,7 +475,7 @@ def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) ->
     source.seek(0)
     reader = ipc.open_stream(source, options=ipc.IpcReadOptions(included_fields=some))
     schema = plain_schema(reader.schema)
-    shares = {number: share for number, *share in _shares(chunk.row_range, index.rows)}
+    shares = {number: share for number, *share in shares_of(chunk.row_range, index.rows)}
     for number, rows in enumerate(index.rows.tolist()):
         if number > max(shares, default=-1):
             break
@@ -486,7 +484,6 @@ def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) ->
             first, last = shares[number]
             table = pa.Table.from_batches([check_batch(batch, number, rows, schema)])
             yield cut_rows(table, first, last) if columns else rows_only(last - first)
-    _refuse_beyond(chunk.row_range, int(index.rows.sum()))
 
 
 def _planned(file: DataFileInfo, batches: int) -> tuple[Int64Array, Int64Array] | None:
@@ -497,24 +494,8 @@ def _planned(file: DataFileInfo, batches: int) -> tuple[Int64Array, Int64Array] 
     return groups.rows, groups.size_bytes
 
 
-def _shares(wanted: RowRange | None, counts: Int64Array) -> list[tuple[int, int, int]]:
-    """Return the batches that hold wanted rows, each with the first and last of them in it."""
-    ends = np.cumsum(counts)
-    starts = ends - counts
-    first = starts if wanted is None else np.maximum(starts, wanted.offset)
-    last = ends if wanted is None else np.minimum(ends, wanted.stop)
-    held = np.flatnonzero(first < last)
-    begins, stops = first[held] - starts[held], last[held] - starts[held]
-    return list(zip(held.tolist(), begins.tolist(), stops.tolist(), strict=True))
-
-
 def _columns(schema: pa.Schema, wanted: set[str]) -> list[int]:
     return [place for place, name in enumerate(schema.names) if name in wanted]
-
-
-def _refuse_beyond(wanted: RowRange | None, rows: int) -> None:
-    if wanted is not None and wanted.stop > rows:
-        raise ValueError(f"the file has {rows} rows only")
 
 
 _TAIL_BYTES = 64 << 10
