@@ -41,10 +41,18 @@ def test_a_loader_does() -> None:
 def test_every_public_name_is_there() -> None:
     assert {*headrace.__all__} <= {*dir(headrace)}
     for name in headrace.__all__:
-        assert getattr(headrace, name).__name__
+        assert getattr(headrace, name) is not None
     assert headrace.access.RowDataset
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         headrace.nothing  # noqa: B018
+
+
+def test_an_import_of_all_names_keeps_the_open_of_python() -> None:
+    names: dict[str, object] = {}
+    exec("from headrace import *", names)
+    assert "open" not in names
+    assert "StructuredDataset" in names
+    assert callable(headrace.open)
 
 
 def test_windows_is_refused_at_import_before_anything_is_loaded() -> None:

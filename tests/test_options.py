@@ -190,17 +190,14 @@ def test_a_loader_that_would_make_batches_of_batches_is_refused(folder: Path, wo
     assert sum(len(batch["id"]) for batch in whole) == 100
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_framework_that_would_make_batches_of_batches_is_refused(
-    folder: Path, workers: int
-) -> None:
+def test_a_framework_that_would_make_batches_of_batches_is_refused(folder: Path) -> None:
     dataset = StructuredDataset(folder, batch_size=10)
     shard = IterableDatasetShard(dataset, batch_size=2, num_processes=2, process_index=0)
     with pytest.raises(OptionError, match="batch_size=None"):
-        list(DataLoader(shard, batch_size=2, num_workers=workers))
+        list(DataLoader(shard, batch_size=2))
     with pytest.raises(ValueError, match="batch_sampler"):
         DataLoader(dataset, batch_sampler=[[0, 1]])
-    prepared = Accelerator(cpu=True).prepare(DataLoader(dataset, batch_size=2, num_workers=workers))
+    prepared = Accelerator(cpu=True).prepare(DataLoader(dataset, batch_size=2))
     with pytest.raises(OptionError, match="batch_size=None"):
         list(prepared)
 

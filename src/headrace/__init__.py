@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     AccessDeniedError,
     ConversionError,
+    DeviceMemoryError,
     FileChangedError,
     HeadraceError,
     MissingExtraError,
@@ -55,6 +56,7 @@ from headrace.model import (
 
 if TYPE_CHECKING:
     from headrace.access import BucketBatchSampler
+    from headrace.convert import NUMERIC
     from headrace.loader import (
         ArrayRecordDataset,
         ArrowDataset,
@@ -67,8 +69,8 @@ if TYPE_CHECKING:
         TarDataset,
         VideoFramesDataset,
         merge_states,
+        open_dataset,
     )
-    from headrace.loader import open_dataset as open
     from headrace.plan import (
         EvenBatchesSplitStrategy,
         RoundRobinSplitStrategy,
@@ -77,9 +79,13 @@ if TYPE_CHECKING:
     from headrace.sources.source import Source
     from headrace.sources.tar import index_tars, write_captions
     from headrace.sources.tar.shards import TarShards
-    from headrace.write import TarWriter, shuffle_into
+    from headrace.write import TarWriter, push_to_hub, shuffle_into
 
+    open = open_dataset
+
+# Without "open": an import of all names must not replace the function of Python.
 __all__ = [
+    "NUMERIC",
     "AccessDeniedError",
     "ArrayRecordDataset",
     "ArrowDataset",
@@ -87,6 +93,7 @@ __all__ = [
     "ByteRange",
     "ConversionError",
     "DataFileInfo",
+    "DeviceMemoryError",
     "EvenBatchesSplitStrategy",
     "FileChangedError",
     "FileSplit",
@@ -124,7 +131,7 @@ __all__ = [
     "WriteError",
     "index_tars",
     "merge_states",
-    "open",
+    "push_to_hub",
     "shuffle_into",
     "write_captions",
 ]
@@ -133,6 +140,7 @@ __version__ = "0.1.0"
 
 _LAZY_NAMES = {
     "headrace.access": ("BucketBatchSampler",),
+    "headrace.convert": ("NUMERIC",),
     "headrace.loader": (
         "ArrayRecordDataset",
         "ArrowDataset",
@@ -155,7 +163,7 @@ _LAZY_NAMES = {
     "headrace.sources.source": ("Source",),
     "headrace.sources.tar": ("index_tars", "write_captions"),
     "headrace.sources.tar.shards": ("TarShards",),
-    "headrace.write": ("TarWriter", "shuffle_into"),
+    "headrace.write": ("TarWriter", "push_to_hub", "shuffle_into"),
 }
 _MODULE_OF = {name: module for module, names in _LAZY_NAMES.items() for name in names}
 _PACKAGES = ("access", "integrations", "loader", "plan", "sources", "storage", "testing", "write")

@@ -28,6 +28,7 @@ from __future__ import annotations
 __all__ = [
     "AccessDeniedError",
     "ConversionError",
+    "DeviceMemoryError",
     "FileChangedError",
     "HeadraceError",
     "MissingExtraError",
@@ -92,6 +93,10 @@ class WriteError(HeadraceError, OSError):
 
 class ConversionError(HeadraceError, ValueError):
     """A value cannot be represented in the output type of its column."""
+
+
+class DeviceMemoryError(HeadraceError, MemoryError):
+    """The device has no room for the rows that are read ahead."""
 
 
 class StateMismatchError(HeadraceError, ValueError):

@@ -92,37 +92,32 @@ def check_count(name: str, value: object, least: int = 1) -> None:
         raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
 
 
-def _check_natural(name: str, value: object) -> None:
-    check_count(name, value, least=0)
+_check_natural = functools.partial(check_count, least=0)
 
 
 def _instance_of(kind: Any, words: str) -> Check:
     """Return a check that a value is of a type; True and False are no numbers."""
 
     def check(name: str, value: object) -> None:
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        if not isinstance(value, kind) or isinstance(value, bool):
             raise OptionError(f"{name} must be {words}, not {value!r}")
 
     return check
 
 
-_check_flag = _instance_of(bool, "True or False")
 _check_integer = _instance_of(int, "an int")
 _check_callable = _instance_of(Callable, "callable")
 _check_mapping = _instance_of(Mapping, "a mapping")
 _check_path = _instance_of(str | os.PathLike, "a path")
 
 
-def _one_of(choices: Sequence[Any]) -> Check:
-    """Return a check that a value is one of a ``Literal``; 0 is not False."""
+def _check_choice(name: str, value: object, choices: Sequence[Any]) -> None:
+    """Raise an OptionError unless ``value`` is one of the choices; 0 is not False."""
+    for choice in choices:
+        if type(value) is type(choice) and value == choice:
+            return
     words = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
-
-    def check(name: str, value: object) -> None:
-        if (type(value), value) not in [(type(choice), choice) for choice in choices]:
-            listed = f"{', '.join(words[:-1])} or {words[-1]}"
-            raise OptionError(f"{name} must be {listed}, not {value!r}")
-
-    return check
+    raise OptionError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {value!r}")
 
 
 def _check_seconds(name: str, value: object) -> None:
@@ -193,7 +188,9 @@ class Option:
 
     @property
     def choices(self) -> tuple[Any, ...] | None:
-        """The values of a ``Literal``, also of one that may be None; None for other types."""
+        """The values of a flag or ``Literal``, also of one that may be None; else None."""
+        if self.type is bool:
+            return True, False
         if get_origin(self.type) is Literal:
             return get_args(self.type)
         parts = [part for part in get_args(self.type) if part is not type(None)]
@@ -295,6 +292,18 @@ class BatchOptions(TypedDict, total=False):
         "list",
         "What lists of varying length become.",
     ]
+    stack: Annotated[
+        Mapping[str, Any] | None,
+        None,
+        'Columns of numbers that become one tensor of shape [rows, columns]: {"x": ["f0", "f*"]}; '
+        'patterns choose, "!name" leaves out, headrace.NUMERIC is all numbers.',
+        _check_mapping,
+    ]
+    cast: Annotated[
+        Any,
+        None,
+        'Number type of the stacks, such as "float32" or torch.float32, or types by key.',
+    ]
     row_transform: Annotated[
         Callable[[Any], Any] | None,
         None,
@@ -312,6 +321,30 @@ class BatchOptions(TypedDict, total=False):
         None,
         "Function that is called with what transform returned, in the worker.",
         _check_callable,
+    ]
+
+
+class DeviceOptions(TypedDict, total=False):
+    """Device"""
+
+    device: Annotated[
+        Any,
+        None,
+        'Device on which batches arrive: "cuda", "cuda:1" or a torch.device; rows are moved in '
+        "blocks, and permuted and cut there; strings and bytes stay on the host.",
+    ]
+    device_bytes: Annotated[
+        Bytes,
+        "1GiB",
+        "Bytes of the device that reading ahead may use; with device= it takes the place of "
+        "prefetch_bytes, also for the windows of shuffle=True.",
+        parse_bytes,
+    ]
+    device_cache: Annotated[
+        bool,
+        False,
+        "Keep the chunks of the first epoch on the device, up to device_bytes more, and permute "
+        "them there in later epochs without reading.",
     ]
 
 
@@ -410,6 +443,7 @@ class DatasetOptions(
     ContentOptions,
     OrderOptions,
     BatchOptions,
+    DeviceOptions,
     RankOptions,
     ReadingOptions,
     StorageGroup,
@@ -627,24 +661,22 @@ _COMMON: tuple[type, ...] = (
 )
 _SECRET = ("storage_options", "filesystem")
 """Keywords whose values may hold credentials."""
-_known: dict[type, dict[str, Option]] = {}
 
 
+@functools.cache
 def known_options(kind: type) -> Mapping[str, Option]:
     """Return the keywords of an options class by name, its own first."""
-    if kind not in _known:
-        hints = get_type_hints(kind, include_extras=True)
-        _known[kind] = {}
-        for group, names in _groups(kind):
-            for name in names:
-                hint, *described = get_args(hints[name])
-                option = Option(hint, group, *described)
-                if option.choices is not None:
-                    option = replace(option, check=_one_of(option.choices))
-                elif hint is bool:
-                    option = replace(option, check=_check_flag)
-                _known[kind][name] = option
-    return _known[kind]
+    hints = get_type_hints(kind, include_extras=True)
+    known: dict[str, Option] = {}
+    for group, names in _groups(kind):
+        for name in names:
+            hint, *described = get_args(hints[name])
+            option = Option(hint, group, *described)
+            if option.choices is not None:
+                check = functools.partial(_check_choice, choices=option.choices)
+                option = replace(option, check=check)
+            known[name] = option
+    return known
 
 
 def _groups(kind: type) -> Iterator[tuple[str, list[str]]]:
@@ -669,7 +701,7 @@ def resolve(kind: type[Resolved], given: Mapping[str, Any]) -> Resolved:
         UnknownOptionError: A keyword does not exist.
         OptionError: A value is wrong, or two of them contradict each other.
     """
-    known = known_options(kind)
+    known = known_options(cast(type, kind))
     made = _Options()
     for name, option in known.items():
         made[name] = option.default
@@ -715,6 +747,13 @@ def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
 def check_together(options: Mapping[str, Any]) -> None:
     """Raise an OptionError if two options contradict each other."""
     get = options.get
+    if get("device") is not None and get("output_format") != "torch":
+        raise OptionError(
+            f'device={get("device")!r} is for tensors, and output_format="{get("output_format")}" '
+            "makes others; leave one out"
+        )
+    if get("device_cache") and get("device") is None:
+        raise OptionError('device_cache=True keeps data on a device; choose one: device="cuda"')
     mix, interleave = get("mix") or 1, get("interleave") or 1
     if mix > 1 and interleave > 1:
         raise OptionError(
@@ -850,7 +889,7 @@ def _listing(kind: type) -> str:
             heading = option.group
             lines.append(f"{heading}:")
         shown = option.type.__name__ if isinstance(option.type, type) else str(option.type)
-        if option.choices is not None:
+        if option.choices is not None and option.type is not bool:
             shown = " | ".join(map(repr, option.choices))
         shown = _MODULES.sub("", shown)
         text = f"{name} ({shown}, default {option.default!r}): {option.doc}"

@@ -93,8 +93,9 @@ def test_the_faster_worker_reads_more_and_every_row_comes_once(
     assert by_worker[1] >= ENOUGH > by_worker[0]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("steps", [0, 1, 9, 30])
+@pytest.mark.parametrize(
+    ("way", "steps"), [*((way, 9) for way in WAYS), ("mixed", 0), ("filtered", 1), ("lines", 30)]
+)
 def test_what_was_taken_and_not_handed_out_comes_again(
     folders: dict[str, Path], way: str, steps: int
 ) -> None:
@@ -109,10 +110,18 @@ def test_what_was_taken_and_not_handed_out_comes_again(
     assert saved(third)["epoch"] == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "other",
-    [{"num_workers": 3}, {"num_workers": 0}, {"balance": "static"}, {"batch_size": 33}],
+    ("way", "other"),
+    [
+        ("in order", {"num_workers": 3}),
+        ("lines", {"num_workers": 3}),
+        ("mixed", {"num_workers": 0}),
+        ("filtered", {"num_workers": 0}),
+        ("interleaved", {"balance": "static"}),
+        ("filtered", {"balance": "static"}),
+        ("mixed", {"batch_size": 33}),
+        ("lines", {"batch_size": 33}),
+    ],
     ids=str,
 )
 def test_another_crew_goes_on(folders: dict[str, Path], way: str, other: dict[str, Any]) -> None:

@@ -46,8 +46,14 @@ class TestRowsMixed(ParquetResume):
     options: ClassVar = {"shuffle": True, "split_rows": 70, "mix": 3}
 
 
-class TestMixedInOrderDropLast(ParquetResume):
-    options: ClassVar = {"split_rows": 90, "shuffle": True, "mix": 3, "drop_last": True}
+class TestMixedTransformedDropLast(ParquetResume):
+    options: ClassVar = {
+        "split_rows": 90,
+        "shuffle": True,
+        "mix": 3,
+        "drop_last": True,
+        "transform": doubled,
+    }
 
 
 class TestFourLanes(ParquetResume):
@@ -76,20 +82,19 @@ class TestSkipping(ParquetResume):
     options: ClassVar = {"on_error": "skip", "shuffle": True, "split_rows": 70}
 
 
-class TestTransform(ParquetResume):
-    options: ClassVar = {"transform": doubled, "shuffle": True, "split_rows": 70, "mix": 3}
-
-
 class TestRoundRobinFiles(ParquetResume):
     options: ClassVar = {"split_strategy": RoundRobinSplitStrategy(), "lanes": 3}
 
 
-class TestTwoWorkers(ParquetResume):
-    options: ClassVar = {"num_workers": 2}
-
-
 class TestTwoWorkersMixedFourLanes(ParquetResume):
-    options: ClassVar = {"num_workers": 2, "shuffle": True, "split_rows": 70, "mix": 3, "lanes": 4}
+    options: ClassVar = {
+        "num_workers": 2,
+        "shuffle": True,
+        "split_rows": 70,
+        "mix": 3,
+        "lanes": 4,
+        "transform": doubled,
+    }
 
 
 class TestTwoPersistentWorkersFiltered(ParquetResume):
@@ -102,22 +107,9 @@ class TestTwoPersistentWorkersFiltered(ParquetResume):
     }
 
 
-class TestTwoWorkersTransformDropLast(ParquetResume):
-    options: ClassVar = {"num_workers": 2, "transform": doubled, "drop_last": True}
-
-
-class TestCsv(CsvResume):
-    options: ClassVar = {}
-
-
 class TestCsvShuffledMixed(CsvResume):
     options: ClassVar = {"shuffle": True, "mix": 3, "lanes": 4}
 
 
 class TestCsvTwoWorkersDropLast(CsvResume):
-    options: ClassVar = {
-        "num_workers": 2,
-        "shuffle": True,
-        "drop_last": True,
-        "output_format": "dict",
-    }
+    options: ClassVar = {"num_workers": 2, "drop_last": True, "output_format": "dict"}

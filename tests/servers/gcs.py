@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from urllib.parse import quote
 
-from servers.processes import ServerProcess, ask_well, executable, free_port
+from servers.processes import ServerProcess, ask_well, free_port
 
 # gcsfs reads it when it is imported; else it asks Google what kind of bucket it has, for minutes.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
+_START = """
+import socketserver, sys
+from gcp_storage_emulator.__main__ import main
+
+# Of many connections at once it would drop some, and a client waits a second to try again.
+socketserver.TCPServer.request_queue_size = 256
+sys.exit(main())
+"""
 
 
 class GcsServer:
@@ -23,7 +33,7 @@ class GcsServer:
     def __init__(self) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        command = [executable("gcp-storage-emulator"), "start", "--in-memory", "--quiet"]
+        command = [sys.executable, "-c", _START, "start", "--in-memory", "--quiet"]
         command += ["--host=127.0.0.1", f"--port={self.port}"]
         self._process = ServerProcess("gcp-storage-emulator", command)
         self._process.wait_until_answers(self.port)

@@ -6,11 +6,14 @@ hub's token has no business; `cdn.seen` tells whether it was sent there all the 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from servers.answering import AnsweringServer, Asked, Reply
@@ -53,16 +56,19 @@ class Repository:
 class HubServer(AnsweringServer):
     """`url` is the endpoint (HF_ENDPOINT). Private repositories open to one of `tokens`.
 
-    `page_size` is the number of entries on a page of a listing; the links to further pages lead to
-    `next_pages_at`, if another host is named there.
+    `page_size` is the number of entries on a page of a listing.
     """
 
     def __init__(self) -> None:
         self.tokens: set[str] = set()
         self.page_size = 1000
-        self.next_pages_at: str | None = None
         self._repositories: dict[str, Repository] = {}
         self._links: dict[str, Stored] = {}
+        self.uploads: list[str] = []
+        """the SHA-256 of each large file that was sent, in order"""
+        self.hold_upload: Callable[[str], None] = lambda oid: None
+        """called before an upload is kept; it may wait"""
+        self._large: dict[str, bytes] = {}
         self.cdn = AnsweringServer(self._deliver)
         super().__init__(self._find)
 
@@ -106,7 +112,11 @@ class HubServer(AnsweringServer):
         parts = [unquote(part) for part in path.strip("/").split("/")]
         is_api = parts[0] == "api"
         parts = parts[is_api:]
+        if asked.method == "POST" and parts == ["repos", "create"]:
+            return self._create(json.loads(asked.body))
         kind = parts.pop(0) if parts[0] in KINDS else "models"
+        if parts[-1] == "batch":
+            return self._lfs_batch(json.loads(asked.body))
         repo_id, action, rest = "/".join(parts[:2]), (parts[2:3] or ["info"])[0], parts[3:]
         repository = self._repositories.get(f"{kind}/{repo_id}")
         if repository is None or (repository.private and not self._knows(asked)):
@@ -121,12 +131,69 @@ class HubServer(AnsweringServer):
         if action in ("info", "revision"):
             siblings = [{"rfilename": name} for name in tree]
             return _json({"id": repo_id, "sha": sha, "siblings": siblings, "tags": []})
+        if action == "preupload":
+            return self._preupload(json.loads(asked.body))
+        if action == "commit":
+            return self._commit(repository, asked, revision, f"{self.url}/{kind}/{repo_id}")
         if action == "paths-info":
             return self._paths_info(asked, tree)
         return self._tree(path, tree, inside, parse_qs(query))
 
     def _knows(self, asked: Asked) -> bool:
         return (asked.authorization or "").removeprefix("Bearer ") in self.tokens
+
+    # --- uploads
+
+    def _create(self, wanted: dict[str, Any]) -> Reply:
+        repo_id = "/".join(filter(None, [wanted.get("organization"), wanted["name"]]))
+        kind = f"{wanted.get('type', 'model')}s"
+        there = f"{kind}/{repo_id}" in self._repositories
+        if not there:
+            self.make_repo(repo_id, private=bool(wanted.get("private")), kind=kind)
+        _, headers, body = _json({"url": f"{self.url}/{kind}/{repo_id}", "name": repo_id})
+        return 409 if there else 200, headers, body
+
+    def _preupload(self, wanted: dict[str, Any]) -> Reply:
+        modes = [
+            {
+                "path": file["path"],
+                "uploadMode": "regular" if file["path"].endswith(".json") else "lfs",
+                "shouldIgnore": False,
+            }
+            for file in wanted["files"]
+        ]
+        return _json({"files": modes})
+
+    def _lfs_batch(self, wanted: dict[str, Any]) -> Reply:
+        objects = []
+        for one in wanted["objects"]:
+            told = {"oid": one["oid"], "size": one["size"], "authenticated": True}
+            if one["oid"] not in self._large:
+                told["actions"] = {"upload": {"href": f"{self.cdn.url}/upload/{one['oid']}"}}
+            objects.append(told)
+        return _json({"transfer": "basic", "objects": objects})
+
+    def _keep(self, asked: Asked) -> Reply:
+        oid = asked.target.rpartition("/")[2]
+        assert hashlib.sha256(asked.body).hexdigest() == oid
+        self.uploads.append(oid)
+        self.hold_upload(oid)
+        self._large[oid] = asked.body
+        return 200, {}, b""
+
+    def _commit(self, repository: Repository, asked: Asked, branch: str, url: str) -> Reply:
+        files: dict[str, HubFile | None] = {}
+        for line in asked.body.splitlines():
+            entry = json.loads(line)
+            value = entry["value"]
+            if entry["key"] == "file":
+                files[value["path"]] = _hub_file(base64.b64decode(value["content"]), lfs=False)
+            elif entry["key"] == "lfsFile":
+                files[value["path"]] = _hub_file(self._large[value["oid"]], lfs=True)
+        sha = repository.commit(files, branch=branch)
+        return _json({"commitUrl": f"{url}/commit/{sha}", "commitOid": sha})
+
+    # --- reading
 
     def _paths_info(self, asked: Asked, tree: dict[str, HubFile]) -> Reply:
         if "json" in (asked.head.value(b"content-type") or ""):
@@ -148,9 +215,7 @@ class HubServer(AnsweringServer):
         status, headers, body = _json(entries[start:stop])
         if stop < len(entries):
             kept = "".join(f"{name}={quote(query[name][0])}&" for name in query if name != "cursor")
-            headers["Link"] = (
-                f'<{self.next_pages_at or self.url}{path}?{kept}cursor={stop}>; rel="next"'
-            )
+            headers["Link"] = f'<{self.url}{path}?{kept}cursor={stop}>; rel="next"'
         return status, headers, body
 
     def _resolve(self, asked: Asked, file: HubFile | None, sha: str) -> Reply:
@@ -171,6 +236,8 @@ class HubServer(AnsweringServer):
         return f"{self.cdn.url}/{file.lfs_oid}?Expires={expires}&Signature={signature}"
 
     def _deliver(self, asked: Asked) -> Reply:
+        if asked.method == "PUT":
+            return self._keep(asked)
         signature = parse_qs(asked.target.partition("?")[2]).get("Signature", [""])[0]
         stored = self._links.get(signature)
         if stored is None:

@@ -149,8 +149,8 @@ def test_access_that_is_denied(azure_server: AzureServer, container: str, secret
     [
         ({"connection_string": "AccountKey=x"}, "names no AccountName"),
         ({"credential": object()}, "must be a key or a SAS token"),
-        ({"anon": "yes"}, "'anon' must be True or False"),
-        ({"acount_key": "hunter2"}, r"'acount_key'.*did you mean 'account_key'.*known are account"),
+        ({"anon": "perhaps"}, "failed to parse .* as boolean"),
+        ({"acount_key": "hunter2"}, "'acount_key' is not valid"),
     ],
 )
 def test_options_that_are_wrong(options: dict[str, Any], said: str) -> None:

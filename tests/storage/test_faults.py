@@ -31,7 +31,7 @@ from servers.s3 import S3Server
 from headrace import ReadError, SkippedDataWarning, StatefulLoader
 
 BUCKET = "faults"
-SILENCE_S = 2.0
+SILENCE_S = 0.7
 """the time-out of tests with servers that fall silent; the others have no need of one"""
 FOR_EVER_S = 3600.0
 
@@ -223,8 +223,8 @@ def gaps_of(asked: list[Request]) -> list[float]:
 
 @ON_THE_WEB
 def test_time_ends_attempts_as_well(source: Source) -> None:
-    asked = permanent_failure(source, INTERNAL_ERROR, "500", retries=1000, max_elapsed_s=3.0)
-    assert len(asked) <= 6  # the pauses before a seventh are more than 3 seconds at the least
+    asked = permanent_failure(source, INTERNAL_ERROR, "500", retries=1000, max_elapsed_s=1.0)
+    assert len(asked) <= 5  # the pauses before a sixth are more than 1 second at the least
 
 
 def test_s3_that_knows_no_ranges_is_an_error(

@@ -104,12 +104,9 @@ def test_nothing_is_sent_if_anonymous(
     [
         ({"token": 5}, "must be 'anon', 'google_default'.*not a int"),
         ({"token": "/no/such/key.json"}, "does not exist"),
-        ({"tokn": "hunter2"}, r"'tokn'.*did you mean 'token'.*known are access"),
     ],
 )
-@pytest.mark.parametrize("more", [{}, {"endpoint_url": "http://127.0.0.1:1"}])
-def test_options_that_are_wrong(options: dict[str, Any], said: str, more: dict[str, Any]) -> None:
+def test_options_that_are_wrong(options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said) as caught:
-        ids("gs://b/a.parquet", storage_options={**more, **options})
-    assert "hunter2" not in str(caught.value)
+        ids("gs://b/a.parquet", storage_options=options)
     assert "no/such" not in str(caught.value)

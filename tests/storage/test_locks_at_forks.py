@@ -13,8 +13,7 @@ import pytest
 
 from headrace.model import DataFileInfo
 from headrace.sources.files.cache import BoundedCache
-from headrace.storage import Meter, Parts, Patience, RetryPolicy, threads
-from headrace.storage.connection import Connection
+from headrace.storage import Meter, Parts, Patience, RemoteStore, threads
 from headrace.storage.threads import in_background
 
 Holding = AbstractContextManager[object]
@@ -88,14 +87,14 @@ def test_a_child_does_not_wait_for_a_thread_that_it_has_not_got(what: str) -> No
     use()
 
 
-def connect_at_once(connection: Connection, threads: int = 16) -> None:
+def connect_at_once(store: RemoteStore, threads: int = 16) -> None:
     """End with an error unless all of many threads have the same engine."""
     sys.setswitchinterval(1e-6)
     together, found = threading.Barrier(threads), []
 
     def connect() -> None:
         together.wait()
-        found.append(connection._current()[0])
+        found.append(store._client()[0])
 
     started = [threading.Thread(target=connect) for _ in range(threads)]
     for thread in started:
@@ -107,8 +106,8 @@ def connect_at_once(connection: Connection, threads: int = 16) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_threads_of_a_child_connect_at_once() -> None:
-    connection = Connection("http", {}, RetryPolicy())
-    assert connection.identity
-    children = [forked(lambda: connect_at_once(connection)) for _ in range(20)]
+    store = RemoteStore(protocol="http")
+    assert store.identity
+    children = [forked(lambda: connect_at_once(store)) for _ in range(20)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert codes == [0] * 20

@@ -15,11 +15,11 @@ from obstore.store import MemoryStore
 from servers.http_files import HttpServer
 
 from headrace import FileChangedError, StructuredDataset
-from headrace.storage import connection
+from headrace.storage import remote
 
 
 def store_identity(protocol: str, options: dict[str, Any]) -> str:
-    return connection.store_identity(protocol, options, {})
+    return remote._store_identity(protocol, options, {})
 
 
 def parquet(start: int, rows: int = 1_000) -> bytes:

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_two_schedules_of_each_format_order_filter_and_size() -> None:
-    command = [sys.executable, ROOT / "scripts" / "audit.py", "--schedules", "22"]
+def test_a_schedule_of_each_format_order_filter_and_size() -> None:
+    command = [sys.executable, ROOT / "scripts" / "audit.py", "--schedules", "12"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("runs: 0 rows lost, 0 duplicated, 0 out of order\n")

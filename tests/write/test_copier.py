@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import FileChangedError, OptionError, shuffle_into
+from headrace import FileChangedError, MissingExtraError, OptionError, shuffle_into
 from headrace.write import copy_rows, write_tar
 from headrace.write.copier import Runner
 from headrace.write.journal import Journal
@@ -197,6 +197,17 @@ def test_copies_to_one_target_do_not_share_files(rows: Path, tmp_path: Path) -> 
 def test_a_target_that_is_not_utf8_is_refused(rows: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is not UTF-8"):
         copy_rows(rows, os.fsdecode(bytes(tmp_path) + b"/out\xff"))
+    assert os.listdir(tmp_path) == ["rows"]
+
+
+def test_ray_is_asked_for_by_name(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match="pip install ray"):
+        copy_rows(rows, tmp_path / "out", on="ray")
+    with pytest.raises(OptionError, match='on must be "ray"'):
+        copy_rows(rows, tmp_path / "out", on="dask")
     assert os.listdir(tmp_path) == ["rows"]
 
 

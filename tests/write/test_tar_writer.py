@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,11 @@ def by_key(path: Path) -> list[dict[str, bytes]]:
 
 
 PARTS = st.text(st.characters(exclude_characters="/.\0", exclude_categories=["Cs"]), min_size=1)
-KEYS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
+KEYS = (
+    st.lists(PARTS, min_size=1, max_size=4)
+    .map("/".join)
+    .filter(lambda key: not re.search("(^|/)__[^/]*$", key))  # readers leave out such as __info__
+)
 FIELDS = st.from_regex(r"[a-z][a-z0-9]{0,5}(\.[a-z]{1,4})?", fullmatch=True)
 SAMPLES = st.lists(
     st.tuples(KEYS, st.dictionaries(FIELDS, st.binary(max_size=1500), min_size=1, max_size=3)),

@@ -43,6 +43,9 @@ def add_copy_arguments(parser: ArgumentParser) -> None:
     target.add_argument(
         "--workers", type=int, help="processes; 0 for none (default: one a core, for large sources)"
     )
+    target.add_argument(
+        "--on", choices=["ray"], help="run on a Ray cluster, whose nodes reach SOURCE and TARGET"
+    )
 
 
 def copy_options(arguments: Namespace) -> dict[str, Any]:
@@ -52,6 +55,7 @@ def copy_options(arguments: Namespace) -> dict[str, Any]:
         "work_dir": arguments.work_dir,
         "overwrite": arguments.overwrite,
         "workers": arguments.workers,
+        "on": arguments.on,
     }
 
 

@@ -2,5 +2,6 @@
 
 from headrace.convert.columns import Block, concat, gather
 from headrace.convert.converter import Converter
+from headrace.convert.stacks import NUMERIC
 
-__all__ = ["Block", "Converter", "concat", "gather"]
+__all__ = ["NUMERIC", "Block", "Converter", "concat", "gather"]

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -44,8 +44,8 @@ Rows = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 RAGGED_FORMS = ("list", "pad", "offsets", "nested")
-_VIEWS_AT_ONCE = 500
-"""Number of views that are made at a time: thousands at once set off the garbage collector."""
+_BATCHES_AT_ONCE = 32
+"""Number of batches whose views are made at a time: more would set off the garbage collector."""
 _LARGE_BYTES = 1024
 """Average size of bytes from which on they are moved as objects."""
 
@@ -124,7 +124,7 @@ class DenseColumn(Column):
         return self.values.nbytes
 
     def slice(self, start: int, length: int) -> DenseColumn:
-        return DenseColumn(self.values[start : start + length])
+        return replace(self, values=self.values[start : start + length])
 
     def take(self, rows: Rows) -> DenseColumn:
         values = self.array
@@ -137,8 +137,8 @@ class DenseColumn(Column):
     def split(self, batch_size: int) -> Iterable[Any]:
         values = self.values
         if isinstance(values, torch.Tensor):
-            # A third faster than split: no gradient is tracked through a block.
-            return torch.unsafe_split(values, batch_size)
+            parts = torch.unsafe_split(values, _BATCHES_AT_ONCE * batch_size)
+            return chain.from_iterable(_tensor_views(part, batch_size) for part in parts)
         return [values[start : start + batch_size] for start in range(0, len(values), batch_size)]
 
     @classmethod
@@ -157,12 +157,31 @@ class DenseColumn(Column):
         values = self.values
         return DenseColumn(values.pin_memory()) if isinstance(values, torch.Tensor) else self
 
+    def padded(self, lengths: Rows) -> Any:
+        """Return runs of these lengths, which lie end to end, as rows padded with zeros."""
+        values, width = self.array, int(lengths.max(initial=0))
+        padded = np.zeros((len(lengths), width, *values.shape[1:]), values.dtype)
+        padded[np.arange(width) < lengths[:, None]] = values
+        return self._like(padded).values
+
     @property
     def _is_tensor(self) -> bool:
         return isinstance(self.values, torch.Tensor)
 
     def _like(self, values: Array) -> DenseColumn:
         return DenseColumn(torch.from_numpy(values) if self._is_tensor else values)
+
+
+def _tensor_views(values: torch.Tensor, batch_size: int) -> Sequence[torch.Tensor]:
+    """Return consecutive batches of a tensor.
+
+    This function of torch takes half the time of ``split``: no gradient is tracked through blocks.
+    """
+    full, rest = divmod(len(values), batch_size)
+    sizes = [batch_size] * full
+    if rest:
+        sizes.append(rest)
+    return torch.unsafe_split_with_sizes(values, sizes)
 
 
 def _dense(memory: memoryview, dtype: str, shape: tuple[int, ...], for_torch: bool) -> DenseColumn:
@@ -208,11 +227,8 @@ class StructColumn(Column):
         if not names:
             yield from ({} for _ in range(0, self.num_rows, batch_size))
             return
-        at_once = max(_VIEWS_AT_ONCE // len(names), 1) * batch_size
-        for start in range(0, self.num_rows, at_once):
-            some = self if self.num_rows <= at_once else self.slice(start, at_once)
-            for leaves in zip(*[column.split(batch_size) for column in some.columns], strict=True):
-                yield dict(zip(names, leaves))  # noqa: B905  (strict costs a tenth of the time)
+        for leaves in zip(*[column.split(batch_size) for column in self.columns], strict=True):
+            yield dict(zip(names, leaves))  # noqa: B905  (strict costs a tenth of the time)
 
     @classmethod
     def concat(cls, columns: Sequence[StructColumn]) -> StructColumn:
@@ -390,7 +406,7 @@ class RaggedColumn(Column):
 
     @classmethod
     def concat(cls, columns: Sequence[RaggedColumn]) -> RaggedColumn:
-        values = DenseColumn.concat([column._run() for column in columns])
+        values = type(columns[0].values).concat([column._run() for column in columns])
         lengths = np.concatenate([column.lengths for column in columns])
         return cls.of(values, lengths, columns[0].form)
 
@@ -411,13 +427,11 @@ def _in_form(column: DenseColumn, lengths: Rows, form: str) -> Any:
             return list(torch.split(values, lengths.tolist()))
         return object_array([values[a:b] for a, b in pairwise(offsets.tolist())])
     if form == "pad":
-        width = int(lengths.max(initial=0))
-        padded = np.zeros((len(lengths), width, *values.shape[1:]), column.array.dtype)
-        padded[np.arange(width) < lengths[:, None]] = column.array
-        return column._like(padded).values
+        return column.padded(lengths)
     if form == "offsets":
         return {"values": values, "offsets": column._like(offsets).values}
-    return torch.nested.nested_tensor_from_jagged(values, torch.from_numpy(offsets))
+    ends: Any = column._like(offsets).values
+    return torch.nested.nested_tensor_from_jagged(values, ends)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

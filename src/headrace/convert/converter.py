@@ -50,6 +50,7 @@ from headrace.convert.nulls import (
     null_error,
     object_fill,
 )
+from headrace.convert.stacks import Stack, near_names, parse_casts, parse_stacks, stacked
 from headrace.errors import OptionError, SchemaError
 
 __all__ = ["Converter"]
@@ -72,6 +73,8 @@ class Converter:
         nulls: str | Mapping[str, Any] | None = None,
         ragged: str = "list",
         kinds: Kinds | None = None,
+        stack: object = None,
+        cast: object = None,
     ) -> None:
         """Decide what each column becomes.
 
@@ -82,16 +85,22 @@ class Converter:
             ragged: The form of columns of lists of different lengths.
             kinds: What columns hold that their source has decoded, by name. It comes from the
                 source and the options of the user, never from the data.
+            stack: Columns that become one array of shape [rows, columns], by its key.
+            cast: The number type of all stacks, or number types by key.
         """
-        _check_options(output_format, nulls, ragged)
+        _check_options(output_format, nulls, ragged, stack, cast)
         self.schema = schema
         self.output_format = output_format
         self.kinds: Kinds = dict(kinds or {})
         self._builders: tuple[_Builder, ...] = ()
+        self._stacks: tuple[Stack, ...] = ()
         if output_format in ("torch", "numpy"):
             remedies = Remedies.parse(nulls, _field_paths(list(schema)))
-            planner = _Planner(output_format == "torch", ragged, remedies, self.kinds)
+            stacks = parse_stacks(stack, schema)
+            casts = parse_casts(cast, stacks)
+            planner = _Planner(output_format == "torch", ragged, remedies, self.kinds, casts)
             self._builders = planner.builders(list(schema))
+            self._stacks = planner.stacks(stacks, self._builders)
         elif output_format == "dict" and len(set(schema.names)) < len(schema.names):
             raise SchemaError(
                 "several columns have the same name, and a dict has one place for each; rename "
@@ -147,6 +156,15 @@ class Converter:
                 made += _build_chunks(builder, values)
         return StructColumn(self._names, tuple(made), num_rows)
 
+    def stack(self, block: Block) -> Block:
+        """Return a block with the columns of each stack as one.
+
+        It comes after rows were permuted: columns are permuted faster one by one.
+        """
+        if not self._stacks or isinstance(block, ArrowBlock):
+            return block
+        return stacked(block, self._stacks)
+
 
 def _build_chunks(builder: _Builder, column: pa.ChunkedArray) -> Sequence[Column]:
     """Return the columns of several chunks.
@@ -163,7 +181,9 @@ def _build_chunks(builder: _Builder, column: pa.ChunkedArray) -> Sequence[Column
     return [type(same[0]).concat(same) for same in zip(*parts, strict=True)]
 
 
-def _check_options(output_format: object, nulls: object, ragged: object) -> None:
+def _check_options(
+    output_format: object, nulls: object, ragged: object, stack: object, cast: object
+) -> None:
     if output_format not in _OUTPUT_FORMATS:
         raise OptionError(
             f"output_format must be one of {', '.join(_OUTPUT_FORMATS)}, not {output_format!r}"
@@ -174,6 +194,11 @@ def _check_options(output_format: object, nulls: object, ragged: object) -> None
         raise OptionError(
             f'nulls and ragged have no effect on output_format="{output_format}", which keeps '
             "nulls and lists as they are; leave them out"
+        )
+    if output_format in ("arrow", "dict") and not (stack is None and cast is None):
+        raise OptionError(
+            f'stack and cast make tensors or arrays, which output_format="{output_format}" has '
+            "none of; leave them out"
         )
     if ragged == "nested" and output_format == "numpy":
         raise OptionError(
@@ -228,15 +253,23 @@ class _Builder(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _DenseBuilder(_Builder):
-    """Numbers, or lists of numbers of one shape."""
+    """Numbers, or lists of numbers of one shape.
+
+    Attributes:
+        dense: How rows become an array.
+        fill: The value of null rows.
+        cast: The number type that the user wants; None for the one of ``dense``.
+    """
 
     dense: Dense
     fill: Any
+    cast: np.dtype[Any] | None = None
 
     def build(self, array: pa.Array) -> list[Column]:
         values, nulls = dense_values(array, self.dense, self.path)
         if nulls is not None:
             values = _filled(values, nulls, self.fill, self.path, self.dense, len(array))
+        values = _cast(values, self.cast)
         return self._with_mask(DenseColumn.of(values, self.for_torch), nulls, values.shape)
 
     @property
@@ -244,7 +277,7 @@ class _DenseBuilder(_Builder):
         return self.dense.cast is None
 
     def build_cells(self, cells: Array) -> list[Column]:
-        values = dense_cells(cells, self.dense, self.path)
+        values = _cast(dense_cells(cells, self.dense, self.path), self.cast)
         return self._with_mask(DenseColumn.of(values, self.for_torch), None, values.shape)
 
 
@@ -258,6 +291,7 @@ class _RaggedBuilder(_Builder):
         fill: The value of null elements.
         empty_rows: True if null rows become empty ones.
         form: The option ``ragged``.
+        cast: The number type that the user wants; None for the one of ``dense``.
     """
 
     type_: pa.DataType
@@ -265,6 +299,7 @@ class _RaggedBuilder(_Builder):
     fill: Any
     empty_rows: bool
     form: str
+    cast: np.dtype[Any] | None = None
 
     def build(self, array: pa.Array) -> list[Column]:
         array = storage(array)
@@ -275,7 +310,7 @@ class _RaggedBuilder(_Builder):
         values, nulls = dense_values(array.flatten(), self.dense, self.path)
         if nulls is not None:
             values = _filled(values, nulls, self.fill, self.path, self.dense, len(array))
-        elements = DenseColumn.of(values, self.for_torch)
+        elements = DenseColumn.of(_cast(values, self.cast), self.for_torch)
         made: list[Column] = [RaggedColumn.of(elements, lengths, self.form)]
         if self.form == "pad":
             made.append(DenseColumn.of(lengths, self.for_torch))
@@ -357,6 +392,10 @@ def _fields_of(array: pa.StructArray) -> list[pa.Array]:
     return list(masked.flatten())
 
 
+def _cast(values: Array, dtype: np.dtype[Any] | None) -> Array:
+    return values if dtype is None else values.astype(dtype, copy=False)
+
+
 def _filled(values: Array, nulls: Mask, fill: Any, path: str, dense: Dense, rows: int) -> Array:
     """Return the values with the fill value where they are null."""
     count = int(np.count_nonzero(nulls))
@@ -382,12 +421,14 @@ class _Planner:
         ragged: The form of lists of different lengths.
         remedies: The treatment of nulls.
         kinds: The kinds of columns; the fields of structs have none.
+        casts: The number types that the user wants, by key.
     """
 
     for_torch: bool
     ragged: str
     remedies: Remedies
     kinds: Kinds
+    casts: Mapping[str, np.dtype[Any]]
 
     def builders(
         self, fields: Sequence[pa.Field], above: str = "", outer: Remedy | None = None
@@ -417,6 +458,52 @@ class _Planner:
                     )
         return made
 
+    def stacks(
+        self, stacks: Mapping[str, Sequence[str]], builders: Sequence[_Builder]
+    ) -> tuple[Stack, ...]:
+        """Return the stacks of columns that these builders make, and check all casts."""
+        by_name = {builder.path: builder for builder in builders}
+        made = tuple(
+            [self._stack(key, [by_name[name] for name in names]) for key, names in stacks.items()]
+        )
+        inside = {name for names in stacks.values() for name in names}
+        alone = [builder for builder in builders if builder.path not in inside]
+        numeric = {*stacks, *_numeric_paths(alone)}
+        for key in self.casts:
+            if key not in numeric:
+                hint = near_names(key, numeric)
+                raise SchemaError(
+                    f"cast names {key!r}, which is no key of numbers in a batch{hint}"
+                )
+        keys = [key for builder in alone for key in builder.keys]
+        for key, count in Counter([*keys, *[key for one in made for key in one.keys]]).items():
+            if count > 1:
+                raise SchemaError(
+                    f"a batch would have {count} values under {key!r}; choose other keys in stack="
+                )
+        return made
+
+    def _stack(self, key: str, members: Sequence[_Builder]) -> Stack:
+        types = []
+        for builder in members:
+            if not isinstance(builder, _DenseBuilder) or builder.dense.shape:
+                raise SchemaError(
+                    f"stack={{{key!r}: ...}}: column {builder.path!r} does not have one number in "
+                    "each row; leave it out of the stack"
+                )
+            types.append(builder.dense.dtype)
+        dtype = self.casts.get(key)
+        if dtype is None:
+            try:
+                dtype = np.result_type(*types)
+            except TypeError as error:
+                raise SchemaError(
+                    f"stack={{{key!r}: ...}}: the columns have no number type in common ({error}); "
+                    f'choose one: cast={{{key!r}: "float32"}}'
+                ) from error
+        masks = tuple([(*builder.keys, None)[1] for builder in members])
+        return Stack(key, tuple([builder.path for builder in members]), masks, dtype)
+
     def _builder(self, field: pa.Field, above: str, outer: Remedy) -> _Builder:
         path = above + field.name
         _check_type(field.type, path)
@@ -434,7 +521,7 @@ class _Planner:
                     f"in schema=, fill it: nulls={{{path!r}: 0.0}}, or leave it out of columns="
                 )
             fill = dense_fill(remedy, dense, path)
-            return _DenseBuilder(path, keys, self.for_torch, dense, fill)
+            return _DenseBuilder(path, keys, self.for_torch, dense, fill, self.casts.get(path))
         if pt.is_struct(type_):
             return self._struct(path, keys, type_, remedy)
         if _is_variable_list(type_):
@@ -480,8 +567,25 @@ class _Planner:
             keys = (keys[0], f"{keys[0]}_length", *keys[1:])
         empty_rows = remedy != Remedy()
         return _RaggedBuilder(
-            path, keys, self.for_torch, type_, elements, fill, empty_rows, self.ragged
+            path,
+            keys,
+            self.for_torch,
+            type_,
+            elements,
+            fill,
+            empty_rows,
+            self.ragged,
+            self.casts.get(path),
         )
+
+
+def _numeric_paths(builders: Sequence[_Builder]) -> Iterator[str]:
+    """Yield the dotted names of columns and fields of numbers."""
+    for builder in builders:
+        if isinstance(builder, _DenseBuilder | _RaggedBuilder):
+            yield builder.path
+        elif isinstance(builder, _StructBuilder):
+            yield from _numeric_paths(builder.fields)
 
 
 def _field_paths(fields: Sequence[pa.Field], above: str = "") -> Iterator[str]:

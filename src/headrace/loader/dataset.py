@@ -21,6 +21,7 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 from headrace.access import Backend, RowDataset
 from headrace.access.orphans import end_with_parent
 from headrace.convert import Converter
+from headrace.convert.device import DeviceCache, parse_device
 from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader.agreement import ComparedFiles
@@ -86,7 +87,9 @@ class TabularDataset(IterableDataset[Any]):
     def __init__(self, found: Discovered, options: DatasetOptions) -> None:
         super().__init__()
         self._options = options
-        self._ranks = given_ranks(options["rank"], options["world_size"])
+        self._device = parse_device(options["device"])
+        self.ranks = given_ranks(options["rank"], options["world_size"])
+        """The rank of this process, and the number of ranks that share the data."""
         self._workers = 1
         self._has_loader = False
         self._warned_of_ranks = False
@@ -119,6 +122,8 @@ class TabularDataset(IterableDataset[Any]):
                 nulls=options["nulls"],
                 ragged=options["ragged"],
                 kinds=found.reader.source.kinds,
+                stack=options["stack"],
+                cast=options["cast"],
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
@@ -127,6 +132,8 @@ class TabularDataset(IterableDataset[Any]):
             counted=planner.counted,
             skip_broken=skip_broken,
             prefetch_bytes=budget_bytes(options),
+            device=self._device,
+            device_cache=DeviceCache(budget_bytes(options)) if options["device_cache"] else None,
         )
         self._found = found
         self.planner, self.pipeline = planner, pipeline
@@ -139,14 +146,14 @@ class TabularDataset(IterableDataset[Any]):
 
     def _order_for(self, found: Discovered) -> Order:
         """Return the order of some data, which a loaded state may have chosen."""
-        ranks = self._ranks.size
+        ranks = self.ranks.size
         lanes = self._options["lanes"] or ranks * self._workers
         order = order_of(self._options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
         return order.as_in(self._adopted_order) if self._adopted_order else order
 
     def _planner_for(self, found: Discovered, order: Order) -> Planner:
         """Return the plans of some data for the ranks and workers of this dataset."""
-        ranks, options = self._ranks, self._options
+        ranks, options = self.ranks, self._options
         counted = found.counted and options["on_error"] != "skip"
         adaptive = options["balance"] == "adaptive" and self._workers > 1
         even = ""
@@ -222,7 +229,7 @@ class TabularDataset(IterableDataset[Any]):
             process_group=chosen["process_group"],
             device_mesh=chosen["device_mesh"],
         )
-        if ranks != self._ranks:
+        if ranks != self.ranks:
             self._join(ranks)
         workers = chosen["num_workers"]
         if workers is None:
@@ -237,7 +244,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def _join(self, ranks: Ranks) -> None:
         """Share the data with other ranks."""
-        self._ranks = ranks
+        self.ranks = ranks
 
     def _fitting_workers(self) -> int:
         """Return 0, since threads decode as fast as the machine can, or cores for user code."""
@@ -287,16 +294,11 @@ class TabularDataset(IterableDataset[Any]):
         return self.planner.order.batch_size
 
     @property
-    def ranks(self) -> Ranks:
-        """The rank of this process, and the number of ranks that share the data."""
-        return self._ranks
-
-    @property
     def even(self) -> Literal["drop", "pad", False]:
         """The way in which ranks come to the same number of batches; False: they do not."""
         even = self._options["even"]
         if even is None:
-            return "drop" if self._ranks.size > 1 else False
+            return "drop" if self.ranks.size > 1 else False
         return even
 
     @property
@@ -337,7 +339,7 @@ class TabularDataset(IterableDataset[Any]):
 
     @property
     def _lane_count(self) -> int:
-        return self._options["lanes"] or self._ranks.size * self._workers
+        return self._options["lanes"] or self.ranks.size * self._workers
 
     def save_manifest(self, path: str | os.PathLike[str]) -> None:
         """Write down which files there are, for ``manifest=`` of other processes and later runs.
@@ -513,7 +515,7 @@ class TabularDataset(IterableDataset[Any]):
 
     def _look_at_chunks(self) -> None:
         """Keep decoded row groups where chunks are parts of them; warn of costs and poor orders."""
-        order, chunks = self.planner.order, self.plan(lanes=1, epoch=0).chunks
+        order, chunks = self.planner.order, self.planner.lanes(self.planner.start(0, 1)).chunks
         self._provide_for_small_chunks(chunks)
         if not order.shuffle or order.grouping.reorders or len(chunks) >= _FEW_CHUNKS:
             return

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.convert import Block
+from headrace.convert.device import Device
 from headrace.errors import SkippedDataWarning
 from headrace.loader.claims import Claims
 from headrace.loader.stats import Stats
@@ -46,11 +47,17 @@ class BatchRun:
     cursor: Callable[[int], Cursor]
 
     @classmethod
-    def of(cls, run: Run[Block], finish: Callable[[Any], Any] | None) -> BatchRun:
+    def of(
+        cls, run: Run[Block], finish: Callable[[Any], Any] | None, device: Device | None = None
+    ) -> BatchRun:
         """Return a run that was cut in this process; ``finish`` is applied to each batch."""
 
         def batches() -> Iterator[Any]:
-            made = run.block.batches(run.batch_size)
+            block: Any = run.block
+            if device is None:
+                made: Iterator[Any] = block.batches(run.batch_size)
+            else:
+                made = device.batches(block, run.batch_size)
             # Not map: it would take a StopIteration of the user's function for the end of the run.
             return made if finish is None else (finish(batch) for batch in made)
 
@@ -269,7 +276,8 @@ class EpochPass:
             index = self._turn % len(self.lanes)
             lane = self.lanes[index]
             if index in left and lane.advance():
-                self._warn()
+                if len(self._stats.skipped) > self._warned:
+                    self._warn()
                 batch = next(lane.batches)
                 lane.delivered += 1
                 self._turn = index + 1  # only now: a batch that failed to come is still to come

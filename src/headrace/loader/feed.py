@@ -23,6 +23,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from headrace.access.orphans import end_with_parent
 from headrace.convert import Block
 from headrace.convert.columns import DenseColumn
+from headrace.convert.device import Device
 from headrace.convert.packing import (
     Call,
     Layout,
@@ -83,8 +84,8 @@ class Parcel:
     is_block: bool
     stats: dict[str, Any]
 
-    def run(self, batch_size: int, pin: bool) -> BatchRun:
-        """Return the batches of a parcel that has arrived.
+    def run(self, batch_size: int, pin: bool, device: Device | None = None) -> BatchRun:
+        """Return the batches of a parcel that has arrived, in pinned memory or on a device.
 
         Tensors are pinned, not the buffer: torch keeps pinned memory until it has been copied to a
         device only for tensors that it has pinned itself, and views of those.
@@ -92,6 +93,12 @@ class Parcel:
 
         def batches() -> Iterator[Any]:
             content = unpack(self.buffer, self.layout)
+            if device is not None and self.is_block:
+                moved = device.made(device.move(content))
+                device.receive(moved)
+                return device.batches(moved, batch_size)
+            if device is not None:
+                return map(device.moved, content)
             if not self.is_block:
                 return map(pin_memory, content) if pin else iter(content)
             block: Block = content.pin() if pin else content
@@ -237,7 +244,7 @@ class Feed(IterableDataset[Any]):
     ) -> None:
         super().__init__()
         self.init: Callable[[int], None] | None = None
-        self._pipeline = pipeline.sharing(workers)
+        self._pipeline = pipeline.on_host().sharing(workers)
         self._files = files
         self._board = board
         self._finish = finish

@@ -79,6 +79,8 @@ def order_of(options: DatasetOptions, found: Discovered, *, lanes: int, lanes_ea
 
 def budget_bytes(options: DatasetOptions) -> int:
     """Return how many bytes a process may read ahead."""
+    if options["device"] is not None:
+        return parse_bytes("device_bytes", options["device_bytes"])
     given = options["prefetch_bytes"]
     if given is not None:
         return parse_bytes("prefetch_bytes", given)

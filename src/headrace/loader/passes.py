@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 
 from headrace.convert import Block, Converter
 from headrace.convert.packing import Batch
+from headrace.errors import OptionError
 from headrace.loader.epoch import BatchRun, EpochPass, LaneFeed
 from headrace.loader.fingerprint import fingerprint_of
 from headrace.loader.pipeline import Finish, OpenLanes, Pipeline, Stream
@@ -116,7 +117,8 @@ class Passes:
         """
         reader = self.pipeline.reader.counting(all_columns=self.pipeline.skip_broken)
         nothing, size = Converter(pa.schema([]), "torch"), state.batch_size
-        return replace(self.pipeline, reader=reader, converter=nothing, batch_size=size)
+        on_host = self.pipeline.on_host()
+        return replace(on_host, reader=reader, converter=nothing, batch_size=size)
 
     def _over(
         self,
@@ -132,15 +134,17 @@ class Passes:
         streams = [Stream.of_lane(plan.lane(lane), state.cursor(lane)) for lane in lanes]
         opened = OpenLanes(pipeline, self.found.files, streams, state.epoch, stats)
         feeds = [
-            LaneFeed(stream.cursor, partial(_next_run, opened.runs(stream.index), finish))
+            LaneFeed(stream.cursor, partial(_next_run, opened, opened.runs(stream.index), finish))
             for stream in streams
         ]
         return EpochPass(state.epoch, feeds, turn=turn, stats=stats, close=opened.close)
 
 
-def _next_run(runs: Iterator[Run[Block]], finish: Finish | None) -> BatchRun | None:
+def _next_run(
+    opened: OpenLanes, runs: Iterator[Run[Block]], finish: Finish | None
+) -> BatchRun | None:
     run = next(runs, None)
-    return None if run is None else BatchRun.of(run, finish)
+    return None if run is None else BatchRun.of(run, finish, opened.device)
 
 
 class DatasetIterator:
@@ -156,8 +160,14 @@ class DatasetIterator:
         info = get_worker_info()
         self._in_worker = info is not None
         worker, self._workers = (0, 1) if info is None else (info.id, info.num_workers)
+        if self._in_worker and dataset.pipeline.device is not None:
+            raise OptionError(
+                "device= moves batches in the process that trains; make the loader with "
+                "dataset.loader(), or use num_workers=0"
+            )
         planner = dataset.planner.by_hand(worker, self._workers)
-        self._passes = replace(dataset.passes, planner=planner)
+        self._data = dataset.passes  # its fingerprint is computed once, for all iterators
+        self._passes = replace(self._data, planner=planner)
         self._dataset = dataset
         self._begin(position)
 
@@ -189,13 +199,13 @@ class DatasetIterator:
         now = self._began.after(self._running)
         if not self._in_worker and self._passes.has_ended(now, self._running):
             now = self._passes.planner.start(now.epoch + 1)
-        return now.as_json(self._passes.fingerprint)
+        return now.as_json(self._data.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stop where it is, and continue from a state."""
         self._running.end()
         position = State.from_json(state)
-        self._passes.fingerprint.check(position)
+        self._data.fingerprint.check(position)
         self._dataset.set_epoch(position.epoch)
         self._begin(position)
 

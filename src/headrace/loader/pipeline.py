@@ -22,6 +22,7 @@ from torch.utils.data import get_worker_info
 
 from headrace.convert import Block, Converter, concat
 from headrace.convert.decoded import together
+from headrace.convert.device import Device, DeviceCache
 from headrace.errors import ConversionError, ReadError
 from headrace.loader.stats import Stats
 from headrace.loader.windows import Window
@@ -188,6 +189,8 @@ class Pipeline:
         skip_broken: True if chunks that cannot be read are skipped.
         prefetch_bytes: Number of bytes that may be read ahead.
         pin_memory: True if tensors are in pinned memory.
+        device: The device on which batches arrive; None for plain tensors of the host.
+        device_cache: Blocks that stay on the device for later epochs.
     """
 
     reader: TabularReader
@@ -200,6 +203,16 @@ class Pipeline:
     skip_broken: bool
     prefetch_bytes: int
     pin_memory: bool = False
+    device: torch.device | None = None
+    device_cache: DeviceCache | None = None
+
+    def open_device(self) -> Device | None:
+        """Return the device for the threads of this process."""
+        return None if self.device is None else Device(self.device, self.prefetch_bytes)
+
+    def on_host(self) -> Pipeline:
+        """Return the pipeline whose batches are plain tensors of the host."""
+        return replace(self, device=None, device_cache=None)
 
     def sharing(self, consumers: int) -> Pipeline:
         """Return the pipeline of one of several processes that share the memory of the whole."""
@@ -254,6 +267,7 @@ class OpenLanes:
         store = pipeline.reader.store.during(self._meter, self._patience)
         self._reader = pipeline.reader.through(store)
         self._row_cost = row_cost(pipeline.reader.schema)
+        self.device = pipeline.open_device()
         worker = get_worker_info()
         cores = usable_cores() // (1 if worker is None else worker.num_workers)
         self._cores = max(min(_MAX_THREADS, cores), 1)
@@ -323,6 +337,8 @@ class OpenLanes:
         window, row = stream.cursor[0], 0
         current: Piece | None = None
         for piece, block in self._ahead.blocks(stream.index):
+            if self.device is not None:
+                self.device.receive(block)
             if piece.window != window:
                 window, row = piece.window, 0
             if piece is not current and piece.row is not None:
@@ -344,10 +360,13 @@ class OpenLanes:
     def _blocks(self, piece: Piece) -> Iterator[Block]:
         """Read, convert and order the rows of a piece, in a thread of the read-ahead."""
         if self._pipeline.grouping.reorders:
-            yield from map(self._pinned, self._window(piece))
+            yield from map(self._finished, self._window(piece))
             return
         for chunk in piece.chunks:
-            yield from map(self._pinned, self._chunk(chunk))
+            for block in self._chunk(chunk):
+                if self.device is not None and self._pipeline.device_cache is not None:
+                    block = self.device.copied(block)
+                yield self._finished(block)
 
     def _window(self, piece: Piece) -> Iterator[Block]:
         """Read the chunks of a window side by side, and bring their rows into order."""
@@ -380,7 +399,11 @@ class OpenLanes:
             counts = [sum([block.num_rows for block in blocks]) for blocks in reads]
         in_turn = self._pipeline.grouping.interleave > 1
         parts = -(-piece.cost_bytes // _PART_BYTES) if piece.cost_bytes > 2 * _PART_BYTES else 1
-        window = Window(parts, max(counts).bit_length() if in_turn else 32)
+        key_bits = max(counts).bit_length() if in_turn else 32
+        if self.device is None:
+            window = Window(parts, key_bits)
+        else:
+            window = Window(1, key_bits, self.device.sort)
         placed, first_row = [], 0
         for read, count in zip(reads, counts, strict=True):
             placed.append(submit(partial(self._place, window, piece, first_row, count, read)))
@@ -420,6 +443,11 @@ class OpenLanes:
         with self._stats.timed("mix"):
             return window.part(index)
 
+    def _finished(self, block: Block) -> Block:
+        if self.device is not None:
+            return self.device.made(block)
+        return self._pinned(self._pipeline.converter.stack(block))
+
     def _pinned(self, block: Block) -> Block:
         return block.pin() if self._pipeline.pin_memory else block
 
@@ -428,6 +456,26 @@ class OpenLanes:
         return blocks[0] if len(blocks) == 1 else self._pinned(concat(blocks))
 
     def _chunk(self, chunk: FileSplit) -> Iterator[Block]:
+        """Yield the rows of a chunk, on the device if there is one."""
+        if self.device is None:
+            yield from self._read(chunk)
+            return
+        cache = self._pipeline.device_cache
+        key = chunk.file.path, chunk.row_range, chunk.byte_range
+        kept = None if cache is None else cache.get(key)
+        if kept is not None:
+            yield from kept
+            return
+        moved: list[Any] = []
+        for block in self._read(chunk):
+            moved.append(self.device.move(self._pipeline.converter.stack(block)))
+            yield moved[-1]
+            if cache is None:
+                moved.clear()
+        if cache is not None:
+            cache.put(key, moved)
+
+    def _read(self, chunk: FileSplit) -> Iterator[Block]:
         """Read and convert the rows of a chunk."""
         stats, cost, patience = self._stats, self._row_cost, self._patience
         tables = self._reader.read(chunk, self._pipeline.block_bytes)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +14,7 @@ from headrace.plan import stable_order
 __all__ = ["Keys", "Window"]
 
 Keys = npt.NDArray[np.uint32]
+Sort = Callable[[Sequence[Any], Keys], Block]
 
 _MAX_PARTS = 256
 
@@ -34,13 +38,16 @@ class Window:
     [[11, 13], [12, 10]]
     """
 
-    def __init__(self, parts: int, key_bits: int) -> None:
+    def __init__(self, parts: int, key_bits: int, sort: Sort | None = None) -> None:
         """Prepare for blocks.
 
         Args:
             parts: Number of parts; it is rounded up to a power of two.
             key_bits: Number of bits of the largest key.
+            sort: Returns the rows of blocks, laid end to end, in the order of their keys; None
+                for blocks in the memory of the host.
         """
+        self._sort = _sort if sort is None else sort
         part_bits = (min(parts, _MAX_PARTS) - 1).bit_length()
         self.parts = 1 << part_bits
         self._shift = np.uint32(max(key_bits - part_bits, 0))
@@ -71,4 +78,8 @@ class Window:
             if start < stop:
                 blocks.append(block if self.parts == 1 else block.slice(start, stop - start))
                 keys.append(its_keys[start:stop])
-        return gather(blocks, stable_order(np.concatenate(keys))) if blocks else None
+        return self._sort(blocks, np.concatenate(keys)) if blocks else None
+
+
+def _sort(blocks: Sequence[Block], keys: Keys) -> Block:
+    return gather(blocks, stable_order(keys))

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from headrace.convert.device import Device
 from headrace.convert.shared import forget_dead_senders
 from headrace.errors import OptionError, WorkerError
 from headrace.loader.claims import Claims, Unit, units_left
@@ -281,12 +282,14 @@ class _Inbox:
         batch_size: int,
         lanes: Sequence[int],
         pin: bool,
+        device: Device | None,
         stats: Stats,
     ) -> None:
         self._source = source
         self._parcels: Iterator[Any] | None = None
         self._batch_size = batch_size
         self._pin = pin
+        self._device = device
         self._stats = stats
         self._waiting: dict[int, deque[BatchRun]] = {lane: deque() for lane in lanes}
         self.open = set(lanes)
@@ -326,7 +329,7 @@ class _Inbox:
         if isinstance(sent, LaneEnd):
             self.open.discard(sent.lane)
         elif isinstance(sent, Parcel):
-            self._waiting[sent.lane].append(sent.run(self._batch_size, self._pin))
+            self._waiting[sent.lane].append(sent.run(self._batch_size, self._pin, self._device))
 
 
 @dataclass(slots=True)
@@ -374,7 +377,9 @@ class WorkerPool:
         epoch, stats, workers = position.epoch, self._dataset.counters, self._options.count
         team = self._team(epoch, plan, cursors, units)
         streams = list(range(workers)) if adaptive else own
-        inbox = _Inbox(team.source, self._dataset.pipeline.batch_size, streams, pin, stats)
+        pipeline = self._dataset.pipeline
+        device = pipeline.open_device()
+        inbox = _Inbox(team.source, pipeline.batch_size, streams, pin, device, stats)
         made: EpochPass
         if team.claims is not None:
             made = AsTheyCome(

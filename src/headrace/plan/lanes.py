@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import overload
 
@@ -19,11 +19,14 @@ __all__ = [
     "Grouping",
     "Lane",
     "Plan",
+    "Segment",
     "Span",
     "cut_at",
     "cut_evenly",
     "deal_largest_first",
     "deal_round_robin",
+    "sliced",
+    "take_rows",
 ]
 
 _GENERATION = 1 << 32
@@ -90,6 +93,49 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows that follow each other: of one chunk, or, by a span, of a window that is permuted."""
+
+    chunks: Chunks
+    span: Span | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows; a span must have an end."""
+        if self.span is None or self.span.stop is None:
+            return int(self.chunks.length.sum())
+        return self.span.stop - self.span.start
+
+    def split(self, rows: int) -> tuple[Segment, Segment]:
+        """Return the first rows, and all others."""
+        if self.span is None:
+            return Segment(sliced(self.chunks, 0, rows)), Segment(sliced(self.chunks, rows, None))
+        middle = self.span.start + rows
+        head, tail = replace(self.span, stop=middle), replace(self.span, start=middle)
+        return Segment(self.chunks, head), Segment(self.chunks, tail)
+
+
+def sliced(chunk: Chunks, start: int, stop: int | None) -> Chunks:
+    """Return some rows of a single chunk."""
+    length = (chunk.length if stop is None else np.full_like(chunk.length, stop)) - start
+    size = share_of(chunk.size_bytes, length, chunk.length)
+    return replace(chunk, offset=chunk.offset + start, length=length, size_bytes=size)
+
+
+def take_rows(line: deque[Segment], rows: int) -> list[Segment]:
+    """Take the first rows off some segments."""
+    taken: list[Segment] = []
+    while rows:
+        first = line.popleft()
+        if first.rows > rows:
+            first, rest = first.split(rows)
+            line.appendleft(rest)
+        rows -= first.rows
+        taken.append(first)
+    return taken
+
+
+@dataclass(frozen=True, slots=True)
 class Lane:
     """One lane of an epoch's plan."""
 
@@ -121,6 +167,42 @@ class Lane:
         """Return the lane's part of a window: all of it, unless ``spans`` has another."""
         known = self.spans.get(window)
         return known or Span((self.generation * _GENERATION + self.index, window))
+
+    def segment(self, window: int, reorders: bool) -> Segment:
+        """Return the lane's part of a window, where all rows are counted.
+
+        Args:
+            window: The window.
+            reorders: Whether the rows of windows are permuted.
+        """
+        chunks, span = self.chunks[self.members(window)], self.span(window)
+        if not reorders and window not in self.spans:
+            return Segment(chunks)
+        stop = int(chunks.length.sum()) if span.stop is None else span.stop
+        return Segment(chunks, replace(span, stop=stop))
+
+    def divide(self, rows: int, reorders: bool) -> tuple[Lane, list[Segment]]:
+        """Return the first rows as a lane, and all others, where all rows are counted."""
+        at = self.cursor_after(rows)
+        at_its_end = self.rows_left(at) == self.rows_left(Cursor(at.window + 1))
+        cut = at.window + at_its_end
+        first = self.members(cut).start
+        spans = {window: span for window, span in self.spans.items() if window < cut}
+        head = replace(self, chunks=self.chunks[:first], window=self.window[:first], spans=spans)
+        rest = deque(self.segment(window, reorders) for window in range(cut, self.windows))
+        kept = take_rows(rest, rows - head.rows_left())
+        return head.extended(kept), list(rest)
+
+    def extended(self, segments: Iterable[Segment]) -> Lane:
+        """Return the lane with more rows at its end: every segment is a window of its own."""
+        chunks, windows, spans = [self.chunks], [self.window], dict(self.spans)
+        for number, segment in enumerate(segments, start=self.windows):
+            chunks.append(segment.chunks)
+            windows.append(np.full(len(segment.chunks), number, np.int64))
+            if segment.span is not None:
+                spans[number] = segment.span
+        window = np.concatenate(windows)
+        return replace(self, chunks=Chunks.concat(chunks), window=window, spans=spans)
 
     def rows_left(self, cursor: Cursor = START) -> int:
         """Return the number of rows behind a cursor, where all rows are counted."""
@@ -174,13 +256,28 @@ class Plan(Sequence[Split]):
         places = np.arange(len(chunks)) - np.repeat(bounds[:-1], np.diff(bounds))
         return cls(files, chunks, bounds, places)
 
+    @classmethod
+    def of_lanes(cls, files: FileList, lanes: Sequence[Lane]) -> Plan:
+        """Return the plan of some lanes."""
+        return cls(
+            files,
+            Chunks.concat([lane.chunks for lane in lanes]),
+            np.cumsum([0, *(len(lane.chunks) for lane in lanes)]),
+            np.concatenate([lane.window for lane in lanes]),
+            {(lane.index, at): span for lane in lanes for at, span in lane.spans.items()},
+            lanes[0].generation,
+        )
+
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     def lane(self, index: int) -> Lane:
         """Return one lane with its windows."""
         mine = slice(self.bounds[index], self.bounds[index + 1])
-        spans = {window: span for (lane, window), span in self.spans.items() if lane == index}
+        spans = dict[int, Span]()
+        for (lane, window), span in self.spans.items():
+            if lane == index:
+                spans[window] = span
         return Lane(index, self.chunks[mine], self.window[mine], spans, self.generation)
 
     def repeated_rows(self, rank: int, ranks: int) -> int:
@@ -250,7 +347,7 @@ class Plan(Sequence[Split]):
         return int(self.chunks.length.sum()) if self.chunks.counted else None
 
 
-def cut_evenly(chunks: Chunks, *, lanes: int, batch_size: int) -> tuple[Chunks, Int64Array]:
+def cut_evenly(chunks: Chunks, lanes: int, batch_size: int) -> tuple[Chunks, Int64Array]:
     """Lay chunks end to end and cut them into consecutive runs; return the pieces and bounds.
 
     Lane l gets as many rows as the batches l, l + lanes, l + 2 * lanes, … of the epoch have, so

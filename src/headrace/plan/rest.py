@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from headrace.model import Cursor, Int64Array
-from headrace.plan.chunks import ROWS, Chunks
-from headrace.plan.lanes import Grouping, Lane, Plan, Span, cut_at, cut_evenly
+from headrace.plan.chunks import ROWS, Chunks, share_of
+from headrace.plan.lanes import Grouping, Lane, Plan, Segment, Span, cut_at, cut_evenly
 
 __all__ = ["plan_the_rest", "windows_begun"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """A window of which some rows were delivered: its rows stay in their order."""
-
-    chunks: Chunks
-    span: Span
-    rows: int
-    """rows that are left"""
 
 
 def windows_begun(
@@ -61,13 +51,18 @@ def plan_the_rest(
     share what is left of it.
 
     Args:
+        plan: The plan that is given up.
+        cursors: How far each of its lanes has come.
+        lanes: Number of lanes of the new plan.
+        batch_size: Number of rows in a batch of the new plan.
+        grouping: How chunks form windows.
         counts: The rows of each of ``windows_begun``, where rows are not counted before they are
             read; None where they are. Untouched chunks are then dealt by what is known of them, as
             at the start of an epoch, and what is left of those windows row by row.
         loose: Windows beyond the cursor of their lane (lane, window, row) of which so many rows
             were delivered; all of them if it is negative.
     """
-    begun: list[_Begun] = []
+    begun: list[Segment] = []
     untouched: list[Chunks] = []
     for index, cursor in enumerate(cursors):
         lane, delivered = plan.lane(index), _delivered(index, cursor, loose)
@@ -80,10 +75,14 @@ def plan_the_rest(
     rest = Chunks.concat(untouched)
     if counts is None:
         line = _in_line(rest, _signs(begun))
-        pieces, bounds = cut_evenly(line, lanes=lanes, batch_size=batch_size)
+        pieces, bounds = cut_evenly(line, lanes, batch_size)
     else:
         pieces, bounds = _dealt_apart(rest, begun, lanes)
-    return _expanded(plan, pieces, bounds, begun, grouping)
+    made = [
+        _lane_of(index, pieces[first:last], begun, grouping, plan.generation + 1)
+        for index, (first, last) in enumerate(pairwise(bounds.tolist()))
+    ]
+    return Plan.of_lanes(plan.files, made)
 
 
 def _delivered(lane: int, cursor: Cursor, loose: Sequence[tuple[int, int, int]]) -> dict[int, int]:
@@ -96,50 +95,50 @@ def _windows_left(
     first: int,
     delivered: Mapping[int, int],
     counts: Mapping[tuple[int, int], int] | None,
-) -> tuple[list[_Begun], Chunks]:
+) -> tuple[list[Segment], Chunks]:
     """Return the windows from ``first`` on that were begun, and the chunks of all others.
 
     A window may have been begun by this lane, or by a lane of an earlier plan.
     """
     special = {window for window in lane.spans if window >= first}
     special.update(window for window, row in delivered.items() if row)
-    begun: list[_Begun] = []
+    begun: list[Segment] = []
     for window in sorted(special & set(range(lane.windows))):
-        chunks, span = lane.chunks[lane.members(window)], lane.span(window)
-        if delivered.get(window, 0) < 0:
-            continue
-        start = max(span.start, delivered.get(window, 0))
+        chunks, span, row = (
+            lane.chunks[lane.members(window)],
+            lane.span(window),
+            delivered.get(window, 0),
+        )
         stop = span.stop
+        if row < 0:
+            continue
         if stop is None:
             stop = int(chunks.length.sum()) if counts is None else counts[lane.index, window]
+        start = max(span.start, row)
         if start < stop:
-            begun.append(_Begun(chunks, Span(span.key, start, stop), stop - start))
+            begun.append(Segment(chunks, Span(span.key, start, stop)))
     plain = (lane.window >= first) & ~np.isin(lane.window, sorted(special))
     return begun, lane.chunks[np.flatnonzero(plain)]
 
 
 def _rows_left(lane: Lane, start: int, delivered: Mapping[int, int]) -> Chunks:
     """Return the chunks that are left of a lane whose windows are single, counted chunks."""
-    rest = lane.chunks[slice(int(np.searchsorted(lane.window, start)), None)]
-    if not len(rest) or not any(delivered.values()):
-        return rest
+    rest = lane.chunks[start:]
     first = np.zeros(len(rest), np.int64)
     for window, row in delivered.items():
         if window - start < len(rest):
-            place = window - start
-            first[place] = rest.length[place] if row < 0 else row
-    size = rest.size_bytes * ((rest.length - first) / np.maximum(rest.length, 1))
-    trimmed = Chunks(
-        rest.file, rest.offset + first, rest.length - first, rest.kind, size.astype(np.int64)
-    )
-    return trimmed[np.flatnonzero(trimmed.length > 0)]
+            first[window - start] = rest.length[window - start] if row < 0 else row
+    length = rest.length - first
+    size = share_of(rest.size_bytes, length, rest.length)
+    trimmed = replace(rest, offset=rest.offset + first, length=length, size_bytes=size)
+    return trimmed[np.flatnonzero(length > 0)]
 
 
-def _signs(begun: Sequence[_Begun]) -> Chunks:
+def _signs(begun: Sequence[Segment]) -> Chunks:
     """Return chunks that stand for begun windows: in place of a file they have negative numbers."""
     return Chunks(
         -1 - np.arange(len(begun)),
-        np.asarray([window.span.start for window in begun], np.int64),
+        np.asarray([window.span.start for window in begun if window.span], np.int64),
         np.asarray([window.rows for window in begun], np.int64),
         np.full(len(begun), ROWS, np.int8),
         np.asarray([window.chunks.size_bytes.sum() for window in begun], np.int64),
@@ -158,29 +157,32 @@ def _in_line(untouched: Chunks, signs: Chunks) -> Chunks:
 
 
 def _dealt_apart(
-    untouched: Chunks, begun: Sequence[_Begun], lanes: int
+    untouched: Chunks, begun: Sequence[Segment], lanes: int
 ) -> tuple[Chunks, Int64Array]:
     """Deal chunks whose rows are not known, and windows whose rows are; the windows come first.
 
     A lane that has less of the chunks, because some cannot be cut, gets more of the windows.
     """
-    dealt, bounds = cut_evenly(untouched, lanes=lanes, batch_size=1)
+    dealt, bounds = cut_evenly(untouched, lanes, 1)
     shares = _filled_up(_estimated_rows(dealt, bounds, begun), sum(each.rows for each in begun))
     shared, ends = cut_at(_signs(begun), np.cumsum(shares)[:-1])
     owner = np.concatenate([np.repeat(np.arange(lanes), np.diff(each)) for each in (ends, bounds)])
     return Chunks.concat([shared, dealt])[np.argsort(owner, kind="stable")], ends + bounds
 
 
-def _estimated_rows(dealt: Chunks, bounds: Int64Array, begun: Sequence[_Begun]) -> list[int]:
+def _estimated_rows(dealt: Chunks, bounds: Int64Array, begun: Sequence[Segment]) -> list[int]:
     """Return about how many rows the chunks of each lane have, if they are like begun windows."""
-    by_stop = sorted(begun, key=lambda window: window.span.stop or 0)
-    windows = {window.span.key: window for window in by_stop}  # the last part of each
-    parts = [dealt, *(window.chunks for window in windows.values())]
-    weights = Chunks.concat(parts).weights
+    rows: dict[tuple[int, int], int] = {}
+    chunks: dict[tuple[int, int], Chunks] = {}
+    for window in begun:  # of which several lanes may have parts
+        assert window.span is not None
+        key, stop = window.span.key, window.span.stop or 0
+        rows[key], chunks[key] = max(rows.get(key, 0), stop), window.chunks
+    weights = Chunks.concat([dealt, *chunks.values()]).weights
     before = np.append(0, np.cumsum(weights))
     weight = int(before[-1] - before[len(dealt)])
-    rows = sum(window.span.stop or 0 for window in windows.values())
-    return [int(of_lane) * rows // max(weight, 1) for of_lane in np.diff(before[bounds])]
+    total = sum(rows.values())
+    return [int(of_lane) * total // max(weight, 1) for of_lane in np.diff(before[bounds])]
 
 
 def _filled_up(levels: Sequence[int], amount: int) -> list[int]:
@@ -203,45 +205,23 @@ def _filled_up(levels: Sequence[int], amount: int) -> list[int]:
     return added
 
 
-def _expanded(
-    plan: Plan,
-    pieces: Chunks,
-    bounds: Int64Array,
-    begun: Sequence[_Begun],
-    grouping: Grouping,
-) -> Plan:
-    """Lanes with begun windows in place of their signs, each chunk with its window."""
-    chunks: list[Chunks] = [Chunks.empty()]
-    windows: list[Int64Array] = [np.empty(0, np.int64)]
-    spans: dict[tuple[int, int], Span] = {}
-    ends = [0]
-    for lane, (first, last) in enumerate(pairwise(bounds.tolist())):
-        count = 0
-        signs = first + np.flatnonzero(pieces.file[first:last] < 0)
-        edges = [first, *(edge for at in signs.tolist() for edge in (at, at + 1)), last]
-        for number, (start, stop) in enumerate(pairwise(edges)):
-            run = pieces[slice(start, stop)]
-            if not len(run):
-                continue
-            if number % 2:
-                window = begun[-1 - int(run.file[0])]
-                start_row = int(run.offset[0])
-                span = Span(window.span.key, start_row, start_row + int(run.length[0]))
-                spans[lane, count] = span
-                run, places = window.chunks, np.zeros(len(window.chunks), np.int64)
-            else:
-                order, places = grouping.of(run.file)
-                run = run[order]
-            chunks.append(run)
-            windows.append(places + count)
-            count += int(places[-1]) + 1
-        ends.append(sum(map(len, chunks)))
-    joined = Chunks.concat(chunks)
-    return Plan(
-        plan.files,
-        joined,
-        np.asarray(ends, np.int64),
-        np.concatenate(windows),
-        spans,
-        plan.generation + 1,
-    )
+def _lane_of(
+    index: int, pieces: Chunks, begun: Sequence[Segment], grouping: Grouping, generation: int
+) -> Lane:
+    """Return a lane with begun windows in place of their signs, and all other chunks in windows."""
+    lane = Lane(index, Chunks.empty(), np.empty(0, np.int64), {}, generation)
+    signs = np.flatnonzero(pieces.file < 0).tolist()
+    edges = [0, *(edge for at in signs for edge in (at, at + 1)), len(pieces)]
+    for number, (first, last) in enumerate(pairwise(edges)):
+        run = pieces[first:last]
+        if number % 2:
+            window, start = begun[-1 - int(run.file[0])], int(run.offset[0])
+            assert window.span is not None
+            span = replace(window.span, start=start, stop=start + int(run.length[0]))
+            lane = lane.extended([replace(window, span=span)])
+        elif len(run):
+            order, windows = grouping.of(run.file)
+            chunks = Chunks.concat([lane.chunks, run[order]])
+            window_of = np.concatenate([lane.window, lane.windows + windows])
+            lane = replace(lane, chunks=chunks, window=window_of)
+    return lane

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Protocol
 
 from headrace.errors import OptionError
@@ -105,7 +106,10 @@ class Planner:
 
     def plan(self, state: State) -> Plan:
         """Return the lanes of an epoch, or of what was left of it, as its ranks share them."""
-        key = self._epoch(state), *state.plan_key
+        if not any(map(attrgetter("even"), state.shares)):
+            return self.lanes(state)
+        epoch = 0 if self.order.same_in_every_epoch else state.epoch
+        key = epoch, *state.plan_key
         if key not in self.kept:
             lanes = self.lanes(state)
             made = self._shared(lanes, state)
@@ -116,7 +120,7 @@ class Planner:
 
     def lanes(self, state: State) -> Plan:
         """Return the lanes of a state before their last batches are shared by the ranks."""
-        epoch, before = self._epoch(state), state.before
+        epoch, before = 0 if self.order.same_in_every_epoch else state.epoch, state.before
         key = epoch, state.lanes, state.batch_size, before
         if key in self.kept:
             return self.kept[key]
@@ -127,9 +131,6 @@ class Planner:
             made = self._rest(before, state)
         self._keep(key, made)
         return made
-
-    def _epoch(self, state: State) -> int:
-        return 0 if self.order.same_in_every_epoch else state.epoch
 
     def _keep(self, key: Any, plan: Plan) -> None:
         """Keep the last two plans: of an epoch, and of the same as its ranks share it."""
@@ -229,7 +230,7 @@ class Planner:
         Raises:
             StateMismatchError: The state is damaged, or says too little of other ranks.
         """
-        if any(cursor.window == END for cursor in state.cursors):
+        if Cursor(END) in state.cursors:
             plan, pairs = self.plan(state), zip(state.own_lanes, state.cursors, strict=True)
             ends = [plan.lane(lane).end if at.window == END else at for lane, at in pairs]
             state = replace(state, cursors=tuple(ends))

@@ -12,13 +12,11 @@ Rows must be counted for all of this.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-import numpy as np
-
-from headrace.plan.chunks import Chunks, share_of
-from headrace.plan.lanes import Plan, Span
+from headrace.plan.chunks import Chunks
+from headrace.plan.lanes import Lane, Plan, Segment, take_rows
 
 __all__ = ["batches_in", "even_out", "first_in_turn", "share_last_round"]
 
@@ -98,22 +96,26 @@ def share_last_round(
     dropped = sum(rows) - sum(full) + (max(held - sum(sizes), 0) if moved else 0)
     if not moved and not dropped:
         return plan
-    ends, line = _Ends(plan, reorders), _Line()
     same = [count - moved.get(index, 0) for index, count in enumerate(full)]
-    for index in (*moved, *(index for index in range(lanes) if index not in moved)):
-        cut_off = _Line(ends.cut_off(index, rows[index] - same[index]))
-        line.add(cut_off.take(moved.get(index, 0)))
-    line.add(_single_chunks(_first_rows(plan.chunks, repeated)))
+    made = [plan.lane(index) for index in range(lanes)]
+    ends: dict[int, list[Segment]] = {}
+    for index, count in enumerate(same):
+        if count < rows[index]:
+            made[index], ends[index] = made[index].divide(count, reorders)
+    line: deque[Segment] = deque()
+    for index, count in moved.items():
+        line.extend(take_rows(deque(ends[index]), count))
+    line.extend(_first_rows(plan.chunks, repeated))
     repeats: list[tuple[int, int]] = []
-    given = 0
     for number, size in enumerate(sizes, start=batches - tail):
-        for segment in line.take(size):
-            place = ends.append(number % lanes, segment)
-            if given >= held:
-                repeats.append(place)
-            given += segment.rows
+        lane, segments = made[number % lanes], take_rows(line, size)
+        for window, segment in enumerate(segments, start=lane.windows):
             # A segment never holds both: rows that are repeated begin with one of their own.
-    return ends.plan(dropped, same, repeats)
+            if held <= 0:
+                repeats.append((lane.index, window))
+            held -= segment.rows
+        made[number % lanes] = lane.extended(segments)
+    return _ended(plan, made, dropped, same, repeats)
 
 
 def _last_sizes(
@@ -142,7 +144,8 @@ def even_out(
     totals = [sum(counts[rank::ranks]) for rank in range(ranks)]
     if len(set(totals)) == 1:
         return plan
-    ends, same, repeats, dropped = _Ends(plan, reorders), list(rows), [], 0
+    made = [plan.lane(index) for index in range(len(plan))]
+    same, repeats, dropped = list(rows), list[tuple[int, int]](), 0
     for rank, total in enumerate(totals):
         own = range(rank, len(rows), ranks)
         missing = max(totals) - total
@@ -151,150 +154,43 @@ def even_out(
             needs = {i: n * batch_size + (not drop_last) - rows[i] for i, n in batches.items()}
             index = min(own, key=lambda index: (needs[index], counts[index], index))
             source = next((c for i in (index, *own) if len(c := plan.lane(i).chunks)), plan.chunks)
-            for segment in _single_chunks(_first_rows(source, needs[index])):
-                repeats.append(ends.append(index, segment))
+            segments, first = _first_rows(source, needs[index]), made[index].windows
+            repeats += [(index, first + place) for place in range(len(segments))]
+            made[index] = made[index].extended(segments)
         elif not pad:
             allowed = first_in_turn(counts[rank::ranks], min(totals))
             for index, batches_left in zip(own, allowed, strict=True):
                 if batches_left < counts[index]:
                     same[index] = batches_left * batch_size
                     dropped += rows[index] - same[index]
-                    ends.cut_off(index, rows[index] - same[index])
-    return ends.plan(dropped, same, repeats)
+                    made[index], _ = made[index].divide(same[index], reorders)
+    return _ended(plan, made, dropped, same, repeats)
 
 
-# --- the ends of lanes
+def _ended(
+    plan: Plan,
+    lanes: Sequence[Lane],
+    dropped: int,
+    same: Sequence[int],
+    repeats: Sequence[tuple[int, int]],
+) -> Plan:
+    """Return a plan with other ends; ``same`` is how many rows of each lane have not changed."""
+    return replace(
+        Plan.of_lanes(plan.files, lanes),
+        dropped_rows=plan.dropped_rows + dropped,
+        same_rows=tuple(map(min, same, plan.same_rows or same)),
+        repeats=tuple(repeats),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """Rows that follow each other: of one chunk, or, by a span, of a window that is permuted."""
-
-    chunks: Chunks
-    span: Span | None = None
-
-    @property
-    def rows(self) -> int:
-        if self.span is None or self.span.stop is None:
-            return int(self.chunks.length.sum())
-        return self.span.stop - self.span.start
-
-    def split(self, rows: int) -> tuple[_Segment, _Segment]:
-        """Return the first rows, and all others."""
-        if self.span is not None:
-            middle = self.span.start + rows
-            head, tail = replace(self.span, stop=middle), replace(self.span, start=middle)
-            return _Segment(self.chunks, head), _Segment(self.chunks, tail)
-        return _Segment(_sliced(self.chunks, 0, rows)), _Segment(_sliced(self.chunks, rows, None))
-
-
-def _sliced(chunk: Chunks, start: int, stop: int | None) -> Chunks:
-    """Return some rows of a single chunk."""
-    length = (chunk.length if stop is None else np.full_like(chunk.length, stop)) - start
-    size = share_of(chunk.size_bytes, length, chunk.length)
-    return replace(chunk, offset=chunk.offset + start, length=length, size_bytes=size)
-
-
-def _single_chunks(chunks: Chunks) -> Iterator[_Segment]:
-    return (_Segment(chunks[slice(place, place + 1)]) for place in range(len(chunks)))
-
-
-def _first_rows(source: Chunks, wanted: int) -> Chunks:
+def _first_rows(source: Chunks, wanted: int) -> list[Segment]:
     """Return the first rows of some chunks, over and over until there are enough."""
-    if not wanted:
-        return Chunks.empty()
-    times = -(-wanted // int(source.length.sum()))
-    chunks = Chunks.concat([source] * times) if times > 1 else source
-    ends = np.cumsum(chunks.length)
-    count = int(np.searchsorted(ends, wanted)) + 1
-    first = chunks[slice(0, count)]
-    length = first.length.copy()
-    length[-1] -= int(ends[count - 1]) - wanted
-    return replace(first, length=length)
-
-
-class _Line:
-    """Rows laid end to end, of which the first are taken."""
-
-    def __init__(self, segments: Iterable[_Segment] = ()) -> None:
-        self._segments = deque(segments)
-
-    def add(self, segments: Iterable[_Segment]) -> None:
-        """Put rows at the end."""
-        self._segments.extend(segments)
-
-    def take(self, rows: int) -> Iterator[_Segment]:
-        """Take the first rows."""
-        while rows:
-            first = self._segments.popleft()
-            if first.rows > rows:
-                first, rest = first.split(rows)
-                self._segments.appendleft(rest)
-            rows -= first.rows
-            yield first
-
-
-class _Ends:
-    """The lanes of a plan, while their ends are cut off and other rows are appended."""
-
-    def __init__(self, plan: Plan, reorders: bool) -> None:
-        self._plan, self._reorders = plan, reorders
-        self._lanes = [plan.lane(index) for index in range(len(plan))]
-        self._chunks = [[lane.chunks] for lane in self._lanes]
-        self._windows = [[lane.window] for lane in self._lanes]
-        self._counts = [lane.windows for lane in self._lanes]
-        self._spans = dict(plan.spans)
-
-    def cut_off(self, index: int, rows: int) -> list[_Segment]:
-        """Take the last rows off a lane, once, and return them in order."""
-        lane, window = self._lanes[index], self._lanes[index].windows
-        segments: list[_Segment] = []
-        while rows:
-            window -= 1
-            members, span = lane.members(window), lane.span(window)
-            chunks = lane.chunks[members]
-            stop = int(chunks.length.sum()) if span.stop is None else span.stop
-            middle = max(span.start, stop - rows)
-            rows -= stop - middle
-            is_ordered = self._reorders or window in lane.spans
-            if is_ordered:
-                segments.append(_Segment(chunks, replace(span, start=middle, stop=stop)))
-            else:
-                segments.append(_Segment(_sliced(chunks, middle, None)))
-            self._spans.pop((index, window), None)
-            if rows:
-                continue
-            kept, self._counts[index] = lane.chunks[slice(0, members.start)], window
-            if middle > span.start:  # the beginning of this window stays
-                self._counts[index] += 1
-                if is_ordered:
-                    self._spans[index, window] = replace(span, stop=middle)
-                kept = Chunks.concat([kept, chunks if is_ordered else _sliced(chunks, 0, middle)])
-            self._chunks[index], self._windows[index] = [kept], [lane.window[: len(kept)]]
-        return segments[::-1]
-
-    def append(self, index: int, segment: _Segment) -> tuple[int, int]:
-        """Put rows at the end of a lane, as a window of their own; return lane and window."""
-        number = self._counts[index]
-        self._counts[index] += 1
-        self._chunks[index].append(segment.chunks)
-        self._windows[index].append(np.full(len(segment.chunks), number, np.int64))
-        if segment.span is not None:
-            self._spans[index, number] = segment.span
-        return index, number
-
-    def plan(self, dropped: int, same: Sequence[int], repeats: Sequence[tuple[int, int]]) -> Plan:
-        """Return the lanes as they are now; ``same`` is how many rows of each have not changed."""
-        plan = self._plan
-        chunks = [Chunks.concat(parts) for parts in self._chunks]
-        windows = [part for parts in self._windows for part in parts]
-        return replace(
-            plan,
-            chunks=Chunks.concat(chunks),
-            bounds=np.cumsum([0, *map(len, chunks)]),
-            window=np.concatenate(windows),
-            spans=self._spans,
-            dropped_rows=plan.dropped_rows + dropped,
-            same_rows=tuple(map(min, same, plan.same_rows or same)),
-            repeats=tuple(repeats),
-        )
+    line: deque[Segment] = deque()
+    found = 0
+    while found < wanted:
+        for place in range(len(source)):
+            line.append(Segment(source[place : place + 1]))
+            found += line[-1].rows
+            if found >= wanted:
+                break
+    return take_rows(line, wanted)

@@ -71,8 +71,8 @@ class EvenBatchesSplitStrategy:
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Cut files into chunks, permute them, deal them in runs of batches."""
-        listed, chunks = _ordered_chunks(self, files, epoch)
-        dealt = cut_evenly(chunks, lanes=num_workers, batch_size=self.batch_size)
+        listed = files if isinstance(files, FileList) else FileList(files)
+        dealt = cut_evenly(_ordered_chunks(self, listed, epoch), num_workers, self.batch_size)
         return Plan.of(listed, *dealt)
 
 
@@ -88,7 +88,8 @@ class TargetSizeSplitStrategy:
 
     def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
         """Cut files into chunks, permute them, balance them by rows (bytes where unknown)."""
-        listed, chunks = _ordered_chunks(self, files, epoch)
+        listed = files if isinstance(files, FileList) else FileList(files)
+        chunks = _ordered_chunks(self, listed, epoch)
         return deal_largest_first(listed, chunks, lanes=num_workers)
 
 
@@ -152,12 +153,12 @@ class Order:
 
     def plan(self, files: FileList, *, lanes: int, epoch: int, batch_size: int) -> Plan:
         """Return the lanes of an epoch from its start, for batches of any size."""
-        strategy = self.split_strategy
-        if strategy is None:
-            strategy = EvenBatchesSplitStrategy(
-                batch_size, self.split_bytes, self.split_rows, self.shuffle, self.seed
-            )
-        return plan_lanes(strategy, files, lanes=lanes, epoch=epoch).grouped(self.grouping)
+        if self.split_strategy is not None:
+            plan = plan_lanes(self.split_strategy, files, lanes=lanes, epoch=epoch)
+        else:
+            dealt = cut_evenly(_ordered_chunks(self, files, epoch), lanes, batch_size)
+            plan = Plan.of(files, *dealt)
+        return plan.grouped(self.grouping)
 
     @property
     def same_in_every_epoch(self) -> bool:
@@ -210,17 +211,15 @@ class Order:
 
 
 def _ordered_chunks(
-    strategy: EvenBatchesSplitStrategy | TargetSizeSplitStrategy,
-    files: Sequence[DataFileInfo],
-    epoch: int,
-) -> tuple[FileList, Chunks]:
-    listed = files if isinstance(files, FileList) else FileList(files)
-    split_bytes = parse_bytes("split_bytes", strategy.split_bytes)
-    chunks = cut_chunks(listed, split_bytes=split_bytes, split_rows=strategy.split_rows)
-    if strategy.shuffle:
-        seed = strategy.seed
+    order: Order | EvenBatchesSplitStrategy | TargetSizeSplitStrategy, files: FileList, epoch: int
+) -> Chunks:
+    """Return the chunks of all files, permuted if the order says so."""
+    split_bytes = parse_bytes("split_bytes", order.split_bytes)
+    chunks = cut_chunks(files, split_bytes=split_bytes, split_rows=order.split_rows)
+    if order.shuffle:
+        seed = order.seed
         chunks = chunks[permutation(len(chunks), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)]
-    return listed, chunks
+    return chunks
 
 
 def _file_chunks(files: FileList) -> Chunks:

@@ -1,17 +1,16 @@
 """Storage: files on this machine, in object stores, on web servers, and wherever fsspec goes."""
 
 from headrace.storage.access import Access, protocol_of, shown_location, store_for
-from headrace.storage.connection import RetryPolicy
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.engine import Engine, Failure, RequestError, WritingEngine
+from headrace.storage.engine import Engine, Failure, RequestError
 from headrace.storage.files import atomic_write, file_lock, flush_directory, remove_partial
 from headrace.storage.listing import Listing, find_files, named_locations
 from headrace.storage.manifest import load_manifest, locations_in_manifest, save_manifest
 from headrace.storage.native import PYARROW_CLIENTS, NativeLibrary
 from headrace.storage.options import Options, Resolved, resolve
-from headrace.storage.ranges import Requests, will_read
+from headrace.storage.ranges import Parts, Requests, will_read
 from headrace.storage.redaction import Redaction
-from headrace.storage.remote import Parts, RemoteStore
+from headrace.storage.remote import RemoteStore, RetryPolicy
 from headrace.storage.store import UNKNOWN_SIZE, FileStatus, LocalStore, Meter, Store
 from headrace.storage.threads import Patience, interruptibly, side_by_side, side_threads
 
@@ -37,7 +36,6 @@ __all__ = [
     "Resolved",
     "RetryPolicy",
     "Store",
-    "WritingEngine",
     "atomic_write",
     "file_lock",
     "find_files",

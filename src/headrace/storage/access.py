@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import OptionError
-from headrace.storage.connection import Connection, RetryPolicy
 from headrace.storage.disk_cache import DiskCache
 from headrace.storage.options import Options, is_url
 from headrace.storage.ranges import Requests
 from headrace.storage.redaction import has_secret, public_url, unsigned_url, without_secrets
-from headrace.storage.remote import RemoteStore
+from headrace.storage.remote import RemoteStore, RetryPolicy
 from headrace.storage.store import LocalStore, Meter, Store
 
 __all__ = ["Access", "protocol_of", "shown_location", "store_for"]
@@ -70,15 +69,18 @@ class Access:
                 f"{'a filesystem that is given' if protocol == '' else f'{protocol}://'}; "
                 "give them as storage_options"
             )
-        connection = Connection(
-            protocol,
-            self.storage_options,
-            self.retry,
-            signed_urls=signed,
+        store = RemoteStore(
+            protocol=protocol,
+            options=self.storage_options,
             filesystem=self.filesystem,
+            signed_urls=signed,
+            retry=self.retry,
+            requests=self.requests,
+            cache=self.cache,
+            meter=self.meter,
         )
-        connection.check()
-        return RemoteStore(connection, self.requests, self.cache, self.meter), shown
+        store.check()
+        return store, shown
 
 
 def _shown_urls(locations: list[str], shown: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from ssl import SSLError
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from headrace.errors import OptionError
 from headrace.storage.store import FileStatus
@@ -19,9 +19,8 @@ __all__ = [
     "OBJECT_STORES",
     "Engine",
     "Failure",
-    "PinningEngine",
     "RequestError",
-    "WritingEngine",
+    "complete",
     "connect",
 ]
 
@@ -107,26 +106,27 @@ class RequestError(Exception):
         return cls(Failure.REFUSED if mistaken else Failure.TRANSIENT, detail)
 
 
-class Engine(Protocol):
+class Engine:
     """A client with native handles: it lives in one process and serves many threads.
 
     Each call is one request, or one for each page; none is tried twice. All failures are
     RequestErrors. Paths are whole URLs, or paths of a filesystem that was given.
+
+    Attributes:
+        conditional: True if ``fetch`` itself refuses to return bytes of another version.
+        secrets: Credentials, as or in options, that the engine found by itself.
     """
 
-    @property
-    def conditional(self) -> bool:
-        """Return True if ``fetch`` itself refuses to return bytes of another version."""
-        ...
+    conditional = False
+    secrets: Collection[Any] = ()
 
-    @property
-    def secrets(self) -> Collection[Any]:
-        """Return credentials, as or in options, that the engine found by itself."""
-        ...
+    def resolved(self, location: str) -> str:
+        """Return a location that will always mean what this one means now."""
+        return location
 
     def status(self, path: str) -> FileStatus | None:
         """Return the object at exactly this path, if there is one."""
-        ...
+        raise NotImplementedError
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
@@ -138,32 +138,26 @@ class Engine(Protocol):
             recursive: List all below it, and not only what is right in it.
             after: A path. Those up to it may be left out where paths come sorted.
         """
-        ...
+        raise NotImplementedError
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         """Return exactly these bytes of the version with this etag and size, as a buffer."""
-        ...
-
-
-@runtime_checkable
-class WritingEngine(Protocol):
-    """A client that can also write."""
+        raise NotImplementedError
 
     def put(self, file: str, path: str) -> None:
         """Send a local file; the object appears when all of it has arrived."""
-        ...
+        raise RequestError(Failure.REFUSED, f"{type(self).__name__} only reads")
 
     def delete(self, path: str) -> None:
         """Remove an object."""
-        ...
+        raise RequestError(Failure.REFUSED, f"{type(self).__name__} only reads")
 
 
-class PinningEngine(Protocol):
-    """A client of a store in which a location may mean something else tomorrow."""
-
-    def resolved(self, location: str) -> str:
-        """Return a location that will always mean what this one means now."""
-        ...
+def complete(data: Any, size: int) -> Any:
+    """Return the bytes of an answer, or raise a RequestError unless there are ``size`` of them."""
+    if len(data) != size:
+        raise RequestError(Failure.TRANSIENT, f"{len(data)} bytes came, and not {size}")
+    return data
 
 
 def connect(

@@ -17,7 +17,7 @@ from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
-from headrace.storage.engine import Failure, RequestError
+from headrace.storage.engine import Engine, Failure, RequestError, complete
 from headrace.storage.native import PYARROW_CLIENTS
 from headrace.storage.store import FileStatus
 from headrace.storage.threads import TooSlowError, longest_wait, within
@@ -30,13 +30,11 @@ _DENIED = ("ACCESS_DENIED", "HTTP status 403", "ExpiredToken")
 """Words by which pyarrow's clients say that access was denied."""
 
 
-class FsspecEngine:
+class FsspecEngine(Engine):
     """Bytes by ``cat_file``, which every filesystem of fsspec has.
 
     A filesystem of pyarrow is wrapped into one.
     """
-
-    conditional = False
 
     def __init__(self, filesystem: Any, protocol: str, timeout_s: float) -> None:
         self._has_arrow_threads = False
@@ -78,10 +76,7 @@ class FsspecEngine:
         with self._translated():
             limit_s = longest_wait(self._timeout_s, stop - start)
             data = self._ask(limit_s, "cat_file", path, start=start, end=stop)
-        if len(data) != stop - start:
-            detail = f"{len(data)} bytes came, and not {stop - start}"
-            raise RequestError(Failure.TRANSIENT, detail)
-        return data
+        return complete(data, stop - start)
 
     def put(self, file: str, path: str) -> None:
         with self._translated():

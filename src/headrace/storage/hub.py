@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
-from headrace.storage.engine import Failure, RequestError
+from headrace.storage.engine import Engine, Failure, RequestError
 from headrace.storage.objects import WebEngine
 from headrace.storage.options import hub_options
 from headrace.storage.store import FileStatus
@@ -25,11 +26,12 @@ T = TypeVar("T")
 _PATH = re.compile(
     r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"
 )
+_PAGE = 1000
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _KINDS = {None: "model", "datasets": "dataset", "spaces": "space"}
 
 
-class HubEngine:
+class HubEngine(Engine):
     """Reads ``hf://datasets/owner/name@revision/path``.
 
     ``resolved`` puts the commit into a path, so that all processes and later reads see the same
@@ -56,7 +58,7 @@ class HubEngine:
         self._timeout_s = timeout_s
         self._own_host = WebEngine({"token": token} if token else {}, timeout_s, {})
         self._other_hosts = WebEngine({}, timeout_s, {})
-        self.secrets: Collection[Any] = [token] if token else []
+        self.secrets = [token] if token else []
         self._commits: dict[tuple[str, str, str], str] = {}
         self._links: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -78,37 +80,15 @@ class HubEngine:
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
         place = self._pinned(directory)
-        parts = (f"{place.kind}s", place.repo, "tree", quote(place.revision, safe=""))
-        folder = quote(place.inner.strip("/"), safe="")
-        url = "/".join([self._api.endpoint, "api", *parts, *filter(None, [folder])])
-        following: str | None = f"{url}?recursive={recursive}&expand=False"
-        while following is not None:
-            page, following = self._ask(self._page, following)
+        found = self._api.list_repo_tree(
+            place.repo, place.inner.strip("/") or None, recursive=recursive, **place.where
+        )
+        while page := self._ask(lambda: list(islice(found, _PAGE))):
             for entry in page:
-                if entry["type"] == "file":
-                    yield _status(place, self._hub.hf_api.RepoFile(**entry))
+                if isinstance(entry, self._hub.hf_api.RepoFile):
+                    yield _status(place, entry)
                 elif not recursive:
-                    yield str(place._replace(inner=entry["path"]))
-
-    def _page(self, url: str) -> tuple[list[dict[str, Any]], str | None]:
-        """Return a page of a listing, and the URL of the next one.
-
-        huggingface_hub itself would send the token to any host that a next page is said to be on.
-        """
-        utils = self._hub.utils
-        headers = utils.build_hf_headers(token=self._token)
-        answer = utils.get_session().get(url, headers=headers, timeout=self._timeout_s)
-        utils.hf_raise_for_status(answer)
-        link = answer.links.get("next", {}).get("url")
-        following = None if link is None else urljoin(url, link)
-        if following is not None and not self._is_own(following):
-            host = urlsplit(following).netloc.rpartition("@")[2]
-            raise RequestError(
-                Failure.REFUSED,
-                f"the hub says that the list goes on at another host ({host}), which must not get "
-                "the token; check the endpoint",
-            )
-        return answer.json(), following
+                    yield str(place._replace(inner=entry.path))
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         place = self._pinned(path)

@@ -24,8 +24,9 @@ from headrace.model import DataFileInfo
 from headrace.storage.access import Access, protocol_of
 from headrace.storage.files import atomic_write
 from headrace.storage.listing import Listing, named_locations
+from headrace.storage.ranges import Parts
 from headrace.storage.redaction import public_url
-from headrace.storage.remote import Parts, RemoteStore
+from headrace.storage.remote import RemoteStore
 from headrace.storage.store import FileStatus
 
 __all__ = ["load_manifest", "locations_in_manifest", "save_manifest"]

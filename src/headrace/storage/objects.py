@@ -23,17 +23,17 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import obstore
 from obstore import exceptions
-from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+from obstore.store import HTTPStore
 
 from headrace.errors import OptionError
-from headrace.storage.engine import Failure, RequestError
+from headrace.storage.engine import Engine, Failure, RequestError, complete
 from headrace.storage.native import NativeLibrary
 from headrace.storage.options import (
-    azure_options,
     bucket_region,
-    gcs_options,
     http_options,
-    s3_options,
+    new_store,
+    refuse_wrong_options,
+    store_options,
 )
 from headrace.storage.store import UNKNOWN_SIZE, FileStatus
 from headrace.storage.threads import Pace, TooSlowError
@@ -52,14 +52,14 @@ _A_DAY_S = 86400.0
 _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 
-class StoreEngine:
+class StoreEngine(Engine):
     """A store of obstore that a user gives; paths are those of the store."""
 
     conditional = True
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self.secrets: Collection[Any] = [getattr(store, "config", None)]
+        self.secrets = [getattr(store, "config", None)]
 
     def status(self, path: str) -> FileStatus | None:
         store, key, root = self._place(path)
@@ -109,11 +109,7 @@ class StoreEngine:
         with _translated():
             answer = obstore.get(store, key, options=how)
             self._check(answer, etag, size)
-            data = read(answer)
-        if len(data) != stop - start:
-            detail = f"{len(data)} bytes came, and not {stop - start}"
-            raise RequestError(Failure.TRANSIENT, detail)
-        return data
+            return complete(read(answer), stop - start)
 
     def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
         """Refuse an answer of another version than the one that was asked for."""
@@ -138,10 +134,6 @@ class StoreEngine:
         return self._store, path.strip("/"), ""
 
 
-Maker = Callable[[Any, dict[str, Any]], Any]
-"""Makes a store for a bucket or URL, with client options."""
-
-
 class BucketEngine(StoreEngine):
     """A store for each bucket or container, made when it is first needed.
 
@@ -152,17 +144,36 @@ class BucketEngine(StoreEngine):
     """
 
     def __init__(self, kind: str, options: Mapping[str, Any], timeout_s: float) -> None:
-        make, secrets = _MAKERS[kind](options)
-        self._set_up(make, secrets, timeout_s)
+        self._kind = kind
+        self._options = store_options(kind, options)
+        self._wants_region = kind == "s3" and not self._options.config.keys() & _PLACES
+        keys = self._options.keys
+        self._set_up(timeout_s, keys.secrets if keys is not None else ())
 
-    def _set_up(self, make: Maker, secrets: Collection[Any], timeout_s: float) -> None:
-        self._make = make
+    def _set_up(self, timeout_s: float, secrets: Collection[Any]) -> None:
         self.secrets = secrets
         self._timeout_s = timeout_s
         self._whole_answer_s = _WHOLE_ANSWER * timeout_s
         self._slow_until = -math.inf
         self._stores: OrderedDict[tuple[Any, bool], Any] = OrderedDict()
         self._lock = threading.Lock()
+
+    def _make(self, name: Any, client: dict[str, Any]) -> Any:
+        """Return a store for a bucket, or for ``container@account.dfs.core.windows.net``."""
+        config = self._options.config
+        if self._wants_region:
+            config = {**config, "region": bucket_region(name)}
+        if self._kind == "azure":
+            name, _, host = name.partition("@")
+            config = {**config, **_azure_account(name, host.partition(".")[0], config)}
+        return new_store(
+            self._kind,
+            name,
+            config,
+            {**client, **self._options.client},
+            retry_config=_NO_RETRY,
+            credential_provider=self._options.keys,
+        )
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         began = time.monotonic()
@@ -221,71 +232,22 @@ class BucketEngine(StoreEngine):
             return store
 
 
-def _s3(given: Mapping[str, Any]) -> tuple[Maker, Collection[Any]]:
-    options = s3_options(given)
+_PLACES = {"region", "endpoint"}
 
-    def make(bucket: str, client: dict[str, Any]) -> Any:
-        config = dict(options.config)
-        if not options.region_known:
-            config["region"] = bucket_region(bucket)
-        return S3Store(
-            bucket,
-            **config,
-            client_options={**client, **options.client},
-            retry_config=_NO_RETRY,
-            credential_provider=options.keys,
+
+def _azure_account(container: str, account: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the option that names the account of a path, if the path does."""
+    if account and config.get("account_name", account) != account:
+        raise OptionError(
+            f"the path is in the account {account}, and storage_options names another"
         )
-
-    return make, options.keys.secrets if options.keys is not None else ()
-
-
-def _gcs(given: Mapping[str, Any]) -> tuple[Maker, Collection[Any]]:
-    config, how = gcs_options(given)
-    token = config.pop("bearer_token", None)
-    provider = None if token is None else lambda: {"token": token, "expires_at": None}
-
-    def make(bucket: str, client: dict[str, Any]) -> Any:
-        return GCSStore(
-            bucket,
-            **config,
-            client_options={**client, **how},
-            retry_config=_NO_RETRY,
-            credential_provider=provider,
+    named = {"account_name", "use_emulator"} & config.keys()
+    if not account and not named and not environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        raise OptionError(
+            f"az://{container} names no account: give storage_options={{'account_name': "
+            f"...}}, or abfss://{container}@ACCOUNT.dfs.core.windows.net/..."
         )
-
-    return make, ()
-
-
-def _azure(given: Mapping[str, Any]) -> tuple[Maker, Collection[Any]]:
-    config, how = azure_options(given)
-
-    def make(place: str, client: dict[str, Any]) -> Any:
-        """Make a store for a container, or ``container@account.dfs.core.windows.net``."""
-        container, _, host = place.partition("@")
-        account = host.partition(".")[0]
-        if account and config.get("account_name", account) != account:
-            raise OptionError(
-                f"the path is in the account {account}, and storage_options names another"
-            )
-        mine = {**config, "account_name": account} if account else config
-        named = {"account_name", "use_emulator"} & mine.keys()
-        if not named and not environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
-            raise OptionError(
-                f"az://{container} names no account: give storage_options={{'account_name': "
-                f"...}}, or abfss://{container}@ACCOUNT.dfs.core.windows.net/..."
-            )
-        return AzureStore(
-            container, **mine, client_options={**client, **how}, retry_config=_NO_RETRY
-        )
-
-    return make, ()
-
-
-_MAKERS: dict[str, Callable[[Mapping[str, Any]], tuple[Maker, Collection[Any]]]] = {
-    "s3": _s3,
-    "gcs": _gcs,
-    "azure": _azure,
-}
+    return {"account_name": account} if account else {}
 
 
 # --- web servers
@@ -313,9 +275,10 @@ class WebEngine(BucketEngine):
             userinfo, _, host = urlsplit(url).netloc.rpartition("@")
             if userinfo:
                 self._logins[host] = unquote(userinfo)
-        self._set_up(self._make_store, (), timeout_s)
+        self._set_up(timeout_s, ())
+        refuse_wrong_options(lambda: self._make(("http://check", None), {}))
 
-    def _make_store(self, name: tuple[str, str | None], client: dict[str, Any]) -> Any:
+    def _make(self, name: tuple[str, str | None], client: dict[str, Any]) -> Any:
         url, login = name
         headers = dict(self._client["default_headers"])
         if login is not None and "authorization" not in map(str.lower, headers):

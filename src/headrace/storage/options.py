@@ -1,8 +1,8 @@
 """Options of stores: the names that users know, and the configuration that clients take.
 
-Users know the names of fsspec (s3fs, gcsfs, adlfs), pyarrow and boto3. One table maps them all.
-An option, or all options, may be a function: it is called in the process that reads, and again
-before what it returned expires.
+Users know the names of fsspec (s3fs, gcsfs, adlfs), pyarrow and boto3. One table maps them to the
+names of obstore, which is given everything else as it is. An option, or all options, may be a
+function: it is called in the process that reads, and again before what it returned expires.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,56 +22,46 @@ from headrace.errors import MissingExtraError, OptionError
 __all__ = [
     "Options",
     "Resolved",
+    "StoreOptions",
     "azure_options",
+    "bucket_region",
     "gcs_options",
     "gcsfs_options",
     "http_options",
     "hub_options",
+    "is_gcs_emulator",
     "is_url",
+    "new_store",
+    "refuse_wrong_options",
     "resolve",
     "s3_options",
+    "store_options",
 ]
 
 Options = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Options as a user gives them: a mapping, or a function that returns one."""
 
-_ALIASES: dict[str, dict[str, str]] = {
-    "S3": {
-        "access_key_id": "key aws_access_key_id access_key",
-        "secret_access_key": "secret aws_secret_access_key secret_key",
-        "session_token": "token aws_session_token",
-        "anon": "anonymous skip_signature",
-        "endpoint": "endpoint_url endpoint_override aws_endpoint_url",
-        "region": "region_name aws_region",
-        "profile": "profile_name",
-        "requester_pays": "request_payer",
-        **dict.fromkeys(("use_ssl", "verify", "addressing_style"), ""),
-        **dict.fromkeys(("client_kwargs", "config_kwargs"), ""),
-    },
-    "Google Cloud Storage": {
-        "bearer_token": "access_token",
-        "anon": "anonymous skip_signature",
-        **dict.fromkeys(("token", "service_account", "service_account_key"), ""),
-        **dict.fromkeys(("application_credentials", "project", "access"), ""),
-        **dict.fromkeys(("base_url", "endpoint_url", "verify"), ""),
-    },
-    "Azure": {
-        "sas_key": "sas_token",
-        "token": "bearer_token",
-        "endpoint": "endpoint_url account_url account_host",
-        "anon": "anonymous skip_signature",
-        **dict.fromkeys(("account_name", "account_key", "connection_string", "credential"), ""),
-        **dict.fromkeys(("tenant_id", "client_id", "client_secret", "federated_token_file"), ""),
-        **dict.fromkeys(("use_azure_cli", "use_emulator", "verify"), ""),
-    },
-    "HTTP": {
-        "token": "bearer_token",
-        **dict.fromkeys(("headers", "auth", "verify", "client_kwargs"), ""),
-    },
-    "the Hugging Face hub": {"endpoint": "endpoint_url", "token": ""},
+_ALIASES = {
+    "key": "access_key_id",
+    "access_key": "access_key_id",
+    "secret": "secret_access_key",
+    "secret_key": "secret_access_key",
+    "session_token": "token",
+    "bearer_token": "token",
+    "access_token": "token",
+    "sas_token": "sas_key",
+    "anon": "skip_signature",
+    "anonymous": "skip_signature",
+    "endpoint_url": "endpoint",
+    "endpoint_override": "endpoint",
+    "account_url": "endpoint",
+    "account_host": "endpoint",
+    "region_name": "region",
+    "profile_name": "profile",
+    "requester_pays": "request_payer",
 }
-"""By kind of store: options, and the other names by which users know them."""
-
+"""Names that users know, without the prefix of a provider, and those that are used here."""
+_PREFIXES = ("aws_", "azure_storage_", "azure_", "google_")
 _OF_LINES = {"service_account_key"}
 """Options whose values are texts of several lines."""
 _EXPIRY = "expires_at"
@@ -158,37 +147,102 @@ def _seconds(moment: Any) -> float | None:
 # --- names and values
 
 
-def _meant(store: str, options: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Arguments of a store of obstore.
+
+    Attributes:
+        config: Its keywords.
+        client: Its ``client_options``.
+        keys: Its ``credential_provider``; None if the client finds credentials by itself.
+    """
+
+    config: dict[str, Any] = field(repr=False)
+    client: dict[str, Any] = field(repr=False)
+    keys: Keys | None = field(default=None, repr=False)
+
+
+def store_options(kind: str, given: Mapping[str, Any]) -> StoreOptions:
+    """Return the options of an object store, of which obstore takes each.
+
+    Args:
+        kind: ``s3``, ``gcs`` or ``azure``.
+        given: Options, by any name that users know.
+
+    Raises:
+        OptionError: An option is not known, or its value is wrong.
+    """
+    parsed = {"s3": s3_options, "gcs": gcs_options, "azure": azure_options}[kind](given)
+    config = {**({"account_name": "account"} if kind == "azure" else {}), **parsed.config}
+    refuse_wrong_options(lambda: new_store(kind, "check", config, parsed.client))
+    return parsed
+
+
+def new_store(kind: str, name: str, config: Mapping[str, Any], client: Any, **more: Any) -> Any:
+    """Return a store of obstore for a bucket or container."""
+    from obstore import store
+
+    kinds = {"s3": store.S3Store, "gcs": store.GCSStore, "azure": store.AzureStore}
+    return kinds[kind](name, client_options=client, **config, **more)
+
+
+def refuse_wrong_options(make: Callable[[], Any]) -> None:
+    """Make a store that is not used, so that obstore says at once what is wrong with options."""
+    from obstore.exceptions import BaseError
+
+    try:
+        make()
+    except (BaseError, TypeError, ValueError) as error:
+        text = str(error).partition("\n")[0]
+        raise OptionError(f"storage_options cannot be used: {text}") from None
+
+
+class Keys:
+    """A credential provider of obstore that remembers its secrets, so that errors can hide them."""
+
+    def __init__(self, provider: Callable[[], Mapping[str, Any]]) -> None:
+        self._provider = provider
+        self.secrets: set[str] = set()
+
+    def __call__(self) -> Mapping[str, Any]:
+        found = self._provider()
+        self.secrets.update(value for value in found.values() if isinstance(value, str))
+        return found
+
+
+def _named(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by the names that are used here; None counts as not given.
 
     Values are not shown in errors: they may be secret.
     """
-    names = {name: name for name in _ALIASES[store]}
-    for name, others in _ALIASES[store].items():
-        names.update(dict.fromkeys(others.split(), name))
     found: dict[str, Any] = {}
-    for name, value in options.items():
-        meant = names.get(name)
-        if meant is None:
-            near = get_close_matches(str(name), names, 1)
-            guess = f" (did you mean {near[0]!r}?)" if near else ""
-            raise OptionError(
-                f"storage_options{inside} for {store} has {name!r}, which is not known{guess}; "
-                f"known are {', '.join(sorted(names))}"
-            )
+    for given, value in options.items():
+        name = str(given)
+        for prefix in _PREFIXES:
+            name = name.removeprefix(prefix)
+        name = _ALIASES.get(name, name)
         if value is None:
             continue
-        if isinstance(value, str) and not value.isprintable() and meant not in _OF_LINES:
+        if isinstance(value, str) and not value.isprintable() and name not in _OF_LINES:
             raise OptionError(
-                f"storage option {name!r} for {store} holds characters that cannot be sent, "
-                "such as a line break"
+                f"storage option {given!r} holds characters that cannot be sent, such as a line "
+                "break"
             )
-        if meant in found and found[meant] != value:
-            raise OptionError(
-                f"storage_options for {store} names {meant} twice, by different values"
-            )
-        found[meant] = value
+        if name in found and found[name] != value:
+            raise OptionError(f"storage_options names {name} twice, by different values")
+        found[name] = value
     return found
+
+
+def _only(store: str, names: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options, of which only some names are known."""
+    unknown = sorted(set(map(str, options)) - set(names.split()))
+    if unknown:
+        raise OptionError(
+            f"storage_options for {store} has {unknown[0]!r}, which is not known; known are "
+            f"{', '.join(names.split())}"
+        )
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def is_url(text: object) -> bool:
@@ -208,28 +262,24 @@ def _server_url(name: str, url: object) -> str:
     return str(url).rstrip("/")
 
 
-def _certificates(verify: Any) -> dict[str, Any]:
-    """Return client options for ``verify``: a flag, or the path of a file of certificates."""
-    if verify is None or verify is True:
-        return {}
+def _client_options(options: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return client options, from ``verify`` and from the URL of a server."""
+    client: dict[str, Any] = {}
+    verify = options.pop("verify", True)
     if verify is False:
-        return {"allow_invalid_certificates": True}
-    if not isinstance(verify, str | os.PathLike):
-        raise OptionError(
-            "storage option 'verify' must be True, False, or the path of a file of certificates"
-        )
-    try:
-        with open(verify, "rb") as file:
-            return {"root_certificate": file.read()}
-    except OSError as error:
-        raise OptionError(f"storage option 'verify' names no readable file: {error}") from None
-
-
-def _flag(options: dict[str, Any], name: str) -> bool | None:
-    value = options.pop(name, None)
-    if value is not None and not isinstance(value, bool):
-        raise OptionError(f"storage option {name!r} must be True or False")
-    return value
+        client["allow_invalid_certificates"] = True
+    elif verify is not True:
+        try:
+            with open(os.fspath(verify), "rb") as file:
+                client["root_certificate"] = file.read()
+        except (OSError, TypeError) as error:
+            raise OptionError(
+                f"storage option 'verify' must be True, False, or a file of certificates: {error}"
+            ) from None
+    if place in options:
+        options[place] = _server_url(place, options[place])
+        client["allow_http"] = options[place].startswith("http://")
+    return client
 
 
 def _from_environment(*names: str) -> str | None:
@@ -239,104 +289,59 @@ def _from_environment(*names: str) -> str | None:
 # --- S3
 
 
-class Keys:
-    """A credential provider of obstore that remembers its secrets, so that errors can hide them."""
-
-    def __init__(self, provider: Callable[[], Mapping[str, Any]]) -> None:
-        self._provider = provider
-        self.secrets: set[str] = set()
-
-    def __call__(self) -> Mapping[str, Any]:
-        found = self._provider()
-        self.secrets.update(value for value in found.values() if isinstance(value, str))
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class S3Options:
-    """Arguments of obstore's ``S3Store``.
-
-    Attributes:
-        config: Its keywords.
-        client: Its ``client_options``.
-        keys: Its ``credential_provider``; None if the client finds credentials by itself.
-        region_known: False if the region of a bucket has to be asked for.
-    """
-
-    config: dict[str, Any]
-    client: dict[str, Any]
-    keys: Keys | None = field(repr=False)
-    region_known: bool
-
-
-def s3_options(given: Mapping[str, Any]) -> S3Options:
-    """Return the configuration for S3, with what the environment and AWS profiles add."""
-    options = _flattened(given)
-    keys = _given_keys(options)
-    settings, found = _profile(options.pop("profile", None), has_key=keys is not None)
-    keys = keys or found
-    options = {**settings, **options}
-    config: dict[str, Any] = {}
-    client = _certificates(options.pop("verify", None))
-    if _flag(options, "anon"):
-        config["skip_signature"] = True
-        keys = None
-    if _flag(options, "requester_pays"):
-        config["request_payer"] = True
-    if options.pop("addressing_style", "path") == "virtual":
+def s3_options(given: Mapping[str, Any]) -> StoreOptions:
+    """Return the options of obstore's ``S3Store``, with those of the environment and profiles."""
+    config = _flattened(given)
+    keys = _given_keys(config)
+    settings, found = _profile(config.pop("profile", None), has_key=keys is not None)
+    keys = None if config.get("skip_signature") is True else keys or found
+    config = {**settings, **config}
+    if config.pop("addressing_style", "path") == "virtual":
         config["virtual_hosted_style_request"] = True
-    secure = _flag(options, "use_ssl")
-    endpoint = options.pop("endpoint", None)
+    secure = config.pop("use_ssl", True)
+    if not isinstance(secure, bool):
+        raise OptionError("storage option 'use_ssl' must be True or False")
+    endpoint = config.get("endpoint")
     endpoint = endpoint or _from_environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     if isinstance(endpoint, str) and "://" not in endpoint:
-        endpoint = f"{'http' if secure is False else 'https'}://{endpoint}"
+        endpoint = f"{'https' if secure else 'http'}://{endpoint}"
     if endpoint is not None:
-        config["endpoint"] = _server_url("endpoint_url", endpoint)
-        client["allow_http"] = endpoint.startswith("http://")
-    elif secure is False:
+        config["endpoint"] = endpoint
+    elif not secure:
         raise OptionError(
             "use_ssl=False for S3 needs an endpoint_url of a server of your own, such as "
             "http://host:port: without one it is Amazon's, which is read over TLS only"
         )
-    region = options.pop("region", None) or _from_environment("AWS_REGION", "AWS_DEFAULT_REGION")
+    region = _from_environment("AWS_REGION", "AWS_DEFAULT_REGION")
     if region is not None:
-        config["region"] = region
+        config.setdefault("region", region)
     metadata = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
     if metadata:  # the client knows it by another name
         config["metadata_endpoint"] = _server_url("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata)
-    known = region is not None or endpoint is not None
-    return S3Options(config, client, keys, region_known=known)
-
-
-_CONFIG_IGNORED = ("connect_timeout", "max_pool_connections", "read_timeout", "retries")
-"""Options of botocore for which the library has keywords of its own."""
+    client = _client_options(config, "endpoint")
+    return StoreOptions(config, client, keys)
 
 
 def _flattened(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with those inside s3fs' ``client_kwargs`` and ``config_kwargs``."""
-    options = _meant("S3", given)
-    inner = options.pop("client_kwargs", {})
-    config = dict(options.pop("config_kwargs", {}))
-    style = dict(config.pop("s3", {})).get("addressing_style")
-    config.pop("signature_version", None)  # obstore signs by version 4, as all servers want today
-    unknown = sorted(set(config) - {*_CONFIG_IGNORED})
-    if unknown:
-        raise OptionError(
-            f"storage_options['config_kwargs'] for S3 has {unknown[0]!r}, which is not known; "
-            f"known are s3, signature_version, {', '.join(_CONFIG_IGNORED)}"
-        )
+    options = _named(given)
+    inner = _named(options.pop("client_kwargs", {}))
+    # The library has keywords of its own for time-outs and retries, and obstore signs by version 4.
+    ignored = "connect_timeout max_pool_connections read_timeout retries signature_version"
+    config = _only("config_kwargs of S3", f"s3 {ignored}", options.pop("config_kwargs", {}))
+    style = config.get("s3", {}).get("addressing_style")
     if style is not None:
-        options.setdefault("addressing_style", style)
-    return {**_meant("S3", inner, "['client_kwargs']"), **options}
+        inner["addressing_style"] = style
+    return {**inner, **options}
 
 
-def _given_keys(options: Mapping[str, Any]) -> Keys | None:
-    """Return a provider of the given keys.
+def _given_keys(options: dict[str, Any]) -> Keys | None:
+    """Take the keys out of options, and return a provider of them.
 
     As plain configuration they would be mixed with a session token of the environment.
     """
-    key, secret = options.get("access_key_id"), options.get("secret_access_key")
-    token = options.get("session_token")
+    names = ("access_key_id", "secret_access_key", "token")
+    key, secret, token = (options.pop(name, None) for name in names)
     if key is None and secret is None and token is None:
         return None
     if key is None or secret is None:
@@ -422,6 +427,7 @@ def bucket_region(bucket: str, host: str = "s3.amazonaws.com", *, secure: bool =
 
 # --- Google Cloud Storage
 
+
 _GCSFS_TOKENS = ("anon", "browser", "cache", "cloud", "google_default")
 
 
@@ -432,61 +438,45 @@ def is_gcs_emulator(given: Mapping[str, Any]) -> bool:
 
 def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords of gcsfs, by which emulators are read."""
-    options = _meant("Google Cloud Storage", given)
-    if options.get("verify", True) is not True:
-        raise OptionError(
-            "storage option 'verify' does not go with endpoint_url (or STORAGE_EMULATOR_HOST) for "
-            "Google Cloud Storage: gcsfs, which reads from there, trusts what Python trusts; set "
-            "SSL_CERT_FILE, or give the server as base_url if it speaks the XML API"
-        )
-    if "endpoint_url" in options:
-        options["endpoint_url"] = _server_url("endpoint_url", options["endpoint_url"])
-    if _flag(options, "anon"):
+    options = dict(given)
+    for alias in ("bearer_token", "access_token"):
+        options.setdefault("token", options.pop(alias, None))
+    names = "token project access endpoint_url anon"
+    options = _only("an emulator of Google Cloud Storage", names, options)
+    token = options.get("token")
+    if options.pop("anon", False):
         options["token"] = "anon"
-    token = options.pop("bearer_token", options.get("token"))
-    if "bearer_token" in _google_token(token) and token not in _GCSFS_TOKENS:
+    elif isinstance(token, str) and token not in _GCSFS_TOKENS and not os.path.exists(token):
         from google.oauth2.credentials import Credentials
 
-        token = Credentials(token)  # type: ignore[no-untyped-call]
-    if token is not None:
-        options["token"] = token
-    known = ("token", "project", "access", "endpoint_url")
-    return {name: value for name, value in options.items() if name in known}
+        options["token"] = Credentials(token)  # type: ignore[no-untyped-call]
+    return options
 
 
-def gcs_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return keywords and client options of obstore's ``GCSStore``."""
-    options = _meant("Google Cloud Storage", given)
+def gcs_options(given: Mapping[str, Any]) -> StoreOptions:
+    """Return the options of obstore's ``GCSStore``."""
+    config = _named(given)
     for unused in ("project", "access"):
-        options.pop(unused, None)
-    client = _certificates(options.pop("verify", None))
-    if options.get("base_url") is not None:
-        options["base_url"] = _server_url("base_url", options["base_url"])
-        client["allow_http"] = options["base_url"].startswith("http://")
-    if _flag(options, "anon"):
-        options["skip_signature"] = True
-    options.update(_google_token(options.pop("token", None)))
-    return options, client
-
-
-def _google_token(token: Any) -> dict[str, Any]:
-    """Return the meaning of gcsfs' ``token``: a name, a key or its path, or a bearer token."""
-    if token is None or token in ("google_default", "cloud"):
-        return {}
+        config.pop(unused, None)
+    client = _client_options(config, "base_url")
+    token = config.pop("token", None)
+    keys = None
     if token == "anon":
-        return {"skip_signature": True}
-    if isinstance(token, Mapping):
-        return {"service_account_key": json.dumps(dict(token))}
-    if isinstance(token, str | os.PathLike):
-        if os.path.exists(token):
-            return {"application_credentials": os.fspath(token)}
-        if isinstance(token, str) and not token.endswith(".json"):
-            return {"bearer_token": token}
+        config["skip_signature"] = True
+    elif isinstance(token, Mapping):
+        config["service_account_key"] = json.dumps(dict(token))
+    elif isinstance(token, str | os.PathLike) and os.path.exists(token):
+        config["application_credentials"] = os.fspath(token)
+    elif isinstance(token, str) and token.endswith(".json"):
         raise OptionError("the file that storage option 'token' names does not exist")
-    raise OptionError(
-        "storage option 'token' for Google Cloud Storage must be 'anon', 'google_default', "
-        f"the path or the content of a key, or a bearer token, not a {type(token).__name__}"
-    )
+    elif isinstance(token, str) and token not in ("google_default", "cloud"):
+        keys = Keys(lambda: {"token": token, "expires_at": None})
+    elif token is not None and not isinstance(token, str):
+        raise OptionError(
+            "storage option 'token' for Google Cloud Storage must be 'anon', 'google_default', "
+            f"the path or the content of a key, or a bearer token, not a {type(token).__name__}"
+        )
+    return StoreOptions(config, client, keys)
 
 
 # --- Azure
@@ -506,39 +496,35 @@ _AZURE_CREDENTIALS = {
 """By option: the kind of credential that obstore is told to use."""
 
 
-def azure_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return keywords and client options of obstore's ``AzureStore``."""
-    options = _meant("Azure", given)
-    string = options.pop("connection_string", None)
-    if string is None and not options:
+def azure_options(given: Mapping[str, Any]) -> StoreOptions:
+    """Return the options of obstore's ``AzureStore``."""
+    config = _named(given)
+    string = config.pop("connection_string", None)
+    if string is None and not config:
         string = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
     if string is not None:
-        options = {**_parse_connection_string(string), **options}
-    client = _certificates(options.pop("verify", None))
-    credential = options.pop("credential", None)
+        config = {**_parse_connection_string(string), **config}
+    credential = config.pop("credential", None)
     if isinstance(credential, str):
-        options.setdefault("sas_key" if "sig=" in credential else "account_key", credential)
+        config.setdefault("sas_key" if "sig=" in credential else "account_key", credential)
     elif credential is not None:
         raise OptionError(
             "storage option 'credential' for Azure must be a key or a SAS token; of a credential "
             "object give the token: storage_options={'token': lambda: "
             "credential.get_token(...).token}"
         )
-    if _flag(options, "anon"):
-        options["skip_signature"] = True
-    endpoint = options.get("endpoint")
+    endpoint = config.get("endpoint")
     endpoint = endpoint or _from_environment("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
     if endpoint is not None:
-        if isinstance(endpoint, str) and "://" not in endpoint:
-            endpoint = f"https://{endpoint}"
-        options["endpoint"] = _server_url("endpoint_url", endpoint)
-        client["allow_http"] = endpoint.startswith("http://")
-    if options.get("sas_key"):
-        options["sas_key"] = options["sas_key"].lstrip("?")
-    kind = next((kind for name, kind in _AZURE_CREDENTIALS.items() if name in options), None)
+        has_scheme = not isinstance(endpoint, str) or "://" in endpoint
+        config["endpoint"] = endpoint if has_scheme else f"https://{endpoint}"
+    if config.get("sas_key"):
+        config["sas_key"] = config["sas_key"].lstrip("?")
+    kind = next((kind for name, kind in _AZURE_CREDENTIALS.items() if name in config), None)
     if kind is not None:  # or one of the environment may come before it
-        options["credential_type"] = kind
-    return options, client
+        config["credential_type"] = kind
+    client = _client_options(config, "endpoint")
+    return StoreOptions(config, client)
 
 
 def _parse_connection_string(string: str) -> dict[str, Any]:
@@ -561,20 +547,13 @@ def _parse_connection_string(string: str) -> dict[str, Any]:
 
 def http_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
     """Return client options for web servers, and ``user:password`` for all of them."""
-    options = _meant("HTTP", given)
-    inner = _meant("HTTP", options.pop("client_kwargs", {}), "['client_kwargs']")
-    options = {**inner, **options}
+    options = _named(given)
+    options = {**_named(options.pop("client_kwargs", {})), **options}
+    options = _only("HTTP", "headers auth token verify", options)
     headers = dict(options.get("headers", {}))
     if "token" in options:
         headers["Authorization"] = f"Bearer {options['token']}"
-    for name, value in headers.items():
-        if not isinstance(value, str):
-            raise OptionError(f"the header {name!r} must be a str, not a {type(value).__name__}")
-        if not value.isprintable() or not all(ord(character) < 256 for character in value):
-            raise OptionError(
-                f"the header {name!r} holds characters that cannot be sent, such as a line break"
-            )
-    client = {"default_headers": headers, **_certificates(options.get("verify"))}
+    client = {"default_headers": headers, **_client_options(options, "")}
     auth = options.get("auth")
     if auth is None:
         return client, None
@@ -587,7 +566,7 @@ def http_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
 
 def hub_options(given: Mapping[str, Any]) -> tuple[str | bool | None, str | None]:
     """Return the token and the endpoint of the Hugging Face hub."""
-    options = _meant("the Hugging Face hub", given)
+    options = _only("the Hugging Face hub", "endpoint token", _named(given))
     endpoint = options.get("endpoint") or os.environ.get("HF_ENDPOINT")
     if endpoint is not None:
         endpoint = _server_url("endpoint", endpoint)

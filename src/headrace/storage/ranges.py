@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 
+from headrace.model import DataFileInfo
+from headrace.process import PerProcess
 from headrace.storage.threads import Patience, forget, in_background
 
-__all__ = ["Fetch", "RangeReader", "RemoteFile", "Requests", "Span", "will_read"]
+__all__ = ["Fetch", "Parts", "RangeReader", "RemoteFile", "Requests", "Span", "will_read"]
 
 Span = tuple[int, int]
 """The first byte of a range, and the byte after the last."""
 
 _WIDEST_GAP_BYTES = 1 << 20
+_KEPT_BYTES = 256 << 20
 _WASTE = 16
 """One of so many fetched bytes may be one that is not wanted, unless the user says otherwise."""
 
@@ -105,6 +110,60 @@ def _joined_overlaps(wanted: Iterable[Span]) -> list[Span]:
         else:
             spans.append((start, stop))
     return spans
+
+
+@dataclass(slots=True)
+class _Kept:
+    # A garbage collection may ask for the lock again.
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    parts: OrderedDict[tuple[Any, ...], dict[int, bytes]] = field(default_factory=OrderedDict)
+    size: int = 0
+
+
+class Parts:
+    """Beginnings and ends of files, which every reader needs first.
+
+    They go with their store to worker processes, so that a footer is fetched once.
+    """
+
+    def __init__(self) -> None:
+        self._kept = PerProcess(_Kept)
+
+    def of(self, file: DataFileInfo) -> list[tuple[int, memoryview]]:
+        """Return the known parts of a file, as (first byte, bytes)."""
+        kept = self._kept.get()
+        with kept.lock:
+            found = kept.parts.get(_key(file), {})
+            return [(start, memoryview(data)) for start, data in found.items()]
+
+    def add(self, file: DataFileInfo, start: int, data: bytes) -> None:
+        """Keep a part of a file; the oldest ones go when there are too many."""
+        kept = self._kept.get()
+        with kept.lock:
+            known = kept.parts.setdefault(_key(file), {})
+            before = known.get(start, b"")
+            if len(before) >= len(data):
+                return
+            known[start] = data
+            kept.size += len(data) - len(before)
+            while kept.size > _KEPT_BYTES:
+                _, dropped = kept.parts.popitem(last=False)
+                kept.size -= sum(map(len, dropped.values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = self._kept.get()
+        with kept.lock:
+            copies = OrderedDict((key, dict(parts)) for key, parts in kept.parts.items())
+            return {"parts": copies, "size": kept.size}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._kept = PerProcess(_Kept)
+        kept = self._kept.get()
+        kept.parts, kept.size = state["parts"], state["size"]
+
+
+def _key(file: DataFileInfo) -> tuple[Any, ...]:
+    return file.path, file.file_size, file.etag
 
 
 Fetch = Callable[[int, int], memoryview]

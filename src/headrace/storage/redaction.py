@@ -68,7 +68,7 @@ _AMBIENT = re.compile(
     r"(?:AWS|AZURE|GOOGLE|HF|HUGGING_?FACE)_.*(?:KEY|TOKEN|SECRET|PASSWORD|CONNECTION_STRING)\w*"
 )
 _IN_THE_OPEN = re.compile(
-    r"account_(?:host|name|url)|addressing_style|anon|(?:aws_)?(?:endpoint|region)\w*|base_url|"
+    r"account_(?:host|name|url)|addressing_style|(?:aws_)?(?:endpoint|region)\w*|base_url|"
     r"expires_at|host|hostname|profile|profile_name|project|signature_version|verify"
 )
 _WORDS = {"anon", "browser", "cache", "cloud", "default", "google_default"}

@@ -1,25 +1,41 @@
-"""Files that are reached by requests: in object stores, on web servers, by fsspec and others."""
+"""Remote files: listed and read by requests that are tried again, with credentials that are good.
+
+A ``RemoteStore`` is made of options and pickles. Its client (an ``Engine``) is made in the process
+that uses it. Every read names the version of the file that was discovered.
+"""
 
 from __future__ import annotations
 
+import os
+import random
+import re
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
+from uuid import uuid4
 
 import pyarrow as pa
 
-from headrace.errors import FileChangedError, ReadError
+from headrace.errors import (
+    AccessDeniedError,
+    FileChangedError,
+    MissingExtraError,
+    OptionError,
+    ReadError,
+)
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
-from headrace.storage.connection import Connection
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.engine import Engine, Failure, PinningEngine, RequestError
-from headrace.storage.ranges import RangeReader, RemoteFile, Requests
+from headrace.storage.engine import OBJECT_STORES, Engine, Failure, RequestError, connect
+from headrace.storage.options import Options, Resolved, resolve
+from headrace.storage.ranges import Parts, RangeReader, RemoteFile, Requests
+from headrace.storage.redaction import Redaction, of_environment, unsigned_url
 from headrace.storage.store import (
     UNKNOWN_SIZE,
     FileStatus,
@@ -31,7 +47,7 @@ from headrace.storage.store import (
 )
 from headrace.storage.threads import Patience, in_background, interruptibly
 
-__all__ = ["Parts", "RemoteStore"]
+__all__ = ["RemoteStore", "RetryPolicy"]
 
 T = TypeVar("T")
 
@@ -39,7 +55,10 @@ _PAGE = 1000
 _LISTED_IN_ONE = 4000
 """Objects after which a directory is listed by its directories, side by side."""
 _MAGIC = "*?["
-_KEPT_BYTES = 256 << 20
+_LONGEST_DETAIL = 600
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 20.0
+_POLL_S = 0.25
 
 Entries = list[FileStatus | str]
 """Files, and the paths of directories."""
@@ -47,66 +66,77 @@ Listed = tuple[list[FileStatus], list[str]]
 """Files, and directories that are still to be listed."""
 
 
-@dataclass(slots=True)
-class _Kept:
-    # A garbage collection may ask for the lock again.
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    parts: OrderedDict[tuple[Any, ...], dict[int, bytes]] = field(default_factory=OrderedDict)
-    size: int = 0
-
-
-class Parts:
-    """Beginnings and ends of files, which every reader needs first.
-
-    They go with their store to worker processes, so that a footer is fetched once.
-    """
-
-    def __init__(self) -> None:
-        self._kept = PerProcess(_Kept)
-
-    def of(self, file: DataFileInfo) -> list[tuple[int, memoryview]]:
-        """Return the known parts of a file, as (first byte, bytes)."""
-        kept = self._kept.get()
-        with kept.lock:
-            found = kept.parts.get(_key(file), {})
-            return [(start, memoryview(data)) for start, data in found.items()]
-
-    def add(self, file: DataFileInfo, start: int, data: bytes) -> None:
-        """Keep a part of a file; the oldest ones go when there are too many."""
-        kept = self._kept.get()
-        with kept.lock:
-            known = kept.parts.setdefault(_key(file), {})
-            before = known.get(start, b"")
-            if len(before) >= len(data):
-                return
-            known[start] = data
-            kept.size += len(data) - len(before)
-            while kept.size > _KEPT_BYTES:
-                _, dropped = kept.parts.popitem(last=False)
-                kept.size -= sum(map(len, dropped.values()))
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = self._kept.get()
-        with kept.lock:
-            copies = OrderedDict((key, dict(parts)) for key, parts in kept.parts.items())
-            return {"parts": copies, "size": kept.size}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._kept = PerProcess(_Kept)
-        kept = self._kept.get()
-        kept.parts, kept.size = state["parts"], state["size"]
-
-
-def _key(file: DataFileInfo) -> tuple[Any, ...]:
-    return file.path, file.file_size, file.etag
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RemoteStore:
-    """A store behind a connection. Reads are tied to the version that was discovered.
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The effort that a request is worth.
 
     Attributes:
-        connection: Makes the requests.
+        retries: Times that a request is tried again.
+        timeout_s: Seconds that a server may be silent, at the beginning of an answer and within
+            it; also the time over which the least rate of an answer is averaged.
+        max_elapsed_s: Seconds from its first attempt after which a request is not tried again.
+    """
+
+    retries: int = 10
+    timeout_s: float = 30.0
+    max_elapsed_s: float = 300.0
+
+
+class _Attempts:
+    """The attempts of one request."""
+
+    def __init__(self, policy: RetryPolicy, patience: Patience) -> None:
+        self.failed = 0
+        self._policy = policy
+        self._patience = patience
+        self._began = time.monotonic()
+
+    def may_go_on(self) -> bool:
+        """Count a failure; sleep and return True if there is to be another attempt.
+
+        The pause grows exponentially and is drawn at random, so that many clients that failed
+        together do not come back together. It ends early if the reader gave up or the interpreter
+        is shutting down.
+        """
+        self.failed += 1
+        most = min(_FIRST_PAUSE_S * 2 ** min(self.failed - 1, 30), _LONGEST_PAUSE_S)
+        until = time.monotonic() + random.uniform(most / 2, most)
+        if self.failed > self._policy.retries or until > self._began + self._policy.max_elapsed_s:
+            return False
+        while (left := until - time.monotonic()) > 0:
+            if self._patience.over:
+                return False
+            time.sleep(min(left, _POLL_S))
+        return True
+
+    def __str__(self) -> str:
+        seconds = time.monotonic() - self._began
+        return f"{self.failed} attempt{'s' if self.failed != 1 else ''} in {seconds:.1f} s"
+
+
+@dataclass(slots=True)
+class _Session:
+    """The part of a store that belongs to one process."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    engine: Engine | None = None
+    resolved: Resolved | None = None
+    redact: Redaction = field(default_factory=Redaction)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RemoteStore:
+    """A store that is reached by requests. Reads are tied to the version that was discovered.
+
+    Options may be, or hold, functions: they are called in the process that needs them, before
+    what they returned expires, and when the store denies access.
+
+    Attributes:
+        protocol: The part of the store's URLs before ``://``; empty with ``filesystem``.
+        options: Options of the store.
+        filesystem: A filesystem that the user gives, which is used as it is.
+        signed_urls: For URLs as they are shown, those with their secrets.
+        retry: The effort that a request is worth.
         requests: How wanted byte ranges become requests.
         cache: Keeps fetched bytes on a local disk.
         meter: Counts requests and bytes.
@@ -116,17 +146,25 @@ class RemoteStore:
             are enough to cache them.
     """
 
-    connection: Connection
+    protocol: str
+    options: Options = field(default_factory=dict, repr=False)
+    filesystem: Any = field(default=None, repr=False)
+    signed_urls: Mapping[str, str] = field(default_factory=dict, repr=False)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     requests: Requests = field(default_factory=Requests)
     cache: DiskCache | None = None
     meter: Meter = field(default_factory=Meter, repr=False)
     patience: Patience = field(default_factory=Patience, repr=False)
     parts: Parts = field(default_factory=Parts, repr=False)
     immutable: bool = False
+    _name: str = field(default_factory=lambda: uuid4().hex, repr=False)
+    _sessions: PerProcess[_Session] = field(
+        default_factory=lambda: PerProcess(_Session), repr=False
+    )
 
     @property
     def fork_safe(self) -> bool:
-        return self.connection.protocol == "memory"
+        return self.protocol == "memory"
 
     @property
     def local(self) -> bool:
@@ -134,34 +172,121 @@ class RemoteStore:
 
     @property
     def given(self) -> Mapping[str, Any]:
-        return self.connection.given
+        return {"storage_options": self.options, "filesystem": self.filesystem}
 
     @property
     def identity(self) -> str:
-        return self.connection.identity
+        """A text that is the same for all readers of a store; a given filesystem has its own."""
+        if self.filesystem is not None:
+            return self._name
+        return _store_identity(self.protocol, self._client()[1].options, self.signed_urls)
 
     @property
     def _is_web(self) -> bool:
         """True where a directory is a page, with an address that ends in a slash."""
-        return self.connection.protocol in ("http", "https")
+        return self.protocol in ("http", "https")
 
     def during(self, meter: Meter, patience: Patience) -> RemoteStore:
         return replace(self, meter=meter, patience=patience)
 
-    def _ask(self, what: str, ask: Callable[[Engine], T]) -> T:
-        return self.connection.request(what, ask, self.meter, self.patience)
+    # --- requests
+
+    def check(self) -> None:
+        """Raise an OptionError or a MissingExtraError now; nothing is sent."""
+        self._client()
+
+    def request(self, what: str, ask: Callable[[Engine], T]) -> T:
+        """Return what ``ask`` returns, and try it again if need be.
+
+        Errors of clients are not chained, not even as a context that is not shown: their texts
+        may hold credentials.
+
+        Args:
+            what: What is asked for, to begin an error message with.
+            ask: Makes one request.
+
+        Raises:
+            RequestError: The object is missing, or another version of it is there.
+            ReadError: All else.
+        """
+        attempts = _Attempts(self.retry, self.patience)
+        renewed = False
+        while True:
+            engine, resolved = self._client()
+            self.meter.add(requests=1)
+            try:
+                return ask(engine)
+            except RequestError as error:
+                failed = error
+            if failed.failure in (Failure.MISSING, Failure.CHANGED):
+                raise RequestError(failed.failure, self._shown(failed))
+            if failed.failure is Failure.DENIED and resolved.renewable and not renewed:
+                renewed = True
+                self._client(denied=engine)
+                attempts.failed += 1
+            elif failed.failure is not Failure.TRANSIENT:
+                attempts.failed += 1
+                raise self._error(what, failed, attempts)
+            elif not attempts.may_go_on():
+                raise self._error(what, failed, attempts)
+            self.meter.add(retries=1)
+
+    def _error(self, what: str, failed: RequestError, attempts: _Attempts) -> ReadError:
+        text = f"{what}: {self._shown(failed)} ({attempts}"
+        if failed.failure is Failure.DENIED:
+            return AccessDeniedError(
+                f"{text}; check the credentials, and whether they have expired)"
+            )
+        return AccessDeniedError(f"{text})") if failed.keyless else ReadError(f"{text})")
+
+    def _shown(self, failed: RequestError) -> str:
+        """Return a client's words without secrets; cut last, for half a secret is not found."""
+        session = self._sessions.get()
+        found = session.engine.secrets if session.engine is not None else ()
+        text = Redaction({"found": list(found)})(failed.detail)
+        return session.redact(text)[:_LONGEST_DETAIL]
+
+    def _client(self, denied: Engine | None = None) -> tuple[Engine, Resolved]:
+        """Return the client and its options, made anew before credentials expire.
+
+        Args:
+            denied: The client whose credentials were refused, unless another thread has just got
+                new ones.
+        """
+        session = self._sessions.get()
+        with session.lock:
+            engine, resolved = session.engine, session.resolved
+            if engine is None or resolved is None or resolved.stale or engine is denied:
+                engine, resolved = self._connect(session)
+                session.engine, session.resolved = engine, resolved
+            return engine, resolved
+
+    def _connect(self, session: _Session) -> tuple[Engine, Resolved]:
+        resolved = resolve(self.options)
+        known = {"before": session.redact.secrets, "around": of_environment(), **self.signed_urls}
+        session.redact = Redaction({**known, **resolved.options})
+        try:
+            engine = connect(
+                self.protocol,
+                resolved.options,
+                self.retry.timeout_s,
+                signed_urls=self.signed_urls,
+                filesystem=self.filesystem,
+            )
+            return engine, resolved
+        except (OptionError, MissingExtraError) as error:
+            kind, text = type(error), session.redact(str(error))
+        raise kind(text)
 
     # --- finding files
 
     def resolved(self, location: str) -> str:
-        if self.connection.protocol != "hf":
+        if self.protocol != "hf":
             return location
-
-        def ask(engine: Engine) -> str:
-            return cast(PinningEngine, engine).resolved(location)
-
         try:
-            return interruptibly(lambda: self._ask(location, ask))
+            return interruptibly(
+                lambda: self.request(location, lambda engine: engine.resolved(location))
+            )
         except RequestError:
             return location  # it is missing, which listing it will say
 
@@ -206,7 +331,7 @@ class RemoteStore:
             return len(page)
 
         try:
-            while self._ask(f"listing {directory}", next_page) == _PAGE:
+            while self.request(f"listing {directory}", next_page) == _PAGE:
                 is_large = len(found) > _LISTED_IN_ONE >= len(found) - _PAGE
                 start = len(directory.rstrip("/")) + 1
                 if recursive and is_large and any("/" in _path(one)[start:] for one in found):
@@ -229,7 +354,7 @@ class RemoteStore:
 
     def _status(self, path: str) -> FileStatus | None:
         try:
-            return self._ask(path, lambda engine: engine.status(path))
+            return self.request(path, lambda engine: engine.status(path))
         except RequestError as error:
             if error.failure is Failure.MISSING:
                 return None
@@ -281,12 +406,12 @@ class RemoteStore:
             raise RequestError(Failure.CHANGED, "it is another by now")
 
         try:
-            data = self._ask(f"{file.path}, bytes {start}-{stop}", ask)
+            data = self.request(f"{file.path}, bytes {start}-{stop}", ask)
         except RequestError as error:
             missing = error.failure is Failure.MISSING
             message = vanished(file.path) if missing else changed(file.path)
             raise FileChangedError(message) from None
-        if not self.connection.conditional:
+        if not self._client()[0].conditional:
             check_version(file, self._status(file.path))
         self.meter.add(fetched_bytes=stop - start)
         return memoryview(data)
@@ -309,3 +434,43 @@ def _without_markers(
             above.add(path)
             path = path.rpartition("/")[0]
     return [status for status in files if status.size or status.path not in above]
+
+
+# --- which store a path is in: the same path may be another file at another endpoint
+
+_PLACES = re.compile(r"(?:aws_)?endpoint\w*|account_(?:name|url|host)|base_url")
+_IN_STRING = re.compile(r"(?i)(?:AccountName|BlobEndpoint|EndpointSuffix)=[^;]*")
+_VARIABLES = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "STORAGE_EMULATOR_HOST",
+    "HF_ENDPOINT",
+)
+
+
+def _store_identity(
+    protocol: str, options: Mapping[str, Any], signed_urls: Mapping[str, str]
+) -> str:
+    """Return a short text that names a store, without its secrets; credentials do not change it.
+
+    Of a filesystem of fsspec any option may say where files are: there all of them count. So may
+    parameters of URLs that are not shown, unless they are known to be signatures.
+    """
+    known = protocol in OBJECT_STORES or protocol in ("http", "https", "hf")
+    places = sorted(_places(options)) if known else [repr(sorted(options.items(), key=str))]
+    around = [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES if known]
+    hidden = sorted(
+        one for one in map(unsigned_url, signed_urls.values()) if one not in signed_urls
+    )
+    return sha256("\0".join([protocol, *places, *around, *hidden]).encode()).hexdigest()[:16]
+
+
+def _places(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _places(value)
+        elif isinstance(value, str) and _PLACES.fullmatch(name):
+            yield f"{name}={value}"
+        elif isinstance(value, str) and name == "connection_string":
+            yield from _IN_STRING.findall(value)

@@ -2,6 +2,7 @@
 
 from headrace.write.array_record import ArrayRecordReport, write_array_record
 from headrace.write.copier import Progress, Share
+from headrace.write.hub import push_to_hub
 from headrace.write.shuffle import ROW_GROUP_ROWS, RowsReport, copy_rows, shuffle_into
 from headrace.write.tar import TarReport, write_tar
 from headrace.write.tar_writer import TarWriter
@@ -21,6 +22,7 @@ __all__ = [
     "TargetWriter",
     "VideoFramesReport",
     "copy_rows",
+    "push_to_hub",
     "register_target",
     "shuffle_into",
     "write_array_record",

@@ -80,6 +80,7 @@ def write_array_record(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> ArrayRecordReport:
     """Write rows as ArrayRecord files, in order.
@@ -103,6 +104,8 @@ def write_array_record(
         work_dir: For what is on its way; None for a hidden directory beside the target.
         overwrite: Replace what is at ``path``.
         workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
+            ``work_dir``; None for processes of this machine.
         progress: Called with a stage and the ``Share`` of it that is done.
 
     Returns:
@@ -132,7 +135,7 @@ def write_array_record(
     encoder = _Encoder(codec or fitting, options)
     writing_codec(encoder.codec, rows.schema)
     work = {**rows.facts, "target": location, "codec": encoder.codec, "options": options}
-    runner = Runner(workers, progress or ignore)
+    runner = Runner(workers, progress or ignore, on)
 
     def plan(journal: Journal) -> RowParts:
         counted = rows.counted(journal, runner)

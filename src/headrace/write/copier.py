@@ -24,6 +24,7 @@ import pyarrow as pa
 from headrace.errors import OptionError, WriteError
 from headrace.write.journal import Journal
 from headrace.write.pool import run_by_processes
+from headrace.write.ray_tasks import cores_of_a_node, run_on_ray
 from headrace.write.targets import Receipt, TargetWriter
 
 __all__ = [
@@ -129,27 +130,36 @@ class Runner:
     """Runs tasks in processes, and tells the user how far they are.
 
     Attributes:
-        workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        workers: The number of processes; 0 for this one, None to choose by the size of the source,
+            or on Ray as many as the cluster has cores.
         progress: Called in the thread of the caller.
+        on: ``"ray"`` to run tasks on a Ray cluster; None for processes of this machine.
     """
 
     workers: int | None = None
     progress: Progress = ignore
+    on: str | None = None
 
-    def process_count(self, size_bytes: int) -> int:
-        """Return the number of processes for a source of this size.
-
-        Raises:
-            OptionError: ``workers`` is not a number of processes.
-        """
+    def __post_init__(self) -> None:
         workers = self.workers
-        if workers is None:
-            return min(os.cpu_count() or 1, size_bytes // _BYTES_A_WORKER)
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        if workers is not None and (
+            isinstance(workers, bool) or not isinstance(workers, int) or workers < 0
+        ):
             raise OptionError(
                 f"workers must be a number of processes, or 0 for none, not {workers!r}"
             )
-        return workers
+        if self.on not in (None, "ray"):
+            raise OptionError(f'on must be "ray", or None for this machine, not {self.on!r}')
+        if self.on == "ray" and workers == 0:
+            raise OptionError('workers=0 is this process, and on="ray" is others; give one of them')
+
+    def process_count(self, size_bytes: int) -> int:
+        """Return the number of processes of a machine that share its memory."""
+        if self.on == "ray":
+            return min(cores_of_a_node(), self.workers or cores_of_a_node())
+        if self.workers is None:
+            return min(os.cpu_count() or 1, size_bytes // _BYTES_A_WORKER)
+        return self.workers
 
     def run(
         self,
@@ -182,6 +192,9 @@ class Runner:
         """Yield tasks and their receipts, in the order in which they are done."""
         if isinstance(tasks, Sequence):
             tasks = [task for task in tasks if task.part not in done]
+            if self.on == "ray":
+                yield from run_on_ray(stage.run, tasks, self.workers)
+                return
             count = self.process_count(sum(task.size_bytes for task in tasks))
             if count > 1 and len(tasks) > 1:
                 yield from run_by_processes(stage.run, tasks, count, meter.advance)
@@ -275,6 +288,11 @@ def copy(
         StateMismatchError: The work directory holds unfinished work of other data or options.
         WriteError: The target cannot be written.
     """
+    if once and runner.on is not None:
+        raise OptionError(
+            "tables that are at hand can be read by this process only; write them to files first, "
+            f'or leave out on="{runner.on}"'
+        )
     fresh = not Journal.exists(work_dir)
     if fresh:
         target.refuse(schema)

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 
 from headrace.errors import OptionError
 from headrace.options import checked_keywords, parse_bytes
-from headrace.storage import Access, Options
+from headrace.storage import Access, Options, protocol_of
 from headrace.write.copier import PartSource, Progress, Runner, Stage, Task, copy, ignore
 from headrace.write.journal import Journal, PathLike
 from headrace.write.rows import (
@@ -83,6 +83,7 @@ def shuffle_into(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> RowsReport:
     """Write the rows of ``source`` to ``target``, each exactly once, in random order.
@@ -100,7 +101,7 @@ def shuffle_into(
         target_format: ``"parquet"``, ``"arrow"``, ``"lance"`` or ``"paimon"``; None to tell it from
             the ending of the target.
         seed: Chooses the order.
-        memory_bytes: The data that are in memory at a time, in all processes.
+        memory_bytes: The data that are in memory at a time, in all processes of a machine.
         row_group_rows: The number of rows of a row group.
         file_rows: The number of rows of a file.
         file_bytes: About how many bytes of data in memory make a file, where ``file_rows`` is not
@@ -117,6 +118,8 @@ def shuffle_into(
         work_dir: For what is on its way; None for a hidden directory beside the target.
         overwrite: Replace what is in the target.
         workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
+            ``work_dir``; None for processes of this machine.
         progress: Called with a stage and the ``Share`` of it that is done.
     """
     memory = parse_bytes("memory_bytes", memory_bytes)
@@ -140,19 +143,26 @@ def shuffle_into(
             f"{type(source).__name__}"
         )
     sizes = _PartSizes.of(row_group_rows, file_rows, file_bytes)
-    runner = Runner(workers, progress or ignore)
+    runner = Runner(workers, progress or ignore, on)
     processes = max(runner.process_count(rows.size_bytes), 1)
-    sort = _Sort(rows, seed, memory // processes, sizes, replace(runner, workers=processes))
+    if on is None:
+        runner = replace(runner, workers=processes)
+    sort = _Sort(rows, seed, memory // processes, sizes, runner)
     options = TargetOptions.of(
         target, work_dir, target_options, overwrite=overwrite, compression=compression
     )
+    if on is not None and work_dir is None and protocol_of(options.location):
+        raise OptionError(
+            f'with on="{on}" and a target in a store, give work_dir=: a folder that all nodes '
+            "reach, for the sorted rows"
+        )
     return _write(
         rows,
         sort.sorted_rows,
         options,
         target_format,
         sizes,
-        sort.runner,
+        runner,
         facts={"seed": seed},
     )
 
@@ -174,6 +184,7 @@ def copy_rows(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> RowsReport:
     """Write the rows of ``source`` to ``target`` in the order that they have.
@@ -183,7 +194,7 @@ def copy_rows(
     """
     rows = as_rows(source, format=format, columns=columns, access=_access(storage_options))
     sizes = _PartSizes.of(row_group_rows, file_rows, file_bytes)
-    runner = Runner(workers, progress or ignore)
+    runner = Runner(workers, progress or ignore, on)
 
     def plan(journal: Journal) -> RowParts:
         counted = rows.counted(journal, runner)

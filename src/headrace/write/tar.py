@@ -75,6 +75,7 @@ def write_tar(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> TarReport:
     """Write a source as tar shards with their indexes, in its order.
@@ -112,6 +113,8 @@ def write_tar(
         work_dir: For what is on its way; None for a hidden directory beside the target.
         overwrite: Replace what is in the directory.
         workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
+            ``work_dir``; None for processes of this machine.
         progress: Called with a stage and the ``Share`` of it that is done.
     """
     layout = TarLayout(
@@ -131,7 +134,7 @@ def write_tar(
     refuse_overlap(place.paths, place.locations, options.location)
     choice = {"fields": fields or {}, "key_column": key_column, "keys": keys}
     described = {"work": "tar", **place.facts, **choice, **asdict(layout)}
-    runner = Runner(workers, progress or ignore)
+    runner = Runner(workers, progress or ignore, on)
 
     def plan(journal: Journal) -> PartSource:
         if isinstance(samples, RowSamples):

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import FileChangedError, OptionError, WriteError
 from headrace.model import DataFileInfo
 from headrace.options import checked_keywords, parse_bytes
 from headrace.sources.tar.checks import check_index
-from headrace.sources.tar.geometry import image_size
-from headrace.sources.tar.index import TarFacts, TarIndex
+from headrace.sources.tar.grouping import sample_keys
+from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.index_files import read_index, write_index_as
 from headrace.sources.tar.scan import scan_tar
-from headrace.sources.tar.sidecars import LONGEST_SIDECAR, Captions, is_sidecar, with_sidecars
-from headrace.storage import LocalStore, file_lock, flush_directory
+from headrace.sources.tar.sidecars import Captions
+from headrace.storage import LocalStore, atomic_write, file_lock, remove_partial
 from headrace.write.journal import PathLike, target_location, writing
 from headrace.write.tar_format import (
     BLOCK_BYTES,
@@ -44,9 +43,6 @@ __all__ = ["Captioned", "Member", "Pieces", "Shard", "ShardReceipt", "TarLayout"
 logger = logging.getLogger(__name__)
 
 _ENDINGS = {"json": ".json", "arrow": ".idx.arrow"}
-_PARTIAL = ".partial"
-_UNFINISHED = re.compile(r"(.+?)(\.[0-9a-f]{12})?" + re.escape(_PARTIAL))
-"""the name of a file while it is written"""
 _TRIED_NUMBERS = (0, 1, 10, 123_456)
 _BUFFER_BYTES = 1 << 20
 _LOCK = ".headrace-writer"
@@ -199,16 +195,16 @@ class Shard:
 
     def __init__(self, directory: Path, layout: TarLayout, number: int) -> None:
         self.keys: set[str] = set()
-        self._directory = directory
         self._layout = layout
-        self._name = layout.name(number)
+        self._path = directory / layout.name(number)
         self._size = 0
-        self._notes = _Notes(layout)
-        self._digest = hashlib.sha256() if layout.hash else None
-        self._path = directory / (self._name + _PARTIAL)
+        self._captions: dict[str, Captions] = {}
+        self._opened = ExitStack()
         with writing(self._path):
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._path, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+            self._partial = self._opened.enter_context(atomic_write(self._path))
+            file = open(self._partial, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+            self._file = self._opened.enter_context(file)
 
     def is_full(self, members: Sequence[Member]) -> bool:
         """Return True if a sample belongs into another tar."""
@@ -219,45 +215,38 @@ class Shard:
         """Append a sample. After any error but an OptionError only ``abandon`` is of use."""
         if key in self.keys:
             raise OptionError(
-                f"the key {key!r} comes twice in {self._name}: its fields would be taken for those "
-                "of one sample; give each sample a key of its own"
+                f"the key {key!r} comes twice in {self._path.name}: its fields would be taken for "
+                "those of one sample; give each sample a key of its own"
             )
         self.keys.add(key)
-        self._notes.begin_sample(members)
         for member in members:
             self._write(header(member.name, member.size))
-            self._notes.begin(member, self._size)
-            written = 0
+            before = self._size
             for piece in member.pieces:
                 self._write(piece)
-                self._notes.add(piece, first=not written)
-                written += len(piece)
+            written = self._size - before
             if written != member.size:
                 raise FileChangedError(
                     f"{member.name} was to have {member.size:,} bytes and has {written:,}: the "
                     "source changed while it was read; run the same again"
                 )
-            self._notes.end()
             self._write(bytes(-member.size % BLOCK_BYTES))
+            if member.captions is not None:
+                self._captions[member.name] = member.captions
 
     def finish(self) -> ShardReceipt:
         """End the tar, write its index, and show both."""
         try:
             self._write(bytes(whole_size(self._size) - self._size))
             with writing(self._path):
-                self._file.flush()
-                os.fsync(self._file.fileno())
                 self._file.close()
-            index = self._write_index()
+                index = self._write_index()
+                self._opened.close()
         except BaseException:
             self.abandon()
             raise
-        target = self._directory / self._name
-        with writing(target):
-            os.replace(self._path, target)
-            flush_directory(self._directory)
         return {
-            "name": self._name,
+            "name": self._path.name,
             "size_bytes": self._size,
             "samples": len(self.keys),
             "index": None if index is None else index.name,
@@ -266,120 +255,67 @@ class Shard:
 
     def abandon(self) -> None:
         """Remove the tar."""
-        with suppress(OSError):  # what is buffered may have no room either
-            self._file.close()
-        self._path.unlink(missing_ok=True)
+        with suppress(_Abandoned, OSError), self._opened:  # buffers may have no room either
+            raise _Abandoned
 
     def _write(self, data: Payload) -> None:
         with writing(self._path):
             self._file.write(data)
-        if self._digest is not None:
-            self._digest.update(data)
         self._size += len(data)
 
     def _write_index(self) -> Path | None:
         """Write the index, and remove indexes in other forms, which readers would take for it."""
-        digest = None if self._digest is None else self._digest.hexdigest()
-        index = self._notes.index(self._size, digest, self._name)
-        written = None
-        for form, name in self._layout.index_names(self._name).items():
-            path = self._directory / name
-            with writing(path):
-                if form != self._layout.index:
-                    path.unlink(missing_ok=True)
-                    continue
-                written = path
-                write_index_as(path, [(self._name, index)])
-        if written is None and self._notes.own_captions:
-            logger.warning(
-                "%s has no index, which alone could hold %d captions: they are left out",
-                self._name,
-                self._notes.own_captions,
-            )
-        return written
-
-
-class _Notes:
-    """The content of the index of a tar, as a scan of the tar would give it."""
-
-    def __init__(self, layout: TarLayout) -> None:
-        self.own_captions = 0
-        self._layout = layout
-        self._keeps_sidecars = layout.sidecars
-        self._captions: dict[int, Captions] = {}
-        self._names: list[str] = []
-        self._offsets: list[int] = []
-        self._sizes: list[int] = []
-        self._shapes: list[tuple[int, int]] = []
-        self._sidecars: dict[int, bytes] = {}
-        self._digests: list[str] = []
-        self._digest = hashlib.sha256()
-
-    def begin_sample(self, members: Sequence[Member]) -> None:
-        """Keep sidecars also to see whether they hold the captions of a sample."""
-        captioned = any(member.captions is not None for member in members)
-        self._keeps_sidecars = self._layout.sidecars or captioned
-
-    def begin(self, member: Member, offset: int) -> None:
-        if member.captions is not None:
-            self._captions[len(self._names)] = member.captions
-        self._names.append(member.name)
-        self._offsets.append(offset)
-        self._sizes.append(member.size)
-        self._shapes.append((0, 0))
-        self._digest = hashlib.sha256()
-
-    def add(self, piece: Payload, *, first: bool) -> None:
-        """Take in the next bytes of a member."""
-        if self._layout.hash:
-            self._digest.update(piece)
-        if not first:
-            return
-        if self._layout.geometry:
-            self._shapes[-1] = image_size(bytes(piece)) or (0, 0)
-        name, whole = self._names[-1], len(piece) == self._sizes[-1] <= LONGEST_SIDECAR
-        if self._keeps_sidecars and whole and is_sidecar(name.encode()):
-            self._sidecars[len(self._names) - 1] = bytes(piece)
-
-    def end(self) -> None:
-        self._digests.append(self._digest.hexdigest())
-
-    def index(self, size: int, digest: str | None, shown: str) -> TarIndex:
         layout = self._layout
-        index = TarIndex(
-            pa.array(self._names, pa.string()),
-            np.array(self._offsets, np.int64),
-            np.array(self._sizes, np.int64),
-            sha256=pa.array(self._digests, pa.string()) if layout.hash and self._names else None,
-            facts=TarFacts(
-                size=size,
-                hash_lfs=digest,
-                has_geometry=layout.geometry,
-                has_sidecars=layout.sidecars,
-            ),
-        )
-        if layout.geometry:
-            shapes = np.array(self._shapes, np.int32).reshape(-1, 2)
-            index = replace(index, widths=shapes[:, 0].copy(), heights=shapes[:, 1].copy())
-        noted = with_sidecars(index, self._sidecars, shown) if self._sidecars else index
-        return self._with_captions(noted if layout.sidecars else index, noted.captions)
+        names = layout.index_names(self._path.name)
+        for form, name in names.items():
+            if form != layout.index:
+                self._path.with_name(name).unlink(missing_ok=True)
+        if layout.index is None:
+            if self._captions:
+                logger.warning(
+                    "%s has no index, which alone could hold %d captions: they are left out",
+                    self._path.name,
+                    len(self._captions),
+                )
+            return None
+        path = self._path.with_name(names[layout.index])
+        write_index_as(path, [(self._path.name, self._index())])
+        return path
 
-    def _with_captions(self, index: TarIndex, noted: pa.StringArray | None) -> TarIndex:
-        """Return the index with the captions that no sidecar holds."""
-        nothing: list[Any] = [None] * len(index)
-        texts = nothing if noted is None else noted.to_pylist()
+    def _index(self) -> TarIndex:
+        """Return the index of the tar, with captions that came with members and not in sidecars."""
+        layout = self._layout
+        index = scan_tar(
+            LocalStore(),
+            DataFileInfo(str(self._partial), file_size=self._size),
+            geometry=layout.geometry,
+            sidecars=layout.sidecars or bool(self._captions),
+            hash=layout.hash,
+        )
+        index = replace(index, facts=replace(index.facts, etag=None))
+        if not self._captions:
+            return index
+        nothing: list[str | None] = [None] * len(index)
+        noted = nothing if index.captions is None else index.captions.to_pylist()
+        given = [self._captions.get(name) for name in index.names.to_pylist()]
         own = {
             member: json.dumps(captions)
-            for member, captions in self._captions.items()
-            if texts[member] is None or json.loads(texts[member]) != captions
+            for member, (captions, text) in enumerate(zip(given, noted, strict=True))
+            if captions is not None and (text is None or json.loads(text) != captions)
         }
-        self.own_captions = len(own)
+        if not layout.sidecars:
+            noted = nothing
+            facts = replace(index.facts, has_sidecars=False)
+            index = replace(index, json=None, captions=None, facts=facts)
         if not own:
             return index
-        kept = nothing if index.captions is None else texts
-        merged = [own.get(member, text) for member, text in enumerate(kept)]
+        merged = [own.get(member, text) for member, text in enumerate(noted)]
         facts = replace(index.facts, captions_written=True)
         return replace(index, captions=pa.array(merged, pa.string()), facts=facts)
+
+
+class _Abandoned(Exception):
+    """Raised where a tar is given up, so that it does not appear."""
 
 
 @checked_keywords
@@ -534,8 +470,10 @@ class TarWriter:
 
     def _take_stock(self) -> None:
         """Look after what earlier writers left."""
-        clear_unfinished(self.directory, self._layout)
         numbers = self._layout.numbers(self.directory)
+        following = self._layout.name(numbers[-1] + 1 if numbers else 0)
+        for name in (following, *self._layout.index_names(following).values()):
+            remove_partial(self.directory / name)
         if numbers and self._overwrite:
             for number in numbers:
                 self._remove(self._layout.name(number))
@@ -565,13 +503,14 @@ class TarWriter:
         found = self._layout.index_names(tar).get(self._layout.index or "")
         path = None if found is None else self.directory / found
         if path is not None and path.exists():
-            index = read_index(path)
+            index, index_bytes = read_index(path), path.stat().st_size
             check_index(index, size, str(path))
-            samples, index_bytes = index.num_samples, path.stat().st_size
         else:
             file = DataFileInfo(str(self.directory / tar), file_size=size)
-            samples, index_bytes = scan_tar(LocalStore(), file, sidecars=False).num_samples, 0
+            index, index_bytes = scan_tar(LocalStore(), file, sidecars=False), 0
             found = None
+        # Readers leave out files such as __info__.json; here they were samples like all others.
+        samples = pc.count_distinct(sample_keys(index.names)).as_py()
         return {
             "name": tar,
             "size_bytes": size,
@@ -579,13 +518,3 @@ class TarWriter:
             "index": found,
             "index_bytes": index_bytes,
         }
-
-
-def clear_unfinished(directory: Path, layout: TarLayout) -> None:
-    """Remove what a killed writer left of tars that it was writing."""
-    for path in directory.glob("*" + _PARTIAL):
-        found = _UNFINISHED.fullmatch(path.name)
-        name = found[1] if found else ""
-        tars = (name.removesuffix(ending) + ".tar" for ending in (".tar", *_ENDINGS.values()))
-        if any(layout.number(tar) is not None for tar in tars):
-            path.unlink(missing_ok=True)

@@ -26,11 +26,9 @@ from headrace.errors import OptionError, ReadError, WriteError
 from headrace.storage import (
     Access,
     Engine,
-    Failure,
     Options,
     RemoteStore,
     RequestError,
-    WritingEngine,
     atomic_write,
     flush_directory,
     interruptibly,
@@ -330,19 +328,9 @@ class RemoteFolder:
     def _delete(self, url: str) -> None:
         self._ask(url, lambda engine: engine.delete(url))
 
-    def _ask(self, url: str, ask: Callable[[WritingEngine], None]) -> None:
-        store = self.store
-
-        def request() -> None:
-            store.connection.request(
-                f"writing {url}",
-                lambda engine: ask(_writing_engine(engine)),
-                store.meter,
-                store.patience,
-            )
-
+    def _ask(self, url: str, ask: Callable[[Engine], None]) -> None:
         try:
-            interruptibly(request)
+            interruptibly(lambda: self.store.request(f"writing {url}", ask))
             return
         except RequestError as error:
             text = f"writing {url}: {error.detail}"
@@ -398,12 +386,6 @@ def _files_of(receipt: Receipt) -> dict[str, int]:
     if receipt.get("index"):
         files[receipt["index"]] = receipt["index_bytes"]
     return files
-
-
-def _writing_engine(engine: Engine) -> WritingEngine:
-    if isinstance(engine, WritingEngine):
-        return engine
-    raise RequestError(Failure.REFUSED, f"{type(engine).__name__} only reads")
 
 
 def folder_at(options: TargetOptions, marker: str = _MARKER) -> Folder:

@@ -86,6 +86,7 @@ def write_video_frames(
     work_dir: PathLike | None = None,
     overwrite: bool = False,
     workers: int | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> VideoFramesReport:
     """Write the frames of videos to a Lance data set, and a list of the videos beside them.
@@ -111,6 +112,8 @@ def write_video_frames(
         work_dir: For the journal; None for a hidden directory beside the target.
         overwrite: Write a new version of a data set that is there.
         workers: The number of processes; 0 for this one, None to choose by the size of the videos.
+        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
+            ``work_dir``; None for processes of this machine.
         progress: Called with a stage and the ``Share`` of it that is done.
     """
     if on_error not in ("raise", "skip"):
@@ -138,7 +141,7 @@ def write_video_frames(
     copied = copy(
         lambda journal: _VideoParts(videos, limit),
         frames,
-        Runner(workers, progress or ignore),
+        Runner(workers, progress or ignore, on),
         work=work,
         work_dir=options.work_dir,
         schema=FRAME_SCHEMA,

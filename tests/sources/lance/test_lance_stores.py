@@ -187,8 +187,8 @@ def test_keys_of_a_profile_go_with_the_time_when_they_expire(
 
 
 def test_options_that_are_not_known() -> None:
-    with pytest.raises(OptionError, match="'secrte', which is not known"):
-        lance_options("s3://b/rows.lance", {"key": "K", "secrte": "S"})
+    with pytest.raises(OptionError, match="'secrte' is not valid"):
+        lance_options("s3://b/rows.lance", {"key": "K", "secret": "S", "secrte": "S"})
     with pytest.raises(OptionError, match="'aws_region' for Lance must be a str"):
         lance_options("s3://b/rows.lance", {"anon": True, "aws_region": ["eu"]})
     with pytest.raises(OptionError, match="credentials do not belong into the URL"):

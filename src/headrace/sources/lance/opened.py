@@ -25,7 +25,7 @@ from headrace.sources.lance.native import Failed, Found, Handle
 from headrace.sources.tables.table import shown
 from headrace.storage import Options, Redaction
 from headrace.storage.access import protocol_of
-from headrace.storage.options import Resolved, azure_options, gcs_options, resolve, s3_options
+from headrace.storage.options import Resolved, resolve, s3_options, store_options
 from headrace.storage.redaction import has_secret, of_environment, without_secrets
 
 __all__ = ["LanceLocation", "LanceVersion", "keys_expire_at", "lance_options", "located"]
@@ -39,6 +39,8 @@ _STORES = {
     "abfs": "az",
     "abfss": "az",
 }
+_KINDS = {"s3": "s3", "gs": "gcs", "az": "azure"}
+"""The names by which the room of storage knows these stores."""
 _OWN_PREFIXES = {"s3": "aws_", "gs": "google_", "az": "azure_"}
 """of names that Lance knows as they are"""
 _CLIENT_NAMES = frozenset(
@@ -112,31 +114,23 @@ def _is_own(store: str, name: str) -> bool:
 def _translated(store: str, options: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is not given by Lance's own names."""
     given = {name: value for name, value in options.items() if name not in own}
+    found = store_options(_KINDS[store], given)
+    config, client = dict(found.config), found.client
     if store == "s3":
-        config, client = _of_s3(given, has_keys="aws_access_key_id" in own)
-    elif store == "gs":
-        config, client = gcs_options(given)
-        if "bearer_token" in config:
-            config["google_storage_token"] = config.pop("bearer_token")
-    else:
-        config, client = azure_options(given)
-        config.pop("credential_type", None)
+        config = {f"aws_{name}": value for name, value in config.items()}
+        if found.keys is not None and "aws_access_key_id" not in own:
+            keys = found.keys()
+            config |= {f"aws_{name}": keys[name] for name in ("access_key_id", "secret_access_key")}
+            config["aws_session_token"] = keys["token"]
+    elif store == "gs" and found.keys is not None:
+        config["google_storage_token"] = found.keys()["token"]
+    config.pop("credential_type", None)
     if "root_certificate" in client:
         raise OptionError(
             "storage option 'verify' cannot name a file for Lance, which trusts what the system "
             "trusts; set SSL_CERT_FILE"
         )
     return {**config, **client}
-
-
-def _of_s3(given: Mapping[str, Any], *, has_keys: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    found = s3_options(given)
-    config = {f"aws_{name}": value for name, value in found.config.items()}
-    if found.keys is not None and not has_keys:
-        keys = found.keys()
-        config |= {f"aws_{name}": keys[name] for name in ("access_key_id", "secret_access_key")}
-        config["aws_session_token"] = keys["token"]
-    return config, found.client
 
 
 def _text(name: str, value: Any) -> str:

@@ -1,9 +1,9 @@
-"""Killing, resuming and resizing a loader at random, and counting its rows.
+"""Kill, resume and resize a loader at random, and count its rows.
 
-draw a schedule ─► run its legs ─► judge the rows ─► report
- (``schedule``)    (``legs``, and   (``judge``)       (``report``)
-                    ``rank`` in the
-                    child processes)
+schedule.py ─► ranks.py ─► run.py ─► report.py
+(drawn from    (legs, in   (audit:   (comparison with
+ a seed)        processes)  all of    the expected rows,
+                            it)       and a table)
 """
 
 from headrace.testing.auditing.report import AuditReport, Finding, Outcome

@@ -1,36 +1,35 @@
-"""``audit``: any loader through random schedules of kills, saves, resumes and resizes."""
+"""Put any loader through random schedules of kills, saves, resumes and resizes."""
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import pickle
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Literal
 
-import headrace
 from headrace.errors import OptionError
+from headrace.loader import merge_states
 from headrace.loader.start import WorkerContext
-from headrace.testing.auditing.judge import (
-    Judgement,
-    compare,
-    in_global_order,
-    in_rank_order,
-    outcome_of,
+from headrace.testing.auditing.ranks import (
+    Batch,
+    Loaders,
+    Resume,
+    Trouble,
+    column_ids,
+    run_leg,
 )
-from headrace.testing.auditing.legs import Batch, Resume, Runner, Trouble
-from headrace.testing.auditing.rank import column_ids
-from headrace.testing.auditing.report import AuditReport, Outcome
+from headrace.testing.auditing.report import AuditReport, Finding, Outcome, compare
 from headrace.testing.auditing.schedule import Leg, Schedule, Size, draw_schedule
 
 __all__ = ["audit"]
 
 Order = Literal["rank", "global"] | None
 _ALONE = Size(1, 0)
+_FINDINGS_OF_A_KIND = 5
 
 
 def audit(
@@ -48,45 +47,66 @@ def audit(
     start_method: str = "spawn",
     timeout_s: float = 60.0,
 ) -> AuditReport:
-    """Kill, resume and resize the loaders of ``factory(rank, world_size, num_workers)``.
+    """Kill, resume and resize loaders at random, and count their rows.
 
     They are iterables with ``state_dict`` and ``load_state_dict``, of this library or any other.
-    ``factory``, ``row_id`` and ``merge`` are sent to fresh processes, so they must be importable.
-    ``row_id`` names the rows of a batch (default: its column "row" or "id"); ``expected`` are the
-    rows of an epoch (default: those of ``factory(0, 1, 0)``); ``may_drop`` of them, a number or a
-    function of the number of ranks, may be missing at its end. ``order``: runs that keep their
-    size are compared rank by rank ("rank"), all runs step by step over ranks ("global"), or none.
-    Without ``merge`` only loaders of this library change their size. ``schedules`` are so many
-    drawn from ``seed``, or some of an earlier report, to be run again.
+
+    Args:
+        factory: Makes a loader of (rank, world_size, num_workers). It is sent to fresh processes,
+            as ``row_id`` and ``merge`` are, so all three must be importable.
+        schedules: Number of schedules that are drawn from ``seed``; or schedules of an earlier
+            report, to run them again.
+        seed: The seed.
+        sizes: Numbers of ranks and of workers of each.
+        row_id: Returns an id for each row of a batch; by default its column "row" or "id".
+        epochs: Number of epochs of each run.
+        expected: The rows of an epoch; by default those of ``factory(0, 1, 0)``.
+        may_drop: Number of rows that may be missing at the end of an epoch, or a function that
+            returns it for a number of ranks.
+        order: "rank" compares runs that keep their size rank by rank, "global" all runs step by
+            step over ranks, None no order.
+        merge: Makes one state of the states of all ranks. Without it only loaders of this library
+            change their size.
+        start_method: The way in which ranks are started.
+        timeout_s: Seconds that a part of a run may take.
+
+    Raises:
+        OptionError: An argument makes no sense, or the loaders have no rows.
     """
-    sizes = _checked_sizes([*sizes, *_sizes_of(schedules)])
-    _check(factory, schedules=schedules, epochs=epochs, order=order, timeout_s=timeout_s)
+    given = [] if isinstance(schedules, int) else [s.size for one in schedules for s in one.legs]
+    checked = list(dict.fromkeys(Size(*size) for size in (*sizes, *given)))
+    _check(factory, checked, schedules, epochs, order, timeout_s)
     for name, sent in (("factory", factory), ("row_id", row_id), ("merge", merge)):
         _check_importable(name, sent)
-    runner = Runner(
-        factory=factory,
-        row_id=row_id or column_ids,
-        epochs=epochs,
-        timeout_s=timeout_s,
-        context=_context(start_method),
-        merge=merge,
-    )
+    loaders = Loaders(factory, row_id or column_ids, epochs, timeout_s, merge)
+    context = _context(start_method)
     with tempfile.TemporaryDirectory(prefix="headrace-audit-") as folder:
-        whole = _run_whole(sizes, runner, Path(folder))
-        rules = _Rules(
-            expected=_expected_rows(expected, whole[_ALONE]),
-            epochs=epochs,
-            order=order,
-            whole=whole,
-            may_drop=may_drop if callable(may_drop) else lambda ranks: may_drop,
-        )
-        outcomes = [rules.judge_whole(run) for run in whole.values()]
+        # Each size without an interruption: how many steps there are, and in which order.
+        whole = {
+            size: _run(Schedule(f"whole {size}", (Leg(size),)), loaders, Path(folder), context)
+            for size in dict.fromkeys([_ALONE, *checked])
+        }
+        rows = [row for row, _ in whole[_ALONE].rows(0)] if expected is None else list(expected)
+        if not rows and not whole[_ALONE].trouble:
+            raise OptionError(
+                "factory(0, 1, 0) makes a loader without rows: nothing can be audited"
+            )
+        rules = _Rules(rows, epochs, whole, may_drop if callable(may_drop) else lambda _: may_drop)
+        outcomes = [rules.judge(run, None) for run in whole.values()]
         if not any(run.trouble for run in whole.values()):
-            runner = _able_to_merge(runner, whole.values())
+            if merge is None and all(run.ours for run in whole.values()):
+                loaders = replace(loaders, merge=merge_states)
             if isinstance(schedules, int):
-                schedules = _draw(schedules, seed, [whole[size] for size in sizes], runner)
-            outcomes += [rules.judge(_run(each, runner, Path(folder))) for each in schedules]
-    return AuditReport(len(rules.expected), epochs, tuple(outcomes))
+                steps = {size: whole[size].steps() for size in checked}
+                can_merge = loaders.merge is not None
+                numbers = range(1, schedules + 1)
+                schedules = [
+                    draw_schedule(seed, n, steps=steps, can_merge=can_merge) for n in numbers
+                ]
+            for schedule in schedules:
+                run = _run(schedule, loaders, Path(folder), context)
+                outcomes.append(rules.judge(run, order))
+    return AuditReport(len(rows), epochs, tuple(outcomes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +121,32 @@ class _Run:
     detail: str = ""
 
     def steps(self) -> int:
-        """Number of steps of the rank that took the fewest."""
+        """Return the number of steps of the rank that took the fewest."""
         ranks = [batch.rank for batch in self.batches]
         return min(ranks.count(rank) for rank in range(self.schedule.legs[0].size.ranks))
 
+    def rows(
+        self, epoch: int, global_order: Sequence[Hashable] | None = None
+    ) -> list[tuple[Hashable, int]]:
+        """Return the rows of an epoch with the legs that brought them.
+
+        All rows of rank 0 as it was handed them, then those of rank 1, and so on. With a global
+        order: the first batches of all ranks, then the second ones, and so on. Which rank has which
+        batch of a step is no matter there: they are put in the expected order.
+        """
+        places = {row: place for place, row in reversed(list(enumerate(global_order or ())))}
+
+        def key(batch: Batch) -> tuple[int, ...]:
+            if global_order is None:
+                return batch.rank, batch.leg, batch.step
+            first = min((places.get(row, 0) for row in batch.rows), default=0)
+            return batch.leg, batch.step, first
+
+        mine = sorted((batch for batch in self.batches if batch.epoch == epoch), key=key)
+        return [(row, batch.leg) for batch in mine for row in batch.rows]
+
     def ranks_at_end_of(self, epoch: int) -> int:
-        """Number of ranks when the epoch came to its end.
+        """Return the number of ranks when the epoch came to its end.
 
         The leg that brought its last batch may have saved before the end of the epoch, and the next
         one have found less left than it has ranks: so the larger of the two counts.
@@ -116,13 +156,14 @@ class _Run:
         return max(leg.size.ranks for leg in self.schedule.legs[last : last + 2])
 
 
-def _run(schedule: Schedule, runner: Runner, folder: Path) -> _Run:
-    """Leg after leg. A leg that saved nothing leaves the next one where it began itself."""
+def _run(schedule: Schedule, loaders: Loaders, folder: Path, context: BaseContext) -> _Run:
+    """Run leg after leg. One that saved nothing leaves the next one where it began itself."""
     start, ours = Resume(), True
     batches: list[Batch] = []
     unsaved: list[int] = []
     for number, leg in enumerate(schedule.legs):
-        done = runner.run(leg, number, folder / f"{schedule.name}.{number}", start)
+        place = folder / f"{schedule.name}.{number}"
+        done = run_leg(loaders, leg, number, place, start, context)
         if done.trouble:
             detail = f"leg {number}, {leg}: {done.detail}"
             return _Run(schedule, trouble=done.trouble, detail=detail)
@@ -135,84 +176,54 @@ def _run(schedule: Schedule, runner: Runner, folder: Path) -> _Run:
     return _Run(schedule, tuple(batches), tuple(unsaved), ours)
 
 
-def _run_whole(sizes: Sequence[Size], runner: Runner, folder: Path) -> dict[Size, _Run]:
-    """Each size without an interruption: how many steps there are, and in which order."""
-    return {
-        size: _run(Schedule(f"whole {size}", (Leg(size),)), runner, folder)
-        for size in dict.fromkeys([_ALONE, *sizes])
-    }
-
-
-def _expected_rows(expected: Iterable[Hashable] | None, alone: _Run) -> list[Hashable]:
-    if expected is not None:
-        rows = list(expected)
-    else:
-        rows = [row for row, _ in in_rank_order(alone.batches, 0)]
-    if not rows and not alone.trouble:
-        raise OptionError("factory(0, 1, 0) makes a loader without rows: nothing can be audited")
-    return rows
-
-
-def _able_to_merge(runner: Runner, whole: Iterable[_Run]) -> Runner:
-    """With this library's own way to merge states, if the loaders are its own."""
-    if runner.merge is not None or not all(run.ours for run in whole):
-        return runner
-    return dataclasses.replace(runner, merge=getattr(headrace, "merge_states", None))
-
-
-def _draw(count: int, seed: int, whole: Iterable[_Run], runner: Runner) -> list[Schedule]:
-    steps = {run.schedule.legs[0].size: run.steps() for run in whole}
-    can_merge = runner.merge is not None
-    return [draw_schedule(seed, n, steps=steps, can_merge=can_merge) for n in range(1, count + 1)]
-
-
 @dataclass(frozen=True, slots=True)
 class _Rules:
     """The rows and orders that are expected of runs."""
 
     expected: list[Hashable]
     epochs: int
-    order: Order
     whole: Mapping[Size, _Run]
     may_drop: Callable[[int], int]
 
-    def judge_whole(self, run: _Run) -> Outcome:
-        """A run without interruption: the rows that are expected, in whatever order."""
-        return self._outcome(run, self._by_rows)
-
-    def judge(self, run: _Run) -> Outcome:
-        """A schedule: the rows, and where there is something to compare with, the order."""
-        if self.order == "global":
-            return self._outcome(run, self._by_global_order)
-        if self.order == "rank" and not run.schedule.resized:
-            return self._outcome(run, self._by_rank_order)
-        return self._outcome(run, self._by_rows)
-
-    def _outcome(self, run: _Run, judge_epoch: Callable[[_Run, int], Judgement]) -> Outcome:
+    def judge(self, run: _Run, order: Order) -> Outcome:
+        """Compare the rows of a run, and where there is something to compare with, their order."""
         if run.trouble:
             return Outcome(run.schedule, trouble=run.trouble, detail=run.detail)
-        judgements = [judge_epoch(run, epoch) for epoch in range(self.epochs)]
-        return outcome_of(run.schedule, judgements, unsaved=run.unsaved)
+        if order == "rank" and run.schedule.resized:
+            order = None
+        rows = lost = dropped = duplicated = reordered = 0
+        findings: list[Finding] = []
+        for epoch in range(self.epochs):
+            expected, delivered, left_out = self.expected, run.rows(epoch), 0
+            may_drop = self.may_drop(run.ranks_at_end_of(epoch))
+            if order == "rank":
+                # Leave out the end: an uninterrupted run of this size was judged for it.
+                same_size = self.whole[run.schedule.legs[0].size]
+                expected = [row for row, _ in same_size.rows(epoch)]
+                left_out, may_drop = max(0, len(self.expected) - len(expected)), 0
+            elif order == "global":
+                expected = [row for row, _ in self.whole[_ALONE].rows(epoch)]
+                delivered = run.rows(epoch, expected)
+            found = compare(delivered, expected, ordered=order is not None)
+            missing = len(found.missing)
+            wrongly = 0 if missing <= may_drop and found.missing_at_end else missing
+            rows += len(expected) if order == "global" else len(self.expected)
+            lost += wrongly
+            dropped += left_out + missing - wrongly
+            duplicated += len(found.surplus)
+            reordered += found.moved
+            findings += [Finding("lost", row, epoch, leg) for row, leg in found.missing if wrongly]
+            findings += [Finding("duplicated", row, epoch, leg) for row, leg in found.surplus]
+            if found.first_moved is not None:
+                findings.append(
+                    Finding("reordered", found.first_moved[0], epoch, found.first_moved[1])
+                )
+        kinds = [[one for one in findings if one.kind == kind] for kind in _KINDS]
+        few = tuple(one for kind in kinds for one in kind[:_FINDINGS_OF_A_KIND])
+        return Outcome(run.schedule, rows, lost, dropped, duplicated, reordered, few, run.unsaved)
 
-    def _by_rows(self, run: _Run, epoch: int) -> Judgement:
-        comparison = compare(in_rank_order(run.batches, epoch), self.expected, ordered=False)
-        may_drop = self.may_drop(run.ranks_at_end_of(epoch))
-        return Judgement(epoch, len(self.expected), comparison, may_drop)
 
-    def _by_rank_order(self, run: _Run, epoch: int) -> Judgement:
-        """Leave out the end: an uninterrupted run of this size was judged for it."""
-        same_size = self.whole[run.schedule.legs[0].size]
-        expected = [row for row, _ in in_rank_order(same_size.batches, epoch)]
-        comparison = compare(in_rank_order(run.batches, epoch), expected, ordered=True)
-        left_out = max(0, len(self.expected) - len(expected))
-        return Judgement(epoch, len(self.expected), comparison, 0, left_out)
-
-    def _by_global_order(self, run: _Run, epoch: int) -> Judgement:
-        expected = [row for row, _ in in_rank_order(self.whole[_ALONE].batches, epoch)]
-        delivered = in_global_order(run.batches, epoch, expected)
-        comparison = compare(delivered, expected, ordered=True)
-        may_drop = self.may_drop(run.ranks_at_end_of(epoch))
-        return Judgement(epoch, len(expected), comparison, may_drop)
+_KINDS = ("lost", "duplicated", "reordered")
 
 
 def _context(start_method: str) -> BaseContext:
@@ -225,27 +236,21 @@ def _context(start_method: str) -> BaseContext:
     return multiprocessing.get_context(start_method)
 
 
-def _checked_sizes(sizes: Iterable[tuple[int, int]]) -> list[Size]:
-    checked = list(dict.fromkeys(Size(*size) for size in sizes))
-    if not checked or any(size.ranks < 1 or size.workers < 0 for size in checked):
-        raise OptionError(
-            f"sizes must be pairs of ranks (1 or more) and workers (0 or more), not {checked}"
-        )
-    return checked
-
-
-def _sizes_of(schedules: int | Sequence[Schedule]) -> list[Size]:
-    if isinstance(schedules, int):
-        return []
-    return [leg.size for schedule in schedules for leg in schedule.legs]
-
-
 def _check(
-    factory: object, *, schedules: object, epochs: int, order: object, timeout_s: float
+    factory: object,
+    sizes: Sequence[Size],
+    schedules: object,
+    epochs: int,
+    order: object,
+    timeout_s: float,
 ) -> None:
     if not callable(factory):
         raise OptionError(
             f"factory must be a function of (rank, world_size, num_workers): {factory!r}"
+        )
+    if not sizes or any(size.ranks < 1 or size.workers < 0 for size in sizes):
+        raise OptionError(
+            f"sizes must be pairs of ranks (1 or more) and workers (0 or more), not {sizes}"
         )
     if isinstance(schedules, int) and schedules < 0:
         raise OptionError(f"schedules must be 0 or more, not {schedules}")

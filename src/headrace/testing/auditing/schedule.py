@@ -1,4 +1,4 @@
-"""Schedules: what is done to a loader, drawn from a seed before anything runs."""
+"""Draw schedules from a seed: all that is done to a loader, before anything runs."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One life of a job: from a start or a resume to an end of some kind."""
+    """One life of a job: from a start or a resume to an end of some kind.
+
+    Attributes:
+        size: The ranks and workers.
+        steps: Number of batches that a rank takes before the states are saved; None: to the end of
+            the last epoch.
+        beyond: Number of batches that a rank takes after the save; at least one if there is one.
+        victims: Ranks that are then killed, and the others ended with them; none: the loop is left.
+        merged: Whether ranks load the merged state of all ranks before them, and not each its own.
+    """
 
     size: Size
     steps: int | None = None
-    """batches a rank takes before the states are saved; None: to the end of the last epoch"""
     beyond: int = 0
-    """batches a rank takes after the save; at least one where there is a save"""
     victims: tuple[int, ...] = ()
-    """ranks that are then killed, and the others ended with them; none: the loop is left"""
     merged: bool = False
-    """ranks load the merged state of all ranks before them, not each its own"""
 
     def __str__(self) -> str:
         if self.steps is None:
             return f"{self.size} to the end"
-        return f"{self.size} saves at {self.steps}, {self._ending()} at +{self.beyond}"
-
-    def _ending(self) -> str:
-        if not self.victims:
-            return "leaves"
-        if len(self.victims) == self.size.ranks:
-            return "killed"
-        return f"rank {', '.join(map(str, self.victims))} killed"
+        ending = "killed" if len(self.victims) == self.size.ranks else "leaves"
+        if 0 < len(self.victims) < self.size.ranks:
+            ending = f"rank {', '.join(map(str, self.victims))} killed"
+        return f"{self.size} saves at {self.steps}, {ending} at +{self.beyond}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class Schedule:
         return len({leg.size for leg in self.legs}) > 1
 
     def __str__(self) -> str:
-        """
+        """Return it in words.
+
         >>> print(Schedule("1", (Leg(Size(2, 0), 5, 1, (0, 1)), Leg(Size(1, 2), merged=True))))
         2x0 saves at 5, killed at +1 → 1x2 to the end
         """
@@ -76,9 +78,13 @@ class Schedule:
 def draw_schedule(
     seed: int, number: int, *, steps: Mapping[Size, int], can_merge: bool
 ) -> Schedule:
-    """Schedule ``number`` of a seed; ``steps`` are those of an uninterrupted run of each size.
+    """Return schedule ``number`` of a seed.
 
-    The size changes only where states can be merged.
+    Args:
+        seed: The seed.
+        number: The number of the schedule.
+        steps: Number of steps of an uninterrupted run of each size.
+        can_merge: Whether states can be merged; the size changes only then.
     """
     random = Random(f"{seed}/{number}")
     count = random.randint(2, _MOST_LEGS)

@@ -1,0 +1,351 @@
+"""Blocks on a device: moved there in one piece, and permuted and cut there.
+
+Threads make blocks on a stream of their own, beside the one of the trainer:
+
+    columns ─► one pinned buffer ─► one copy to the device ─► rows permuted ─► batches as views
+              (threads)             (side stream)            (side stream)    (trainer's stream)
+
+The trainer's stream waits for a block before its first batch. The memory of a block is used again
+only when the kernels that read its batches have ended. The same code runs for the CPU, without
+streams.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.convert.columns import (
+    Block,
+    Column,
+    DenseColumn,
+    RaggedColumn,
+    Rows,
+    StructColumn,
+)
+from headrace.errors import DeviceMemoryError, OptionError
+from headrace.process import PerProcess
+
+__all__ = ["Device", "DeviceCache", "parse_device"]
+
+logger = logging.getLogger(__name__)
+
+_ALIGNMENT = 256
+
+
+def parse_device(device: object) -> torch.device | None:
+    """Return the device of an option, with its number.
+
+    Raises:
+        OptionError: It is no device, or torch cannot use it here.
+    """
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)  # type: ignore[call-overload]
+    except (TypeError, RuntimeError) as error:
+        raise OptionError(f'device must be "cuda", "cuda:1" or "cpu", not {device!r}') from error
+    if found.type == "cpu":
+        return torch.device("cpu")
+    if found.type != "cuda":
+        raise OptionError(f'device must be "cuda" or "cpu", not {device!r}')
+    if not torch.cuda.is_available():
+        raise OptionError(
+            f"device={device!r}: torch finds no CUDA device here; leave device out, or install a "
+            "torch that has CUDA and check the driver with nvidia-smi"
+        )
+    count = torch.cuda.device_count()
+    index = torch.cuda.current_device() if found.index is None else found.index
+    if index >= count:
+        raise OptionError(f"device={device!r}: this machine has {count} CUDA devices, from 0 on")
+    return torch.device("cuda", index)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceColumn(DenseColumn):
+    """A tensor on a device, whose first dimension is the rows."""
+
+    values: torch.Tensor
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        return self.values.cpu().numpy()
+
+    def take(self, rows: Rows) -> DeviceColumn:
+        return self.select(torch.from_numpy(rows).to(self.values.device))
+
+    def select(self, rows: torch.Tensor) -> DeviceColumn:
+        """Return rows by number; the numbers are on the device."""
+        return DeviceColumn(self.values.index_select(0, rows))
+
+    @classmethod
+    def concat(cls, columns: Sequence[DenseColumn]) -> DeviceColumn:
+        return cls(torch.cat([column.values for column in columns]))  # type: ignore[misc]
+
+    def pin(self) -> DeviceColumn:
+        return self
+
+    def padded(self, lengths: Rows) -> torch.Tensor:
+        values, width = self.values, int(lengths.max(initial=0))
+        padded = values.new_zeros((len(lengths), width, *values.shape[1:]))
+        inside = np.arange(width) < lengths[:, None]
+        padded[torch.from_numpy(inside).to(values.device)] = values
+        return padded
+
+    def _like(self, values: npt.NDArray[Any]) -> DeviceColumn:
+        return DeviceColumn(torch.from_numpy(values).to(self.values.device))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _DeviceBlock(StructColumn):
+    """A block whose columns are on a device.
+
+    Attributes:
+        ready: The event after which they may be read; None on the CPU.
+    """
+
+    ready: Any = None
+
+
+class Device:
+    """Moves blocks to a device and permutes them there. Threads may use it at the same time.
+
+    Args:
+        device: A device of CUDA, or the CPU.
+        device_bytes: The number of bytes that an error names if there is no room.
+    """
+
+    def __init__(self, device: torch.device, device_bytes: int) -> None:
+        self._device = device
+        self._device_bytes = device_bytes
+        self._is_cuda = device.type == "cuda"
+        self._side = _side_streams.get().of(device) if self._is_cuda else None
+        self._received_on: Any = None
+
+    # --- for threads that make blocks
+
+    def move(self, block: Block) -> Block:
+        """Return a block with its numbers on the device; objects stay where they are."""
+        assert isinstance(block, StructColumn)
+        with self._beside_trainer():
+            leaves = list(_numbers(block))
+            places, total = [], 0
+            for leaf in leaves:
+                places.append(total)
+                total += -(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT
+            # torch keeps pinned memory for later use, and waits until it has been copied.
+            staged = torch.empty(total, dtype=torch.uint8, pin_memory=self._is_cuda)
+            memory = staged.numpy()
+            for leaf, start in zip(leaves, places, strict=True):
+                array = leaf.array
+                there = memory[start : start + array.nbytes].view(array.dtype)
+                there.reshape(array.shape)[...] = array
+            arrived = torch.empty(total, dtype=torch.uint8, device=self._device)
+            arrived.copy_(staged, non_blocking=True)
+            moved = iter(
+                [
+                    _view(arrived[start : start + leaf.nbytes], leaf.values)
+                    for leaf, start in zip(leaves, places, strict=True)
+                ]
+            )
+            return _rebuilt(block, moved)
+
+    def sort(self, blocks: Sequence[StructColumn], keys: npt.NDArray[np.uint32]) -> Block:
+        """Return the rows of blocks in the order of their keys; equal keys stay as they stand."""
+        with self._beside_trainer():
+            numbers = torch.from_numpy(keys.astype(np.int64)).to(self._device)
+            order = _Order(torch.sort(numbers, stable=True).indices)
+            columns = []
+            for same in zip(*[block.columns for block in blocks], strict=True):
+                joined = same[0] if len(same) == 1 else type(same[0]).concat(same)
+                columns.append(order.apply(joined))
+            return StructColumn(blocks[0].names, tuple(columns), len(keys))
+
+    def copied(self, block: Block) -> Block:
+        """Return a block with its numbers in memory of their own, which a user may change."""
+        assert isinstance(block, StructColumn)
+        with self._beside_trainer():
+            moved = iter([DeviceColumn(_tensor(leaf).clone()) for leaf in _numbers(block)])
+            return _rebuilt(block, moved)
+
+    def made(self, block: Block) -> Block:
+        """Return a block that is made, so that a trainer can wait for it."""
+        assert isinstance(block, StructColumn)
+        ready = None
+        if self._side is not None:
+            ready = self._side.record_event()
+        return _DeviceBlock(block.names, block.columns, block.num_rows, ready)
+
+    @contextmanager
+    def _beside_trainer(self) -> Iterator[None]:
+        try:
+            with nullcontext() if self._side is None else torch.cuda.stream(self._side):
+                yield
+        except torch.OutOfMemoryError as error:
+            raise DeviceMemoryError(
+                f"{self._device} has no room for the rows that are read ahead "
+                f"(device_bytes={self._device_bytes:,}): choose a smaller device_bytes, or "
+                f"smaller windows (mix, split_rows). torch says: {error}"
+            ) from error
+
+    # --- for the thread of the trainer
+
+    def receive(self, block: Any) -> None:
+        """Let the trainer's stream wait until a block is made; it may be cut from then on."""
+        if self._side is not None:
+            self._received_on = torch.cuda.current_stream(self._device)
+            self._received_on.wait_event(block.ready)
+            _hold_for(block, self._received_on)
+
+    def moved(self, value: Any) -> Any:
+        """Return a batch, or any value made of dicts, lists and tuples, with tensors moved."""
+        if isinstance(value, torch.Tensor):
+            return value.to(self._device)
+        if isinstance(value, Mapping):
+            return {key: self.moved(each) for key, each in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*[self.moved(each) for each in value])
+        if isinstance(value, list | tuple):
+            return type(value)([self.moved(each) for each in value])
+        return value
+
+    def batches(self, block: Block, batch_size: int) -> Iterator[Any]:
+        """Yield the batches of a block that was received, for the stream that is current then."""
+        assert isinstance(block, StructColumn)
+        made = block.batches(batch_size)
+        if self._side is None:
+            yield from made
+            return
+        used_on = self._received_on
+        for batch in made:
+            current = torch.cuda.current_stream(self._device)
+            if current != used_on:
+                current.wait_stream(used_on)
+                _hold_for(block, current)
+                used_on = current
+            yield batch
+
+
+def _hold_for(block: StructColumn, stream: Any) -> None:
+    """Keep the memory of a block from being used again before work on this stream has ended."""
+    for leaf in _numbers(block):
+        _tensor(leaf).record_stream(stream)
+
+
+class _SideStreams:
+    """One stream beside the trainer's for each device: torch keeps freed memory by stream."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._streams: dict[torch.device, Any] = {}
+
+    def of(self, device: torch.device) -> Any:
+        with self._lock:
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            return self._streams[device]
+
+
+_side_streams = PerProcess(_SideStreams)
+
+
+@dataclass(slots=True)
+class _Order:
+    """An order of rows: on the device, and here if objects need it."""
+
+    rows: torch.Tensor
+    _here: Rows | None = None
+
+    def apply(self, column: Column) -> Column:
+        """Return the rows of a column in this order."""
+        if isinstance(column, DeviceColumn):
+            return column.select(self.rows)
+        if isinstance(column, StructColumn):
+            columns = tuple([self.apply(each) for each in column.columns])
+            return replace(column, columns=columns)
+        if self._here is None:
+            self._here = self.rows.cpu().numpy()
+        return column.take(self._here)
+
+
+def _numbers(column: Column) -> Iterator[DenseColumn]:
+    """Yield the columns of numbers in a column, in a fixed order."""
+    if isinstance(column, DenseColumn):
+        yield column
+    elif isinstance(column, RaggedColumn):
+        yield column.values
+    elif isinstance(column, StructColumn):
+        for each in column.columns:
+            yield from _numbers(each)
+
+
+def _rebuilt(block: StructColumn, moved: Iterator[DeviceColumn]) -> StructColumn:
+    """Return a block with other columns of numbers in it, in the order of ``_numbers``."""
+    columns: list[Column] = []
+    for column in block.columns:
+        if isinstance(column, DenseColumn):
+            columns.append(next(moved))
+        elif isinstance(column, RaggedColumn):
+            columns.append(replace(column, values=next(moved)))
+        elif isinstance(column, StructColumn):
+            columns.append(_rebuilt(column, moved))
+        else:
+            columns.append(column)
+    return StructColumn(block.names, tuple(columns), block.num_rows)
+
+
+def _tensor(column: DenseColumn) -> torch.Tensor:
+    assert isinstance(column.values, torch.Tensor)
+    return column.values
+
+
+def _view(memory: torch.Tensor, like: Any) -> DeviceColumn:
+    if not like.numel():
+        return DeviceColumn(memory.new_empty(like.shape, dtype=like.dtype))
+    return DeviceColumn(memory.view(like.dtype).view(like.shape))
+
+
+@dataclass(slots=True)
+class DeviceCache:
+    """The blocks of chunks that stay on a device for the epochs after the first.
+
+    Attributes:
+        most_bytes: The number of bytes that it may hold; chunks beyond are read in every epoch.
+    """
+
+    most_bytes: int
+    _blocks: dict[Any, list[StructColumn]] = field(default_factory=dict)
+    _held: int = 0
+    _has_warned: bool = False
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeviceCache, (self.most_bytes,)  # what is on a device stays in its process
+
+    def get(self, key: Any) -> list[StructColumn] | None:
+        """Return the blocks of a chunk; None if it has to be read."""
+        return self._blocks.get(key)
+
+    def put(self, key: Any, blocks: list[StructColumn]) -> None:
+        """Keep the blocks of a chunk, if there is room for them."""
+        size = sum([block.nbytes for block in blocks])
+        with self._lock:
+            if self._held + size <= self.most_bytes:
+                if key not in self._blocks:
+                    self._held += size
+                    self._blocks[key] = blocks
+            elif not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "device_cache=True: the data needs more than device_bytes=%s; chunks beyond "
+                    "that are read again in every epoch",
+                    f"{self.most_bytes:,}",
+                )

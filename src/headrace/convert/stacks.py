@@ -1,0 +1,185 @@
+"""The options ``stack=`` and ``cast=``: columns that become one tensor, and number types."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+import torch
+
+from headrace.convert.columns import Column, DenseColumn, StructColumn
+from headrace.errors import OptionError, SchemaError
+
+__all__ = ["NUMERIC", "Stack", "near_names", "parse_casts", "parse_stacks", "stacked"]
+
+Dtype = np.dtype[Any]
+
+
+class _Numeric:
+    """Stands for all columns of integers, floats and decimals."""
+
+    def __repr__(self) -> str:
+        return "NUMERIC"
+
+    def __reduce__(self) -> str:
+        return "NUMERIC"
+
+
+NUMERIC: Final = _Numeric()
+"""All columns of integers, floats and decimals, in ``stack=``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Columns that become one array of shape [rows, columns].
+
+    Attributes:
+        key: The key of the array.
+        columns: The keys of the columns.
+        masks: The keys of their masks; None for a column that has none.
+        dtype: The number type of the array.
+    """
+
+    key: str
+    columns: tuple[str, ...]
+    masks: tuple[str | None, ...]
+    dtype: Dtype
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key of the array, and of its mask if it has one."""
+        return (self.key, f"{self.key}_mask") if any(self.masks) else (self.key,)
+
+
+_ROWS_AT_ONCE = 4096
+"""Number of rows that are stacked at a time, so that they stay in the processor's cache."""
+
+
+def stacked(block: StructColumn, stacks: Sequence[Stack]) -> StructColumn:
+    """Return a block in which each stack is one column; the columns in it are gone."""
+    by_key: dict[str, Any] = dict(zip(block.names, block.columns, strict=True))
+    made: dict[str, Column] = {}
+    for stack in stacks:
+        made[stack.key] = _matrix([by_key[name] for name in stack.columns], block, stack.dtype)
+        if any(stack.masks):
+            masks = [None if name is None else by_key[name] for name in stack.masks]
+            made[stack.keys[1]] = _matrix(masks, block, np.dtype(np.bool_))
+    inside = {name for stack in stacks for name in (*stack.columns, *stack.masks)}
+    kept = {name: column for name, column in by_key.items() if name not in inside}
+    columns = {**kept, **made}
+    return StructColumn(tuple(columns), tuple(columns.values()), block.num_rows)
+
+
+def _matrix(
+    columns: Sequence[DenseColumn | None], block: StructColumn, dtype: Dtype
+) -> DenseColumn:
+    arrays = [None if column is None else column.array for column in columns]
+    for_torch = any(isinstance(each.values, torch.Tensor) for each in columns if each is not None)
+    matrix = np.empty((block.num_rows, len(columns)), dtype)
+    for start in range(0, block.num_rows, _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        some = matrix[rows]
+        for place, values in enumerate(arrays):
+            some[:, place] = False if values is None else values[rows]
+    return DenseColumn.of(matrix, for_torch)
+
+
+def parse_stacks(stack: object, schema: pa.Schema) -> dict[str, list[str]]:
+    """Return the columns of each stack, in the order in which they are stacked.
+
+    Args:
+        stack: By the key of each stack, names or patterns of columns, ``NUMERIC``, or a list of
+            these; a pattern that begins with ``!`` takes columns out again.
+        schema: The columns that are read.
+
+    >>> schema = pa.schema({"f0": pa.int8(), "f1": pa.int8(), "y": pa.int8()})
+    >>> parse_stacks({"x": "f*", "all": [NUMERIC, "!y"]}, schema)
+    {'x': ['f0', 'f1'], 'all': ['f0', 'f1']}
+    """
+    if stack is None:
+        return {}
+    if not isinstance(stack, Mapping):
+        raise OptionError(
+            'stack must map a key to names of columns, such as {"x": ["f0", "f1"]}, '
+            f"not {stack!r}"
+        )
+    stacks = {}
+    for key, chosen in stack.items():
+        patterns = [chosen] if isinstance(chosen, str | _Numeric) else chosen
+        if not isinstance(key, str) or not isinstance(patterns, Sequence):
+            raise OptionError(f"stack={{{key!r}: {chosen!r}}}: give names of columns under a name")
+        stacks[key] = _matching(key, patterns, schema)
+    return stacks
+
+
+def near_names(name: str, known: Collection[str]) -> str:
+    """Return the end of a message that tells which known names are like a wrong one."""
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _matching(key: str, patterns: Sequence[Any], schema: pa.Schema) -> list[str]:
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        if isinstance(pattern, _Numeric):
+            names |= dict.fromkeys(field.name for field in schema if _is_numeric(field.type))
+            continue
+        if not isinstance(pattern, str):
+            raise OptionError(f"stack={{{key!r}: ...}} takes names of columns, not {pattern!r}")
+        wanted = pattern.removeprefix("!")
+        # A name is meant as it stands, also if it looks like a pattern.
+        found = [wanted] if wanted in schema.names else None
+        found = found or [name for name in schema.names if fnmatchcase(name, wanted)]
+        if not found:
+            hint = near_names(wanted, schema.names)
+            raise SchemaError(
+                f"stack={{{key!r}: ...}}: no column that is read matches {pattern!r}{hint}"
+            )
+        if pattern.startswith("!"):
+            names = {name: None for name in names if name not in found}
+        else:
+            names |= dict.fromkeys(found)
+    if not names:
+        raise SchemaError(f"stack={{{key!r}: {list(patterns)!r}}} chooses no column")
+    return list(names)
+
+
+def _is_numeric(type_: pa.DataType) -> bool:
+    return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
+
+
+def parse_casts(cast: object, stacks: Mapping[str, Any]) -> dict[str, Dtype]:
+    """Return the number type of each key that has one.
+
+    Args:
+        cast: A number type for all stacks, or number types by key.
+        stacks: The stacks by key.
+    """
+    if cast is None:
+        return {}
+    if isinstance(cast, Mapping):
+        return {str(key): _dtype(value) for key, value in cast.items()}
+    if not stacks:
+        raise OptionError(
+            f"cast={cast!r} is for the columns of stack=, which is not given; name columns: "
+            'cast={"column": "float32"}'
+        )
+    return dict.fromkeys(stacks, _dtype(cast))
+
+
+def _dtype(value: object) -> Dtype:
+    try:
+        if isinstance(value, torch.dtype):
+            value = torch.empty(0, dtype=value).numpy().dtype
+        dtype: Dtype = np.dtype(value)  # type: ignore[call-overload]
+    except TypeError as error:
+        raise OptionError(f"cast: {value!r} is no number type that numpy has: {error}") from error
+    if dtype.kind not in "biuf":
+        raise OptionError(f"cast: {value!r} is no number type; choose one such as float32")
+    return dtype
