@@ -110,7 +110,9 @@ docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir site
 	@echo "the documentation is in site/index.html"
 
+# Not part of check: it needs a browser, which is larger than everything else together.
 site-test: docs
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || scripts/step "installing playwright" $(PIP) playwright
 	@$(BIN)/python scripts/check_site.py site
 
 clean:

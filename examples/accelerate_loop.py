@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 examples/accelerate_loop.py folder-of-parquet-files checkpoints
 
-The loader moves batches to the accelerator's device and tells it which batch is the last, so that
-the accumulation of gradients ends there. ``register_for_checkpointing`` puts where it is into
-``save_state``. Run it again after a crash: it goes on from the last checkpoint.
+The loader moves batches to the device of the accelerator and tells it which batch is the last, so
+that the accumulation of gradients ends there. ``register_for_checkpointing`` saves the loader with
+model and optimizer. Run it again after a crash: it continues from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAVE_EVERY = 5
 
 def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
     """Train to the end of the last epoch, from the last checkpoint on."""
-    # Without a GPU Accelerate takes every process for the only one, unless it is told cpu=True.
+    # Without a GPU and without cpu=True, Accelerate takes every process for the only one.
     on_cpu = not torch.cuda.is_available()
     accelerator = Accelerator(cpu=on_cpu, gradient_accumulation_steps=4)
     loader, dataset = StructuredDataset.create_dataloader(

@@ -1,10 +1,10 @@
-"""DeepSpeed ZeRO: optimizer state in shards, rows of their own for every rank, exact resume.
+"""DeepSpeed ZeRO: the optimizer in shards, rows of its own for every rank, exact resume.
 
     deepspeed examples/deepspeed_zero.py folder-of-parquet-files checkpoints
     torchrun --nproc-per-node 2 examples/deepspeed_zero.py folder-of-parquet-files checkpoints
 
-Run it again after a crash: it goes on from the last checkpoint. The loader is made by hand and not
-by ``deepspeed.initialize(training_data=...)``, and its state travels as ``client_state``.
+Run it again after a crash: it continues from the last checkpoint. Make the loader yourself, instead
+of passing ``training_data`` to ``deepspeed.initialize``. Its state is saved as ``client_state``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import deepspeed
 import torch
 from torch import distributed as dist
 
-from headrace import StructuredDataset, merge_states
+from headrace import StructuredDataset
+from headrace.integrations.ranks import gather_state
 
 SAVE_EVERY = 5
 CONFIG = {
@@ -30,10 +31,8 @@ CONFIG = {
 
 
 def save(engine: Any, loader: Any, checkpoints: Path) -> None:
-    """Write a checkpoint with the states of all ranks as one, which any number of them can load."""
-    states: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(states, loader.state_dict())
-    engine.save_checkpoint(str(checkpoints), client_state={"loader": merge_states(states)})
+    """Write a checkpoint that a job of any size can load."""
+    engine.save_checkpoint(str(checkpoints), client_state={"loader": gather_state(loader)})
 
 
 def train(
@@ -73,7 +72,7 @@ def train(
 
 
 def show(step: int, batch: dict[str, Any], loss: float) -> None:
-    """Print how it goes, on one rank."""
+    """Print the loss, on one rank."""
     if dist.get_rank() == 0:
         print(f"step {step}: {len(batch['y'])} rows on this rank, loss {loss:.4f}", flush=True)
 

@@ -1,8 +1,8 @@
 """Train a small model, stop in mid-epoch, resume in a new process, and count every row.
 
 ``make demo`` runs this file. It starts itself twice: once with ``train``, which stops after some
-batches and saves the model and the loader's state, and once with ``resume``, which goes on from
-there. At the end the rows that both have seen are compared with those of a run without a stop.
+batches and saves model, optimizer and loader, and once with ``resume``, which continues from there.
+At the end the rows that both have seen are compared with those of a run without a stop.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from headrace import StructuredDataset
 FILES = 8
 FEATURES = 16
 BATCH_SIZE = 1024
+CHECKPOINT = "checkpoint.pt"
 
 
 def write_data(folder: Path, rows: int) -> None:
-    """Parquet files of an id, a vector of features, and a label that follows from the vector."""
+    """Write Parquet files with an id, a vector of features, and a label that follows from it."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     direction = random.normal(size=FEATURES)
@@ -43,7 +44,7 @@ def write_data(folder: Path, rows: int) -> None:
 
 
 def make_loader(folder: Path):
-    """The loader that every process of the demo uses: chunks and rows are both shuffled."""
+    """Return the loader that every process of the demo uses; chunks and rows are shuffled."""
     loader, _ = StructuredDataset.create_dataloader(
         folder / "data", batch_size=BATCH_SIZE, shuffle=True, split_rows=12_500, mix=4
     )
@@ -54,24 +55,26 @@ def train(folder: Path, *, resume: bool, stop_after: int | None) -> None:
     """Train from the start or from the saved state, to the end or until ``stop_after`` batches."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # for so small a model more threads only wait for each other
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     model = torch.nn.Sequential(
         torch.nn.Linear(FEATURES, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)
-    )
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loader = make_loader(folder)
     total = len(loader)
     done = 0
     if resume:
-        saved = torch.load(folder / "model.pt", weights_only=True)
+        saved = torch.load(folder / CHECKPOINT, weights_only=True, map_location=device)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        loader.load_state_dict(json.loads((folder / "loader.json").read_text()))
+        loader.load_state_dict(saved["loader"])
         done = saved["batches"]
     seen = []
     progress = Progress(total, done)
     for batch in loader:
-        logits = model(batch["features"]).squeeze(1)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch["label"])
+        features, label = batch["features"].to(device), batch["label"].to(device)
+        logits = model(features).squeeze(1)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, label)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -82,15 +85,17 @@ def train(folder: Path, *, resume: bool, stop_after: int | None) -> None:
             break
     progress.close()
     np.save(folder / f"seen-{'resume' if resume else 'train'}.npy", np.concatenate(seen))
-    torch.save(
-        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "batches": done},
-        folder / "model.pt",
-    )
-    (folder / "loader.json").write_text(json.dumps(loader.state_dict()))
+    parts = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "loader": loader.state_dict(),
+        "batches": done,
+    }
+    torch.save(parts, folder / CHECKPOINT)
 
 
 class Progress:
-    """A bar that redraws itself in a terminal, and a line every quarter in a log."""
+    """A bar that redraws itself in a terminal, or a line every quarter in a log."""
 
     def __init__(self, total: int, done: int) -> None:
         self.total, self.rows, self.loss = total, 0, None
@@ -122,20 +127,20 @@ class Progress:
 
 
 def run_part(folder: Path, *arguments: str) -> np.ndarray:
-    """Run this file in a new process; the ids of the rows it has seen, in order."""
+    """Run this file in a new process, and return the ids of the rows it has seen, in order."""
     command = [sys.executable, __file__, "--folder", str(folder), *arguments]
     subprocess.run(command, check=True)
     return np.load(folder / f"seen-{arguments[0]}.npy")
 
 
 def ids_without_a_stop(folder: Path) -> Iterator[np.ndarray]:
-    """The ids as an uninterrupted run delivers them."""
+    """Yield the ids as an uninterrupted run delivers them."""
     for batch in make_loader(folder):
         yield batch["id"].numpy().copy()
 
 
 def demo(folder: Path, rows: int) -> int:
-    """The whole story; the exit code says whether every row came exactly once."""
+    """Run all parts; return 0 if every row came exactly once."""
     write_data(folder / "data", rows)
     size = sum(file.stat().st_size for file in (folder / "data").iterdir())
     print(f"1. data: {rows:,} rows in {FILES} Parquet files, {size / 2**20:.0f} MiB")
@@ -143,10 +148,10 @@ def demo(folder: Path, rows: int) -> int:
     stop_after = max(1, int(0.4 * rows / BATCH_SIZE))
     print(f"2. train: one process, shuffled; it stops after {stop_after} batches", flush=True)
     first = run_part(folder, "train", "--stop-after", str(stop_after))
-    state = (folder / "loader.json").stat().st_size
+    state = len(json.dumps(torch.load(folder / CHECKPOINT, weights_only=True)["loader"]))
     print(f"   stopped in mid-epoch; the loader's state is {state} bytes of JSON")
 
-    print("3. resume: a new process goes on from the saved state", flush=True)
+    print("3. resume: a new process continues from the checkpoint", flush=True)
     second = run_part(folder, "resume")
 
     seen = np.concatenate([first, second])

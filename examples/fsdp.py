@@ -1,14 +1,15 @@
-"""FSDP2: shards of the model on every rank, rows of their own for every rank, exact resume.
+"""FSDP2: every rank has a shard of the model and reads rows of its own; resume is exact.
 
     torchrun --nproc-per-node 2 examples/fsdp.py folder-of-parquet-files checkpoints
 
-Run it again after a crash, with as many ranks or with more or fewer: it goes on from the last
-checkpoint. The loader is a part of the checkpoint like the model: each rank's state is gathered and
-``merge_states`` makes one of them that a job of any size can load.
+Run it again after a crash, with the same number of ranks or another: it continues from the last
+checkpoint. ``gather_state`` makes one state of those of all loaders, which a job of any size can
+load.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,31 +22,31 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from headrace import StructuredDataset, merge_states
+from headrace import StructuredDataset
+from headrace.integrations.ranks import gather_state
 
 SAVE_EVERY = 5
 
 
 class Job:
-    """What is saved together: the model, the optimizer, and where the loader is."""
+    """The parts of a checkpoint: the model, the optimizer and the loader."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any):
         self.model, self.optimizer, self.loader = model, optimizer, loader
 
     def save(self, folder: Path, step: int) -> None:
         """Write a checkpoint, and only then name it as the last one."""
-        states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(states, self.loader.state_dict())
+        state = gather_state(self.loader)
         model, optimizer = get_state_dict(self.model, self.optimizer)
         parts = {"model": model, "optimizer": optimizer}
         checkpoint.save(parts, checkpoint_id=folder / f"step-{step}")
         if dist.get_rank() == 0:
-            torch.save({"step": step, "loader": merge_states(states)}, folder / "new")
+            torch.save({"step": step, "loader": state}, folder / "new")
             (folder / "new").rename(folder / "last.pt")
         dist.barrier()
 
     def load(self, folder: Path) -> int:
-        """Go back to the last checkpoint, if there is one; the steps that lie behind."""
+        """Load the last checkpoint, if there is one, and return its number of steps."""
         if not (folder / "last.pt").exists():
             return 0
         last = torch.load(folder / "last.pt", weights_only=True)
@@ -70,15 +71,20 @@ def train(
     on_step: Callable[[int, dict[str, Any], float], None],
 ) -> None:
     """Train to the end of the last epoch, from the last checkpoint on."""
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if gpu else "gloo")
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
     checkpoints.mkdir(parents=True, exist_ok=True)
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    model.to(device)
     for layer in (model[0], model[2]):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader, _ = StructuredDataset.create_dataloader(
         data, batch_size=32, shuffle=True, split_rows=100, mix=2, device_mesh=mesh
     )
@@ -86,7 +92,8 @@ def train(
     step = job.load(checkpoints)
     while loader.dataset.epoch < epochs:
         for batch in loader:
-            loss = torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+            x, y = batch["x"].to(device), batch["y"].to(device)
+            loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -99,7 +106,7 @@ def train(
 
 
 def show(step: int, batch: dict[str, Any], loss: float) -> None:
-    """Print how it goes, on one rank."""
+    """Print the loss, on one rank."""
     if dist.get_rank() == 0:
         print(f"step {step}: {len(batch['y'])} rows on this rank, loss {loss:.4f}", flush=True)
 

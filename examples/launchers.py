@@ -3,8 +3,8 @@
     mpirun -n 2 python examples/launchers.py folder-of-parquet-files checkpoints
 
 The other command lines are in launchers.md. The loader is made before torch.distributed is
-initialised, and tells it which rank this is. ``MASTER_ADDR`` and ``MASTER_PORT`` say where the
-ranks meet, as for torchrun; without them it is this machine.
+initialised, which then gets its rank from the loader. ``MASTER_ADDR`` and ``MASTER_PORT`` are the
+address of rank 0, as for torchrun; without them it is this machine.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import torch
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace import StructuredDataset, merge_states
+from headrace import StructuredDataset
+from headrace.integrations.ranks import gather_state
 
 SAVE_EVERY = 5
 
 
 def save(file: Path, step: int, model: Any, optimizer: Any, loader: Any) -> None:
-    """Write a checkpoint with the states of all ranks as one, which any number of them can load."""
-    states: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(states, loader.state_dict())
+    """Write a checkpoint that a job of any size can load."""
+    state = gather_state(loader)  # on every rank
     if dist.get_rank() == 0:
         saved = {
             "step": step,
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
-            "loader": merge_states(states),
+            "loader": state,
         }
         torch.save(saved, file.with_suffix(".new"))
         file.with_suffix(".new").replace(file)
     dist.barrier()
 
 
-def load(file: Path, model: Any, optimizer: Any, loader: Any) -> int:
-    """Go back to the last checkpoint, if there is one; the steps that lie behind."""
+def load(file: Path, model: Any, optimizer: Any, loader: Any, device: torch.device) -> int:
+    """Load the last checkpoint, if there is one, and return its number of steps."""
     if not file.exists():
         return 0
-    saved = torch.load(file, weights_only=True)
+    saved = torch.load(file, weights_only=True, map_location=device)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     loader.load_state_dict(saved["loader"])
@@ -65,20 +65,25 @@ def train(
     )
     address = os.environ.get("MASTER_ADDR", "127.0.0.1")
     port = os.environ.get("MASTER_PORT", "29500")
+    gpu = torch.cuda.is_available()
+    local_rank = dataset.ranks.rank % max(1, torch.cuda.device_count())
+    device = torch.device("cuda", local_rank) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        "gloo",
+        "nccl" if gpu else "gloo",
         init_method=f"tcp://{address}:{port}",
         rank=dataset.ranks.rank,
         world_size=dataset.ranks.size,
     )
-    model = DistributedDataParallel(
-        torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    model = DistributedDataParallel(model.to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    step = load(checkpoints / "last.pt", model, optimizer, loader)
+    step = load(checkpoints / "last.pt", model, optimizer, loader, device)
     while dataset.epoch < epochs:
         for batch in loader:
-            loss = torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+            x, y = batch["x"].to(device), batch["y"].to(device)
+            loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -91,7 +96,7 @@ def train(
 
 
 def show(step: int, batch: dict[str, Any], loss: float) -> None:
-    """Print how it goes, on one rank."""
+    """Print the loss, on one rank."""
     if dist.get_rank() == 0:
         print(f"step {step}: {len(batch['y'])} rows on this rank, loss {loss:.4f}", flush=True)
 

@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 examples/lightning_module.py folder-of-parquet-files checkpoints
 
-The hook is called when Lightning has its process group, so the loader knows its rank. The callback
-saves the state of the loaders of all ranks in every checkpoint. Run it again after a crash: it goes
-on from the last one.
+Lightning calls ``train_dataloader`` when it has its process group, so that the loader knows its
+rank. The callback saves the state of the loaders of all ranks in every checkpoint, beside model and
+optimizer. Run it again after a crash: it continues from the last one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(data: Path, checkpoints: Path, epochs: int = 1) -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = pl.Trainer(
         max_epochs=epochs,
-        accelerator="cpu",
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
         devices=ranks,
         strategy="ddp" if ranks > 1 else "auto",
         logger=False,

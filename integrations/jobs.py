@@ -1,4 +1,4 @@
-"""Jobs of real processes over a folder of rows, and what their notes must say."""
+"""Jobs of real processes over a folder of rows, and checks of the notes that they take."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 
 ROWS = 1_050
-BATCH = 32
-STEPS = 16  # 33 batches are odd for two ranks: the last, short one is left out
-SAVED_AT = 20  # the examples save every five steps: here, four steps into the second epoch
+STEPS = 17  # of each of two ranks: 16 full batches, and one of the two that share the last 26 rows
+SAVED_AT = 20  # the examples save every five steps: here, three steps into the second epoch
 DIE_AT = 23
-ROWS_PER_EPOCH = 2 * STEPS * BATCH
 TIMEOUT_S = 240
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -46,13 +44,13 @@ class Job:
     folder: Path
 
     def run(self, *command: object, fails: bool = False, **environment: str) -> str:
-        """Run a command to its end, with all its children; what it printed."""
+        """Run a command to its end, with all its children, and return what it printed."""
         log = self.folder / "log.txt"
-        with log.open("w") as output:
+        with log.open("w") as file:
             process = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=file,
                 stderr=subprocess.STDOUT,
                 env=os.environ | ENVIRONMENT | environment,
             )
@@ -62,29 +60,29 @@ class Job:
                 pytest.fail(f"not at its end after {TIMEOUT_S} s:\n{log.read_text()[-4000:]}")
             finally:
                 end_tree(process)
-        said = log.read_text()
-        assert (code != 0) == fails, said[-6000:]
-        return said
+        output = log.read_text()
+        assert (code != 0) == fails, output[-6000:]
+        return output
 
     def torchrun(self, example: str, *, ranks: int = 2, die_at: int | None = None) -> str:
         """Run an example under torchrun; with ``die_at`` it must fail."""
         last = [] if die_at is None else ["--die-at", die_at]
-        said = self.run(
+        output = self.run(
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *(f"--nproc-per-node={ranks}", HERE / "run_example.py", example, self.folder, *last),
             fails=die_at is not None,
         )
-        assert die_at is None or (self.folder / "died").exists(), said[-6000:]
-        return said
+        assert die_at is None or (self.folder / "died").exists(), output[-6000:]
+        return output
 
     def notes(self, life: str, *, ranks: int = 2) -> list[list[dict[str, Any]]]:
-        """What each rank noted after each of its steps."""
+        """Return the notes of each rank, one for each of its steps."""
         files = [self.folder / f"{life}-{rank}.jsonl" for rank in range(ranks)]
         return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a command and its children; torchrun's have sessions of their own."""
+    """Kill the rest of a command and its children; those of torchrun have their own sessions."""
     try:
         left = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -97,10 +95,10 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def check_lives(job: Job, *, saved_at: int = SAVED_AT) -> None:
-    """Two ranks that died after ``DIE_AT`` and went on from ``saved_at`` lost and repeated nothing.
+    """Check that two ranks, which died after ``DIE_AT`` steps, lost and repeated no row.
 
-    The rows of the steps after the checkpoint are those that a dead model had seen: they must come
-    again, the same in the same steps, and those before it must not.
+    The steps after the checkpoint ``saved_at`` have to come again with the same rows, and those
+    before it must not.
     """
     first, second = job.notes("first"), job.notes("second")
     assert len(first[1]) == DIE_AT
@@ -115,19 +113,16 @@ def check_lives(job: Job, *, saved_at: int = SAVED_AT) -> None:
     check_epoch([note for note in notes if note["step"] <= STEPS])
     check_epoch([note for note in notes if note["step"] > STEPS])
     losses = [note["loss"] for note in first[0]]
-    assert losses[-1] < losses[0]
+    assert sum(losses[-5:]) < sum(losses[:5])
 
 
 def check_epoch(notes: list[dict[str, Any]]) -> None:
-    """All rows but those of the tail, each once."""
-    times = Counter(row for note in notes for row in note["ids"])
-    assert set(times.values()) == {1}
-    assert len(times) == ROWS_PER_EPOCH
-    assert set(times) <= set(range(ROWS))
+    """Check that every row came exactly once."""
+    assert Counter(row for note in notes for row in note["ids"]) == Counter(range(ROWS))
 
 
 def free_port() -> str:
-    """A port of this machine that nobody listens on."""
+    """Return a free port of this machine."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return str(found.getsockname()[1])

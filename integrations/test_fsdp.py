@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs import BATCH, DIE_AT, ROWS, SAVED_AT, STEPS, Job, check_lives
+from jobs import DIE_AT, ROWS, SAVED_AT, STEPS, Job, check_lives
 
 
 def test_killed_and_resumed(job: Job) -> None:
@@ -17,6 +17,6 @@ def test_resumed_by_one_rank(job: Job) -> None:
     (alone,) = job.notes("second", ranks=1)
     kept = [note for rank in job.notes("first") for note in rank[STEPS:SAVED_AT]]
     ids = [row for note in kept + alone for row in note["ids"]]
-    # One rank drops nothing for the sake of others, so the short batch comes too.
-    assert len(alone) == -(-(ROWS - len(kept) * BATCH) // BATCH)
+    # One rank divides the two lanes of the state: it takes the batches that two ranks would take.
+    assert len(alone) == 2 * STEPS - len(kept)
     assert sorted(ids) == list(range(ROWS))

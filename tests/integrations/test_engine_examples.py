@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from launching import run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -33,16 +34,39 @@ def steps_of_ranks(output: str) -> list[tuple[int, int]]:
     return sorted((int(rank), int(steps)) for rank, steps in found)
 
 
-@pytest.mark.parametrize("name", ["ddp", "accelerate_loop", "lightning_module"])
+@pytest.mark.parametrize("name", ["accelerate_loop", "lightning_module"])
 def test_example_runs_on_two_ranks(name: str, features: Path, tmp_path: Path) -> None:
     output = run_script(EXAMPLES / f"{name}.py", features, tmp_path, ranks=2)
     assert steps_of_ranks(output) == [(0, STEPS), (1, STEPS)], output
     assert any(tmp_path.iterdir())
 
 
-def test_example_of_torchdata_goes_on_from_its_checkpoint(features: Path, tmp_path: Path) -> None:
-    example = EXAMPLES / "stateful_dataloader.py"
+@pytest.mark.parametrize("name", ["ddp", "stateful_dataloader"])
+def test_example_continues_from_its_checkpoint(name: str, features: Path, tmp_path: Path) -> None:
+    example = EXAMPLES / f"{name}.py"
     output = run_script(example, features, tmp_path, ranks=2)
     assert steps_of_ranks(output) == [(0, STEPS), (1, STEPS)], output
+    check_parts(tmp_path)
     output = run_script(example, features, tmp_path, ranks=2)
     assert steps_of_ranks(output) == [(0, STEPS - 10), (1, STEPS - 10)], output
+
+
+def test_example_of_one_process_continues_from_its_checkpoint(
+    features: Path, tmp_path: Path
+) -> None:
+    assert steps_of_ranks(run_script(EXAMPLES / "train.py", features, tmp_path)) == [(0, 28)]
+    check_parts(tmp_path)
+    assert steps_of_ranks(run_script(EXAMPLES / "train.py", features, tmp_path)) == [(0, 3)]
+
+
+def check_parts(checkpoints: Path) -> None:
+    """Check that model, optimizer and loader are in every checkpoint."""
+    files = list(checkpoints.glob("*.pt"))
+    assert files
+    for file in files:
+        assert {"model", "optimizer", "loader"} <= set(torch.load(file, weights_only=False))
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_example_chooses_its_device(example: Path) -> None:
+    assert re.search(r"torch\.cuda\.is_available\(\)|\.get_device\(\)", example.read_text())

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch import distributed as dist
-
 from headrace.errors import MissingExtraError
-from headrace.loader import BucketedLoader, StatefulLoader, merge_states
+from headrace.integrations.ranks import gather_state
+from headrace.loader import BucketedLoader, StatefulLoader
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -72,7 +71,7 @@ class HeadraceCallback(Callback):
         unused: Literal[0, 1] = 1 if getattr(trainer.fit_loop._data_fetcher, "batches", ()) else 0
         for place, loader in enumerate(filter(_has_state, _combined(trainer))):
             if isinstance(loader, StatefulLoader):
-                saved[place] = _state_of_all_ranks(loader, loader.state_dict(unused_batches=unused))
+                saved[place] = gather_state(loader, unused_batches=unused)
             elif isinstance(loader, BucketedLoader):  # the same on all ranks
                 saved[place] = loader.state_dict(unused_batches=unused)
 
@@ -98,12 +97,3 @@ def _end_epoch(trainer: Any) -> None:
     if trainer.is_last_batch:
         for loader in _loaders(trainer):
             loader.set_epoch(max(loader.epoch, trainer.current_epoch + 1))
-
-
-def _state_of_all_ranks(loader: StatefulLoader, state: dict[str, Any]) -> dict[str, Any]:
-    members = loader.dataset.ranks.members
-    if members is None or len(members) == 1:
-        return state
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, state)
-    return merge_states([gathered[member] for member in members])
