@@ -9,7 +9,6 @@ tasks that have no line. When all are done the target shows all parts in one ste
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ import pyarrow as pa
 
 from headrace.errors import OptionError, WriteError
 from headrace.process import usable_cores
+from headrace.storage.pool import run_by_processes
 from headrace.write.journal import Journal
-from headrace.write.pool import run_by_processes
 from headrace.write.ray_tasks import cores_of_a_node, run_on_ray
 from headrace.write.targets import Receipt, TargetWriter
 
