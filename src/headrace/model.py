@@ -230,12 +230,19 @@ class FileList(Sequence[DataFileInfo]):
 
     def __init__(self, files: Iterable[DataFileInfo] = ()) -> None:
         listed = list(files)
+        self.paths: list[str] = []
+        self.etags: list[str | None] = []
+        self._originals: list[DataFileInfo] | None = None
         columns: list[tuple[Any, ...]] = []
         grouped = [RowGroups.of((), ())]
         first = 0
         for file in listed:
+            self.paths.append(file.path)
+            self.etags.append(file.etag)
+            if type(file) is not DataFileInfo:
+                self._originals = listed
             groups = file.row_groups
-            count = -1 if groups is None else len(groups)
+            count = -1 if groups is None else len(groups.start)
             size = -1 if file.file_size is None else file.file_size
             rows = -1 if file.record_count is None else file.record_count
             columns.append((size, rows, file.body_offset, file.splittable, first, count))
@@ -243,8 +250,6 @@ class FileList(Sequence[DataFileInfo]):
                 grouped.append(groups)
                 first += count
         numbers: Int64Array = np.array(columns, np.int64).reshape(-1, 6)
-        self.paths: list[str] = [file.path for file in listed]
-        self.etags: list[str | None] = [file.etag for file in listed]
         self.sizes: Int64Array = numbers[:, 0].copy()
         self.counts: Int64Array = numbers[:, 1].copy()
         self.body_offsets: Int64Array = numbers[:, 2].copy()
@@ -256,8 +261,6 @@ class FileList(Sequence[DataFileInfo]):
             np.concatenate([groups.size_bytes for groups in grouped]),
             np.concatenate([groups.settled for groups in grouped]),
         )
-        plain = all(type(file) is DataFileInfo for file in listed)
-        self._originals: list[DataFileInfo] | None = None if plain else listed
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -113,10 +113,11 @@ _check_path = _instance_of(str | os.PathLike, "a path")
 
 def _check_choice(name: str, value: object, choices: Sequence[Any]) -> None:
     """Raise an OptionError unless ``value`` is one of the choices; 0 is not False."""
-    if (type(value), value) not in [(type(choice), choice) for choice in choices]:
-        words = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
-        listed = f"{', '.join(words[:-1])} or {words[-1]}"
-        raise OptionError(f"{name} must be {listed}, not {value!r}")
+    for choice in choices:
+        if type(value) is type(choice) and value == choice:
+            return
+    words = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
+    raise OptionError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not {value!r}")
 
 
 def _check_seconds(name: str, value: object) -> None:
@@ -701,7 +702,9 @@ def resolve(kind: type[Resolved], given: Mapping[str, Any]) -> Resolved:
         OptionError: A value is wrong, or two of them contradict each other.
     """
     known = known_options(cast(type, kind))
-    made = _Options({name: option.default for name, option in known.items()})
+    made = _Options()
+    for name, option in known.items():
+        made[name] = option.default
     for name, value in given.items():
         if name not in known:
             raise _unknown(name, known, kind.__name__)

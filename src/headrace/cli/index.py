@@ -21,7 +21,6 @@ _OF_SCANNING = (
     "no_sidecars",
     "hash",
     "workers",
-    "checkpoint",
     "range",
     "keep_going",
     "force",
@@ -52,7 +51,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--hash", action="store_true", help="with SHA-256 of tars and members; reads all bytes"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="tars that are scanned at a time")
-    parser.add_argument("--checkpoint", metavar="DIR", help="remembers tars that were scanned")
     parser.add_argument("--range", metavar="A,B", help="only tars A to B - 1 of the sorted ones")
     parser.add_argument(
         "--keep-going",
@@ -119,7 +117,6 @@ def _indexed(arguments: Namespace, bar: Bar) -> IndexReport:
         format=arguments.format or "arrow",
         one_file=arguments.one_file,
         workers=arguments.workers,
-        checkpoint=arguments.checkpoint,
         range=_range(arguments.range),
         keep_going=arguments.keep_going,
         force=arguments.force,

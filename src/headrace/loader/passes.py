@@ -166,7 +166,8 @@ class DatasetIterator:
                 "dataset.loader(), or use num_workers=0"
             )
         planner = dataset.planner.by_hand(worker, self._workers)
-        self._passes = replace(dataset.passes, planner=planner)
+        self._data = dataset.passes  # its fingerprint is computed once, for all iterators
+        self._passes = replace(self._data, planner=planner)
         self._dataset = dataset
         self._begin(position)
 
@@ -198,13 +199,13 @@ class DatasetIterator:
         now = self._began.after(self._running)
         if not self._in_worker and self._passes.has_ended(now, self._running):
             now = self._passes.planner.start(now.epoch + 1)
-        return now.as_json(self._passes.fingerprint)
+        return now.as_json(self._data.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stop where it is, and continue from a state."""
         self._running.end()
         position = State.from_json(state)
-        self._passes.fingerprint.check(position)
+        self._data.fingerprint.check(position)
         self._dataset.set_epoch(position.epoch)
         self._begin(position)
 

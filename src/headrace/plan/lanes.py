@@ -274,7 +274,10 @@ class Plan(Sequence[Split]):
     def lane(self, index: int) -> Lane:
         """Return one lane with its windows."""
         mine = slice(self.bounds[index], self.bounds[index + 1])
-        spans = {window: span for (lane, window), span in self.spans.items() if lane == index}
+        spans = dict[int, Span]()
+        for (lane, window), span in self.spans.items():
+            if lane == index:
+                spans[window] = span
         return Lane(index, self.chunks[mine], self.window[mine], spans, self.generation)
 
     def repeated_rows(self, rank: int, ranks: int) -> int:

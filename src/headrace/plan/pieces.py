@@ -17,7 +17,7 @@ from headrace.model import (
     RowGroups,
     RowRange,
 )
-from headrace.plan.chunks import ROWS, Chunks
+from headrace.plan.chunks import ROWS
 from headrace.plan.lanes import Lane, Span
 
 __all__ = ["Piece", "Reading", "RowCost", "lane_pieces", "no_groups", "window_pieces"]
@@ -114,20 +114,20 @@ def window_pieces(
 
     If it is one chunk whose rows are counted, the first ``skip`` of them are not read at all.
     """
-    chunks, members, span = lane.chunks, lane.members(window), lane.span(window)
-    splits = tuple(chunks.split(at, files) for at in range(members.start, members.stop))
+    chunks, span, cost = lane.chunks[lane.members(window)], lane.span(window), reading.cost
     if reading.together:
-        sizes = [_cost(chunks, at, reading.cost) for at in range(members.start, members.stop)]
-        exact = chunks[members].counted and not reading.cost.variable
-        yield Piece(lane.index, window, span, None, splits, sum(sizes), exact, position)
+        splits, size_bytes = [], 0
+        for at in range(len(chunks)):
+            splits.append(chunks.split(at, files))
+            size = int(chunks.size_bytes[at])
+            is_counted = chunks.kind[at] == ROWS
+            size_bytes += cost.of(int(chunks.length[at]), size) if is_counted else size
+        exact = chunks.counted and not cost.variable
+        yield Piece(lane.index, window, span, None, tuple(splits), size_bytes, exact, position)
         return
-    for split, row, size, exact in _parts(splits[0], skip if reading.counted else 0, reading):
+    chunk = chunks.split(0, files)
+    for split, row, size, exact in _parts(chunk, skip if reading.counted else 0, reading):
         yield Piece(lane.index, window, span, row, (split,), size, exact, position)
-
-
-def _cost(chunks: Chunks, index: int, cost: RowCost) -> int:
-    size = int(chunks.size_bytes[index])
-    return cost.of(int(chunks.length[index]), size) if chunks.kind[index] == ROWS else size
 
 
 def _parts(

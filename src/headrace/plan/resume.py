@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Protocol
 
 from headrace.errors import OptionError
@@ -105,7 +106,7 @@ class Planner:
 
     def plan(self, state: State) -> Plan:
         """Return the lanes of an epoch, or of what was left of it, as its ranks share them."""
-        if not any(share.even for share in state.shares):
+        if not any(map(attrgetter("even"), state.shares)):
             return self.lanes(state)
         epoch = 0 if self.order.same_in_every_epoch else state.epoch
         key = epoch, *state.plan_key
@@ -229,7 +230,7 @@ class Planner:
         Raises:
             StateMismatchError: The state is damaged, or says too little of other ranks.
         """
-        if any(cursor.window == END for cursor in state.cursors):
+        if Cursor(END) in state.cursors:
             plan, pairs = self.plan(state), zip(state.own_lanes, state.cursors, strict=True)
             ends = [plan.lane(lane).end if at.window == END else at for lane, at in pairs]
             state = replace(state, cursors=tuple(ends))

@@ -18,6 +18,7 @@ import logging
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.errors import StateMismatchError
@@ -274,7 +275,7 @@ class State:
             self,
             steps=(self.steps[0] + running.handed_over["batches"] + repeated,),
             turns=(running.turn,),
-            cursors=tuple(cursors[lane] for lane in self.own_lanes),
+            cursors=tuple(map(cursors.__getitem__, self.own_lanes)),
             loose=loose,
             data=None,
         )
@@ -529,7 +530,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | str | float):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return list(map(_plain, value))
     try:
         return operator.index(value)
     except (TypeError, ValueError, RuntimeError):
@@ -547,7 +548,7 @@ T = TypeVar("T")
 
 
 def _tuples(make: Callable[..., T], values: Iterable[Sequence[Any]]) -> tuple[T, ...]:
-    return tuple(make(*one) for one in values)
+    return tuple(starmap(make, values))
 
 
 def _window(lane: int, window: int, row: int) -> tuple[int, int, int]:

@@ -130,7 +130,7 @@ class DiskCache:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def open_copy(
-        self, name: str, key: tuple[Any, ...], size: int, pieces: Iterator[bytes]
+        self, name: str, key: tuple[Any, ...], size: int, pieces: Iterable[bytes]
     ) -> IO[bytes]:
         """Open a copy of a whole object on the disk, made of ``pieces`` if there is none.
 
@@ -156,32 +156,57 @@ class DiskCache:
                     with suppress(FileNotFoundError):
                         _note_use(path)
                         return open(path, "rb")
-                return self._copied(folder, size, pieces)
+                copy = self._written(folder, 0, size, pieces, needed=True)
+                assert copy is not None
+                return copy
         except HeadraceError:
             raise
         except OSError as error:
             raise OptionError(f"cache_dir cannot hold a copy of {name}: {error}") from error
 
-    def _copied(self, folder: str, size: int, pieces: Iterator[bytes]) -> IO[bytes]:
+    def _written(
+        self,
+        folder: str,
+        start: int,
+        size: int,
+        pieces: Iterable[bytes | memoryview],
+        *,
+        needed: bool,
+    ) -> IO[bytes] | None:
+        """Write a segment and return it open for reading; None if there is no room for it.
+
+        Args:
+            folder: The folder of its object, which is made.
+            start: The first byte of the segment in its object.
+            size: The number of its bytes.
+            pieces: Its bytes.
+            needed: Wait for room, and evict segments that this run has used.
+        """
+        os.makedirs(folder, mode=0o700, exist_ok=True)
         aside = self._aside()
         try:
-            while not self._reserve(aside, size, needed=True):
+            while not self._reserve(aside, size, needed=needed):
+                if not needed:
+                    return None
                 time.sleep(_SECONDS_BETWEEN)
-            copy = open(aside, "r+b")  # noqa: SIM115 (the caller closes it)
+            file = open(aside, "r+b")  # noqa: SIM115 (the caller closes it)
             try:
                 checksum = 0
                 for piece in pieces:
-                    copy.write(piece)
+                    file.write(piece)
                     checksum = zlib.crc32(piece, checksum)
-                copy.flush()
-                os.replace(aside, os.path.join(folder, _Segment(0, size, checksum).name))
+                file.flush()
+                _note_use(aside)
+                os.replace(
+                    aside, os.path.join(folder, _Segment(start, start + size, checksum).name)
+                )
             except BaseException:
-                copy.close()
+                file.close()
                 raise
         except BaseException:
             _remove(aside)
             raise
-        return copy
+        return file
 
     def _folder(self, key: tuple[Any, ...]) -> str:
         name = sha256("\0".join(map(str, key)).encode()).hexdigest()
@@ -197,19 +222,12 @@ class DiskCache:
         """Store a segment if there is room; a disk that cannot be written is no reason to fail."""
         if len(data) > self.limit_bytes or self._is_full():
             return
-        segment = _Segment(start, start + len(data), zlib.crc32(data))
-        aside = ""
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            aside = self._aside()
-            if self._reserve(aside, len(data)):
-                with open(aside, "r+b") as file:
-                    file.write(data)
-                _note_use(aside)
-                os.replace(aside, os.path.join(folder, segment.name))
+            written = self._written(folder, start, len(data), [data], needed=False)
+            if written is not None:
+                written.close()
         except OSError as error:
             logger.warning("a part of %d bytes is not cached: %s", len(data), error)
-            _remove(aside)
 
     def _is_full(self) -> bool:
         """Return True if there was no room a short time ago: finding that out reads the folder."""

@@ -7,13 +7,14 @@ Hugging Face hub, fsspec for all other protocols, and whatever filesystem a user
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
-from ssl import SSLError
 from typing import Any
 
-from headrace.errors import OptionError
+from headrace.errors import OptionError, WorkerError
 from headrace.storage.store import FileStatus
+from headrace.storage.threads import TooSlowError
 
 __all__ = [
     "OBJECT_STORES",
@@ -22,6 +23,7 @@ __all__ = [
     "RequestError",
     "complete",
     "connect",
+    "translated",
 ]
 
 OBJECT_STORES = {
@@ -35,20 +37,6 @@ OBJECT_STORES = {
     "adl": "azure",
 }
 """Protocols of object stores, and their kinds."""
-_MISTAKES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-    IsADirectoryError,
-    NotADirectoryError,
-)
-"""Errors of filesystems that come again however often one asks; others may pass."""
 
 
 class Failure(Enum):
@@ -93,17 +81,22 @@ class RequestError(Exception):
             failure = Failure.REFUSED
         return cls(failure, detail)
 
-    @classmethod
-    def of_client(cls, error: Exception, detail: str) -> RequestError:
-        """Return the error for an exception of a client that may raise anything."""
-        status = getattr(error, "status", getattr(error, "code", None))
-        if isinstance(status, int) and 400 <= status < 600:
-            return cls.of_status(status, detail)
-        if type(error).__name__.endswith("CredentialsError"):  # of botocore, and of Google's
-            return cls(Failure.DENIED, detail)
-        # An SSLError is also a ValueError.
-        mistaken = isinstance(error, _MISTAKES) and not isinstance(error, SSLError)
-        return cls(Failure.REFUSED if mistaken else Failure.TRANSIENT, detail)
+
+@contextmanager
+def translated(classify: Callable[[Exception], RequestError]) -> Iterator[None]:
+    """Raise what a client raises in the block as RequestErrors, without a cause that may be secret.
+
+    Args:
+        classify: Returns the RequestError for an error of the client.
+    """
+    try:
+        yield
+    except (RequestError, OptionError, WorkerError):
+        raise
+    except TooSlowError as error:
+        raise RequestError(Failure.TRANSIENT, str(error)) from None
+    except Exception as error:  # clients raise what they like
+        raise classify(error) from None
 
 
 class Engine:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from inspect import iscoroutinefunction
+from ssl import SSLError
 from typing import Any
 
 import fsspec
@@ -17,7 +18,7 @@ from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
-from headrace.storage.engine import Engine, Failure, RequestError, complete
+from headrace.storage.engine import Engine, Failure, RequestError, complete, translated
 from headrace.storage.native import PYARROW_CLIENTS
 from headrace.storage.store import FileStatus
 from headrace.storage.threads import TooSlowError, longest_wait, within
@@ -28,6 +29,21 @@ _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "
 _WITHOUT_THREADS = (pafs.LocalFileSystem, pafs.PyFileSystem)
 _DENIED = ("ACCESS_DENIED", "HTTP status 403", "ExpiredToken")
 """Words by which pyarrow's clients say that access was denied."""
+
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+"""Errors of filesystems that come again however often one asks; others may pass."""
 
 
 class FsspecEngine(Engine):
@@ -111,26 +127,28 @@ class FsspecEngine(Engine):
             return path
         return f"{self._protocol}://{path.lstrip('/')}"
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self) -> AbstractContextManager[None]:
         """Raise errors of the filesystem as RequestErrors; refuse where a request would hang."""
         if self._has_arrow_threads:
             PYARROW_CLIENTS.use()
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise RequestError(Failure.MISSING, _detail(error)) from None
-        except PermissionError as error:
-            raise RequestError(Failure.DENIED, _detail(error)) from None
-        except RequestError:
-            raise
-        except TooSlowError as error:
-            raise RequestError(Failure.TRANSIENT, str(error)) from None
-        except Exception as error:  # clients raise what they like
-            detail = _detail(error)
-            if any(word in detail for word in _DENIED):
-                raise RequestError(Failure.DENIED, detail) from None
-            raise RequestError.of_client(error, detail) from None
+        return translated(_request_error)
+
+
+def _request_error(error: Exception) -> RequestError:
+    """Return the error for an exception of a filesystem, which may raise anything."""
+    detail = _detail(error)
+    status = getattr(error, "status", getattr(error, "code", None))
+    if isinstance(error, FileNotFoundError):
+        return RequestError(Failure.MISSING, detail)
+    if isinstance(error, PermissionError) or any(word in detail for word in _DENIED):
+        return RequestError(Failure.DENIED, detail)
+    if isinstance(status, int) and 400 <= status < 600:
+        return RequestError.of_status(status, detail)
+    if type(error).__name__.endswith("CredentialsError"):  # of botocore, and of Google's
+        return RequestError(Failure.DENIED, detail)
+    # An SSLError is also a ValueError.
+    mistaken = isinstance(error, _MISTAKES) and not isinstance(error, SSLError)
+    return RequestError(Failure.REFUSED if mistaken else Failure.TRANSIENT, detail)
 
 
 class _ArrowFiles(ArrowFSWrapper):  # type: ignore[misc]

@@ -6,18 +6,18 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
-from headrace.storage.engine import Engine, Failure, RequestError
+from headrace.storage.engine import Engine, Failure, RequestError, translated
 from headrace.storage.objects import WebEngine
 from headrace.storage.options import hub_options
 from headrace.storage.store import FileStatus
-from headrace.storage.threads import TooSlowError, longest_wait, within
+from headrace.storage.threads import longest_wait, within
 
 __all__ = ["HubEngine"]
 
@@ -137,7 +137,7 @@ class HubEngine(Engine):
             return place._replace(revision=self._commits[key])
 
     def _ask(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
-        with _translated():
+        with translated(_request_error):
             return within(longest_wait(self._timeout_s), partial(method, *args, **options))
 
 
@@ -173,19 +173,11 @@ def _status(place: _Place, entry: Any) -> FileStatus:
     return FileStatus(str(place._replace(inner=entry.path)), int(size), oid)
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise errors of huggingface_hub as RequestErrors, by the status of the answer."""
-    try:
-        yield
-    except (RequestError, OptionError):
-        raise
-    except TooSlowError as error:
-        raise RequestError(Failure.TRANSIENT, str(error)) from None
-    except Exception as error:  # httpx, the hub's own errors, and JSON that is none
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        text = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(status, int):
-            raise RequestError.of_status(status, f"HTTP {status}: {text}") from None
-        # What is not the JSON that was asked for may be a proxy's page, for a while.
-        raise RequestError(Failure.TRANSIENT, f"{type(error).__name__}: {text}") from None
+def _request_error(error: Exception) -> RequestError:
+    """Return the error for one of huggingface_hub, by the status of the answer."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(status, int):
+        return RequestError.of_status(status, f"HTTP {status}: {text}")
+    # What is not the JSON that was asked for may be a proxy's page, for a while.
+    return RequestError(Failure.TRANSIENT, f"{type(error).__name__}: {text}")

@@ -13,8 +13,8 @@ import time
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from html.parser import HTMLParser
 from os import environ
 from pathlib import Path
@@ -26,7 +26,7 @@ from obstore import exceptions
 from obstore.store import HTTPStore
 
 from headrace.errors import OptionError
-from headrace.storage.engine import Engine, Failure, RequestError, complete
+from headrace.storage.engine import Engine, Failure, RequestError, complete, translated
 from headrace.storage.native import NativeLibrary
 from headrace.storage.options import (
     bucket_region,
@@ -36,7 +36,7 @@ from headrace.storage.options import (
     store_options,
 )
 from headrace.storage.store import UNKNOWN_SIZE, FileStatus
-from headrace.storage.threads import Pace, TooSlowError
+from headrace.storage.threads import Pace
 
 __all__ = ["BucketEngine", "StoreEngine", "WebEngine"]
 
@@ -65,14 +65,14 @@ class StoreEngine(Engine):
         store, key, root = self._place(path)
         if not key:
             return None
-        with _translated():
+        with translated(_request_error):
             return _status(root, obstore.head(store, key))
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
         store, key, root = self._place(directory)
-        with _translated():
+        with translated(_request_error):
             if recursive:
                 offset = after.removeprefix(root) or None
                 for page in store.list(key or None, offset=offset, chunk_size=_PAGE):
@@ -106,7 +106,7 @@ class StoreEngine(Engine):
         how: dict[str, Any] = {} if whole else {"range": span}
         if etag is not None and etag.startswith('"'):
             how["if_match"] = etag
-        with _translated():
+        with translated(_request_error):
             answer = obstore.get(store, key, options=how)
             self._check(answer, etag, size)
             return complete(read(answer), stop - start)
@@ -120,12 +120,12 @@ class StoreEngine(Engine):
 
     def put(self, file: str, path: str) -> None:
         store, key, _ = self._place(path)
-        with _translated(writing=True):
+        with translated(partial(_request_error, writing=True)):
             obstore.put(store, key, Path(file))
 
     def delete(self, path: str) -> None:
         store, key, _ = self._place(path)
-        with _translated(writing=True):
+        with translated(partial(_request_error, writing=True)):
             obstore.delete(store, key)
 
     def _place(self, path: str, *, slow: bool = False) -> tuple[Any, str, str]:
@@ -319,7 +319,7 @@ class WebEngine(BucketEngine):
 
     def _answer(self, path: str, **how: Any) -> Any:
         store, key, _ = self._place(path)
-        with _translated():
+        with translated(_request_error):
             return obstore.get(store, key, options=how)
 
     def entries(
@@ -343,7 +343,7 @@ class WebEngine(BucketEngine):
         if not _is_html(answer):
             return [], []
         page = _Links()
-        with _translated():
+        with translated(_request_error):
             page.feed(bytes(answer.bytes()).decode("utf-8", "replace"))
         below = set()
         for link in page.found:
@@ -433,39 +433,26 @@ def _mark(meta: Mapping[str, Any]) -> str | None:
     return etag if etag.endswith('"') else f'"{etag}"'  # Azure quotes it in some answers only
 
 
-@contextmanager
-def _translated(*, writing: bool = False) -> Iterator[None]:
-    """Raise errors of obstore as RequestErrors, by the status that their text holds."""
-    try:
-        yield
-    except TooSlowError as error:
-        raise RequestError(Failure.TRANSIENT, str(error)) from None
-    except FileNotFoundError as error:
-        no_such_method = "status code: 405" in str(error)
-        failure = Failure.REFUSED if no_such_method else Failure.MISSING
-        raise RequestError(failure, _detail(error)) from None
-    except exceptions.PreconditionError as error:
-        raise RequestError(Failure.CHANGED, _detail(error)) from None
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise RequestError(Failure.DENIED, _detail(error)) from None
-    except ValueError as error:
-        raise RequestError(Failure.REFUSED, f"{_detail(error)}; {_OTHER_CLIENTS}") from None
-    except exceptions.NotSupportedError:
-        raise RequestError(Failure.REFUSED, _NO_RANGES) from None
-    except (exceptions.BaseError, OSError) as error:
-        raise _request_error(error, writing) from None
-
-
-def _request_error(error: Exception, writing: bool) -> RequestError:
+def _request_error(error: Exception, *, writing: bool = False) -> RequestError:
+    """Return the error for one of obstore, by its kind and by the status that its text holds."""
     text, detail = str(error), _detail(error)
-    if "invalid path" in text:
+    found = _STATUS.search(text)
+    status = int(found[2]) if found else None
+    if isinstance(error, FileNotFoundError):
+        # A server may have no such method.
+        return RequestError(Failure.REFUSED if status == 405 else Failure.MISSING, detail)
+    if isinstance(error, exceptions.PreconditionError):
+        return RequestError(Failure.CHANGED, detail)
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        return RequestError(Failure.DENIED, detail)
+    if isinstance(error, exceptions.NotSupportedError):
+        return RequestError(Failure.REFUSED, _NO_RANGES)
+    if isinstance(error, ValueError) or "invalid path" in text:
         return RequestError(Failure.REFUSED, f"{detail}; {_OTHER_CLIENTS}")
     if "Content-Length" in text or "MissingContentLength" in text:
         return RequestError(Failure.REFUSED, "its size is not known, so parts cannot be read")
     if any(words in text for words in _FINAL):
         return RequestError(Failure.REFUSED, detail)
-    found = _STATUS.search(text)
-    status = int(found[2]) if found else None
     # An object that is missing has an error of its own.
     missing = status == 404 and _LIST not in text
     wants_keys = not writing and (missing or _FOR_KEYS.search(text) is not None)

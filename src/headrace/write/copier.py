@@ -22,8 +22,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.errors import OptionError, WriteError
+from headrace.storage.pool import run_by_processes
 from headrace.write.journal import Journal
-from headrace.write.pool import run_by_processes
 from headrace.write.ray_tasks import cores_of_a_node, run_on_ray
 from headrace.write.targets import Receipt, TargetWriter
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from headrace.errors import MissingExtraError, WriteError
-from headrace.write.pool import Run, perform
+from headrace.storage.pool import Run, perform
 
 __all__ = ["cores_of_a_node", "run_on_ray"]
 
