@@ -9,7 +9,6 @@ tasks that have no line. When all are done the target shows all parts in one ste
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.errors import OptionError, WriteError
+from headrace.process import usable_cores
 from headrace.storage.pool import run_by_processes
 from headrace.storage.ray_tasks import check_on, cores_of_a_node, run_on_ray
 from headrace.write.journal import Journal
@@ -160,7 +160,7 @@ class Runner:
         if self.on == "ray":
             return min(cores_of_a_node(), self.workers or cores_of_a_node())
         if self.workers is None:
-            return min(os.cpu_count() or 1, size_bytes // _BYTES_A_WORKER)
+            return min(usable_cores(), size_bytes // _BYTES_A_WORKER)
         return self.workers
 
     def run(

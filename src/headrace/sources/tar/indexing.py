@@ -17,6 +17,7 @@ from typing import Literal
 
 from headrace.errors import OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
+from headrace.process import usable_cores
 from headrace.sources.tar.captions import with_captions
 from headrace.sources.tar.checks import check_end, check_index, verify_index
 from headrace.sources.tar.index import COLUMNAR_ENDING, IndexFile, TarIndex, write_index
@@ -445,7 +446,7 @@ def _at_a_time(jobs: Sequence[_Job], workers: int | None) -> int:
         return min(workers, len(jobs))
     if not jobs[0].store.local:
         return min(_REMOTE_THREADS, len(jobs))
-    return min(os.cpu_count() or 1, max(len(jobs) // _TARS_OF_A_PROCESS, 1))
+    return min(usable_cores(), max(len(jobs) // _TARS_OF_A_PROCESS, 1))
 
 
 def _outcomes(
