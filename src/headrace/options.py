@@ -655,6 +655,7 @@ _COMMON: tuple[type, ...] = (
     ContentOptions,
     OrderOptions,
     BatchOptions,
+    DeviceOptions,
     RankOptions,
     ReadingOptions,
     StorageGroup,

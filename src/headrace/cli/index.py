@@ -24,6 +24,7 @@ _OF_SCANNING = (
     "range",
     "keep_going",
     "force",
+    "on",
 )
 
 
@@ -59,6 +60,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--force", action="store_true", help="index anew what has an index; written captions stay"
+    )
+    parser.add_argument(
+        "--on", choices=["ray"], help="run on a Ray cluster, whose nodes reach tars and indexes"
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--verify", action="store_true", help="compare indexes with their tars")
@@ -120,6 +124,7 @@ def _indexed(arguments: Namespace, bar: Bar) -> IndexReport:
         range=_range(arguments.range),
         keep_going=arguments.keep_going,
         force=arguments.force,
+        on=arguments.on,
         storage_options=chosen_storage(arguments),
         progress=bar,
     )

@@ -55,8 +55,8 @@ from headrace.plan import (
     decode_factor,
     known_batches,
 )
+from headrace.process import usable_cores
 from headrace.sources.reader import Discovered, TabularReader
-from headrace.sources.threads import usable_cores
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
 

@@ -165,8 +165,7 @@ class ArrowLoaderOptions(ArrowOptions, LoaderOptions, total=False):
 class ArrowDataset(BackendDataset):
     """Rows of Arrow IPC files and streams, or of a table in memory.
 
-    ``rows`` gives them by index. Columns are those of the first file, and all files have the same;
-    ``StructuredDataset`` brings files together that differ.
+    ``rows`` gives them by index. Files with other columns or types are brought to one schema.
     """
 
     @documented(ArrowOptions)

@@ -53,6 +53,11 @@ _OF_STREAMS = (
     "lanes",
     "even",
     "balance",
+    "stack",
+    "cast",
+    "device",
+    "device_bytes",
+    "device_cache",
 )
 
 
