@@ -21,10 +21,10 @@ _OF_SCANNING = (
     "no_sidecars",
     "hash",
     "workers",
-    "checkpoint",
     "range",
     "keep_going",
     "force",
+    "on",
 )
 
 
@@ -52,7 +52,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--hash", action="store_true", help="with SHA-256 of tars and members; reads all bytes"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="tars that are scanned at a time")
-    parser.add_argument("--checkpoint", metavar="DIR", help="remembers tars that were scanned")
     parser.add_argument("--range", metavar="A,B", help="only tars A to B - 1 of the sorted ones")
     parser.add_argument(
         "--keep-going",
@@ -61,6 +60,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--force", action="store_true", help="index anew what has an index; written captions stay"
+    )
+    parser.add_argument(
+        "--on", choices=["ray"], help="run on a Ray cluster, whose nodes reach tars and indexes"
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--verify", action="store_true", help="compare indexes with their tars")
@@ -119,10 +121,10 @@ def _indexed(arguments: Namespace, bar: Bar) -> IndexReport:
         format=arguments.format or "arrow",
         one_file=arguments.one_file,
         workers=arguments.workers,
-        checkpoint=arguments.checkpoint,
         range=_range(arguments.range),
         keep_going=arguments.keep_going,
         force=arguments.force,
+        on=arguments.on,
         storage_options=chosen_storage(arguments),
         progress=bar,
     )

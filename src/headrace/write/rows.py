@@ -170,6 +170,11 @@ class StoredRows:
             return table, float(self.sizes[chunk] * table.num_rows / self.counts[chunk])
         return self.schema.empty_table(), 1.0
 
+    def size_in_memory(self) -> int:
+        """Return about how many bytes all rows have in memory, judged by the first ones."""
+        table, size = self.first_rows()
+        return int(self.size_bytes * table.nbytes / size)
+
     def plan(self, part_rows: int | None, part_bytes: float, group_rows: int) -> list[Task]:
         """Return parts of so many rows, or of about so many bytes of the source and whole groups.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import MissingExtraError, OptionError, ReadError
+from headrace.process import usable_cores
 
 __all__ = [
     "Encoding",
@@ -207,7 +207,7 @@ def encoded_frames(
     frames: Iterable[Any], encoding: Encoding, height: int, width: int
 ) -> Generator[bytes, None, None]:
     """Yield frames as images, in order; a few are encoded at a time, whatever their number."""
-    threads = min(os.cpu_count() or 1, _MOST_THREADS)
+    threads = min(usable_cores(), _MOST_THREADS)
     waiting: deque[Future[bytes]] = deque()
     with ThreadPoolExecutor(threads, "headrace-encode") as pool:
         try:

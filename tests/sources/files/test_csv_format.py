@@ -103,7 +103,7 @@ def read(
 
 @settings(
     deadline=None,
-    max_examples=150,
+    max_examples=80,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

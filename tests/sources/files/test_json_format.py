@@ -143,7 +143,7 @@ ROWS = st.lists(
 )
 over_files = settings(
     deadline=None,
-    max_examples=150,
+    max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

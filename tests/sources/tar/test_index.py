@@ -43,7 +43,7 @@ def test_each_tar_has_its_own_index(tmp_path):
     assert opened.index(1).names.equals(second.names)
     assert opened.index(1).captions.to_pylist() == second.captions.to_pylist()
     assert opened.index(1).widths.tolist() == second.widths.tolist()
-    assert opened.index(1).shape_order.tolist() == second.shape_order.tolist()
+    assert opened.index(1).shape_members.tolist() == second.shape_members.tolist()
     assert len(opened.index(2)) == 0
 
 
@@ -67,7 +67,7 @@ def test_a_file_that_is_written_over_or_cut_while_it_is_open(tmp_path):
     assert index.sizes.tolist() == right.sizes.tolist()
     assert index.names.equals(right.names)
     assert index.grouping.samples.tolist() == right.grouping.samples.tolist()
-    assert index.shape_order.tolist() == right.shape_order.tolist()
+    assert index.shape_members.tolist() == right.shape_members.tolist()
 
 
 def test_a_member_takes_at_most_40_bytes_beside_its_name(tmp_path):
@@ -77,7 +77,7 @@ def test_a_member_takes_at_most_40_bytes_beside_its_name(tmp_path):
     index = IndexFile.open(path).index(0)
     _, starts, letters = index.names.buffers()
     arrays = [index.offsets, index.sizes, index.widths, index.heights]
-    arrays += [index.grouping.samples, index.grouping.fields, index.shape_order]
+    arrays += [index.grouping.samples, index.grouping.fields, index.shape_members]
     taken = sum(array.nbytes for array in arrays) + starts.size
     assert taken <= 40 * count + 64
     assert path.stat().st_size <= 40 * count + letters.size + 10_000
@@ -99,7 +99,7 @@ def test_what_is_stored_is_what_would_be_computed(tmp_path):
     assert stored.grouping.samples.tolist() == index.grouping.samples.tolist()
     assert stored.grouping.field_names == index.grouping.field_names
     assert stored.primary_members.tolist() == index.primary_members.tolist()
-    assert stored.shape_order.tolist() == index.shape_order.tolist()
+    assert stored.shape_members.tolist() == index.shape_members.tolist()
 
 
 def test_a_file_that_is_cut_short_is_refused(tmp_path):

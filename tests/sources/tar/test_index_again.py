@@ -193,7 +193,6 @@ def test_two_tars_for_one_index(tar: Path) -> None:
 def test_places_that_cannot_be_written_to(tar: Path, tmp_path: Path) -> None:
     for options in (
         {"out": tar / "below"},
-        {"checkpoint": tar, "out": tmp_path / "out"},
         {"out": "/proc/nope"},
         {"one_file": "/proc/nope.arrow"},
     ):

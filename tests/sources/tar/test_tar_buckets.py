@@ -111,20 +111,6 @@ def test_keys_by_shape_scaled_to_an_area() -> None:
     assert set(scaled) == {"0.42", "0.78", "1.00", "1.29", "80.00"}
 
 
-@given(
-    shapes=st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), max_size=40),
-    round_to=st.one_of(st.none(), st.integers(0, 12)),
-)
-def test_texts_that_are_not_made_twice_are_the_same(
-    shapes: list[tuple[int, int]], round_to: int | None
-) -> None:
-    rule = BucketRule(round_to=round_to)
-    shapes.sort(key=lambda shape: shape[0] / shape[1])
-    width, height = np.array(shapes, np.int64).reshape(-1, 2).T
-    keys, which = rule.buckets(width, height)
-    assert [keys[number] for number in which.tolist()] == rule.keys(width, height)
-
-
 @given(width=st.integers(1, 20_000), height=st.integers(1, 20_000), area=st.integers(1, 4096**2))
 def test_shapes_scaled_one_by_one(width: int, height: int, area: int) -> None:
     rule = BucketRule(target_pixel_area=area)

@@ -21,13 +21,12 @@ from tars_made import Member, members, write_shards, write_tar
 from headrace.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.collection import TarCollection
+from headrace.sources.tar.collection import HeldIndexes, TarCollection
 from headrace.sources.tar.index import TarIndex, write_index
 from headrace.sources.tar.json_index import read_json_index
 from headrace.sources.tar.locate import find_tars
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads
-from headrace.sources.tar.places import HeldIndexes
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 
@@ -346,7 +345,7 @@ def test_a_columnar_file_of_many_is_opened_once(tmp_path: Path) -> None:
     write_index(one, [(path.name, index_of(path)) for path in paths])
     found = find(tmp_path / "data", one)
     assert found.sample_counts.tolist() == [3, 3, 3]
-    assert list(found._places._opened) == [str(one)]
+    assert list(found._opened) == [str(one)]
 
 
 def test_a_json_index_is_read_as_it_is(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from headrace import TarShards
 from headrace.sources.tar import index_tars
+from headrace.sources.tar.collection import HeldIndexes
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.places import HeldIndexes
 
 SHARDS = [members(25, seed) for seed in range(3)]
 EVERYTHING = [payload for shard in SHARDS for _, payload in shard[::2]]

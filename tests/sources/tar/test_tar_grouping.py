@@ -190,22 +190,12 @@ def test_the_shape_of_a_sample_is_that_of_another_member_if_need_be() -> None:
     widths = np.array([0, 20, 9, 16, 64, 0, 0], np.int32)
     heights = np.array([0, 10, 9, 16, 48, 0, 0], np.int32)
     index = index_of(names, widths=widths, heights=heights)
-    assert index.shape_order.tolist() == [1, 0]
     assert [index.name(member) for member in index.shape_members] == [
         "a.depth.png",
         "b.jpg",
         "c.npy",
         "d.mp4",
     ]
-
-
-def test_shapes_stand_by_aspect_width_and_height() -> None:
-    names = ["a.jpg", "a.json", "b.jpg", "c.jpg", "d.jpg", "e.jpg"]
-    widths = np.array([20, 0, 10, 40, 0, 10], np.int32)
-    heights = np.array([10, 0, 10, 20, 7, 20], np.int32)
-    index = index_of(names, widths=widths, heights=heights)
-    assert index.shape_order.tolist() == [4, 1, 0, 2]  # d has no width
-    assert index_of(names).shape_order.tolist() == []
 
 
 def test_no_members_no_samples() -> None:

@@ -111,9 +111,9 @@ class MappedFiles:
             FileChangedError: A file was rewritten.
         """
         batches = self._batches(rows)
-        used = [self._mapped[n] for n in _distinct(self._batch_files[batches])]
-        for file in used:
-            file.check()
+        checks = [self._mapped[n].check for n in _distinct(self._batch_files[batches])]
+        for check in checks:
+            check()
         self._learn(batches)
         within = rows - self._batch_starts[batches]
         places = self._places.take(batches, axis=1)
@@ -134,8 +134,8 @@ class MappedFiles:
                 found.append(_of_type(self._schema.field(column).type, taken))
         except DamagedRowError as error:
             raise self._damaged(int(rows[error.args[0]])) from error
-        for file in used:
-            file.check()
+        for check in checks:
+            check()
         return found
 
     def row(self, row: int) -> tuple[Mapping[str, pa.Array], int]:
@@ -290,7 +290,7 @@ class _MappedFile:
             open(file.path, "rb") as source,
         ):
             index = read_index(opened)
-            self._version = FileVersion.of(file.path)
+            self.check = FileVersion(file.path).check
             memory = region.map(number, source.fileno())
         check_count(file, index.num_rows)
         if index.is_stream and any(map(has_dictionary, index.schema.types)):
@@ -304,14 +304,6 @@ class _MappedFile:
         filled = np.flatnonzero(index.rows)
         if len(filled):
             self.batch(int(filled[0]))
-
-    def check(self) -> None:
-        """Check that the file is the one that was opened.
-
-        Raises:
-            FileChangedError: It was rewritten, or is gone.
-        """
-        self._version.check()
 
     def check_types(self, schema: pa.Schema) -> None:
         """Check that the file has columns of these types.

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -69,7 +68,8 @@ logger = logging.getLogger(__name__)
 
 _INSPECTING_THREADS = 16
 _WAITING_THREADS = 48
-_SECONDS_WORTH_A_THREAD = 0.005
+_FILES_A_THREAD = 16
+"""local files that make it worth starting a thread"""
 _KINDS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
 _EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _KINDS}
 FORMAT_NAMES = tuple(_EXTENSIONS)
@@ -176,23 +176,14 @@ class _Inspection:
     def inspect(
         self, statuses: list[FileStatus], keep: ds.Expression | None
     ) -> tuple[list[DataFileInfo], list[FileFacts]]:
-        """Look into files in parallel; broken ones are left out or raise.
-
-        Local files cost no waiting: threads are used if looking takes long. The second file tells
-        how long, for the first also makes things that all others use again.
-        """
-        looked: list[FileFacts | ReadError] = []
-        threads, seconds = _WAITING_THREADS, 0.0
+        """Look into files in parallel; broken ones are left out or raise."""
+        threads = _WAITING_THREADS
         if self.store.local:
-            for status in statuses[:2]:
-                began = time.perf_counter()
-                looked.append(self.look(status, keep))
-                seconds = time.perf_counter() - began
-            worth = int(len(statuses) * seconds / _SECONDS_WORTH_A_THREAD)
-            threads = min(_INSPECTING_THREADS, worth)
+            threads = min(_INSPECTING_THREADS, len(statuses) // _FILES_A_THREAD)
         look = partial(self.look, keep=keep)
-        rest = statuses[len(looked) :]
-        looked.extend(side_by_side(look, rest, threads=threads) if threads > 1 else map(look, rest))
+        looked: Iterable[FileFacts | ReadError] = map(look, statuses)
+        if threads > 1:
+            looked = side_by_side(look, statuses, threads=threads)
         infos: list[DataFileInfo] = []
         facts: list[FileFacts] = []
         for status, one in zip(statuses, looked, strict=True):

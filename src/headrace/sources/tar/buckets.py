@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,6 @@ __all__ = [
 KEYS = ("aspect", "geometry-tuple", "geometry-list")
 _LARGEST = 1 << 31
 _MOST_DECIMALS = 30
-_EXACT_DECIMALS = 8
-"""decimals up to which a single-precision number times a power of ten is exact as a double"""
 
 Integers = npt.NDArray[np.integer]
 Entry = dict[str, Any]
@@ -79,32 +77,6 @@ class BucketRule:
         pattern = f"%.{self.round_to}f"
         return [pattern % aspect for aspect in aspects.tolist()]
 
-    def buckets(self, widths: Int64Array, heights: Int64Array) -> tuple[list[str], Int64Array]:
-        """Return every key of these shapes once, in their order, and the number of the key of each.
-
-        Where shapes stand by aspect few texts are made that are made already.
-        """
-        starts = _changes(self._likeness(widths, heights))
-        keys = self.keys(widths[starts], heights[starts])
-        once = list(dict.fromkeys(keys))
-        which = np.arange(len(keys))
-        if len(once) < len(keys):
-            number = {key: at for at, key in enumerate(once)}
-            which = np.array([number[key] for key in keys], np.int64)
-        if len(starts) == len(widths):
-            return once, which
-        return once, np.repeat(which, np.diff(starts, append=len(widths)))
-
-    def _likeness(self, widths: Int64Array, heights: Int64Array) -> npt.NDArray[Any]:
-        """Return numbers that are equal only where keys are."""
-        if self.key != "aspect":
-            return widths << 32 | heights
-        aspects = widths.astype(np.float32) / heights.astype(np.float32)
-        if self.round_to is None or self.round_to > _EXACT_DECIMALS:
-            return aspects
-        rounded: npt.NDArray[np.float64] = np.rint(aspects.astype(np.float64) * 10**self.round_to)
-        return rounded
-
     def _to_multiple(self, lengths: npt.NDArray[np.float64]) -> Int64Array:
         multiple = self.target_resolution_multiple
         whole = lengths.astype(np.int64)
@@ -120,13 +92,35 @@ def _check(name: str, value: object, least: int, most: int) -> None:
         raise OptionError(f"{name} must be from {least} to {most}, not {value}")
 
 
-def shape_runs(widths: Integers, heights: Integers) -> Int64Array:
-    """Return where another shape begins; equal shapes follow each other."""
-    return _changes(widths.astype(np.int64) << 32 | heights)
+class _Shapes(NamedTuple):
+    """The shapes that some images are brought to, by aspect.
+
+    Attributes:
+        keys: Keys of buckets, each once.
+        widths: The width of each shape.
+        heights: The height of each shape.
+        buckets: The number of the key of each shape; it never decreases.
+        of_images: The number of the shape of each image.
+    """
+
+    keys: list[str]
+    widths: Int64Array
+    heights: Int64Array
+    buckets: Int64Array
+    of_images: Int64Array
 
 
-def _changes(values: npt.NDArray[Any]) -> Int64Array:
-    return np.flatnonzero(np.append(np.ones(len(values[:1]), bool), values[1:] != values[:-1]))
+def _shapes(rule: BucketRule, widths: Integers, heights: Integers) -> _Shapes:
+    wide, high = rule.shapes(widths, heights)
+    both, which = np.unique(wide << 32 | high, return_inverse=True)
+    wide, high = both >> 32, both & 0xFFFFFFFF
+    order = np.lexsort((high, wide, wide / high))
+    place = np.argsort(order)
+    wide, high = wide[order], high[order]
+    names = rule.keys(wide, high)
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(names))}
+    buckets = np.array([numbers[name] for name in names], np.int64)
+    return _Shapes(list(numbers), wide, high, buckets, place[which.reshape(-1)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,78 +188,33 @@ def aspect_buckets(
     rule = BucketRule(key, target_pixel_area, target_resolution_multiple, round_to)
     shard_starts: Int64Array = np.concatenate([[0], np.cumsum(sample_counts, dtype=np.int64)])
     wanted = range(len(shard_starts) - 1) if shards is None else sorted(set(shards))
-    runs = list(_runs(indexes, wanted, rule))
-    widths, heights, lengths = (
-        np.concatenate([np.empty(0, np.int64), *(run[part] for run in runs)]) for part in range(3)
-    )
-    width, height, shape_of_run = _distinct_shapes(widths, heights)
-    shapes = np.full(shard_starts[-1], -1, np.int32)
-    begin = 0
-    for shard, (*_, run_lengths, order) in zip(wanted, runs, strict=True):
-        mine = shape_of_run[begin : begin + len(run_lengths)]
-        shapes[shard_starts[shard] + order] = np.repeat(mine, run_lengths)
-        begin += len(run_lengths)
-    samples = _sorted_by(shapes)
-    counts = np.bincount(shape_of_run, lengths, len(width)).astype(np.int64)
-    without = len(samples) - int(counts.sum())
-    keys, bucket_of_shape = rule.buckets(width, height)
+    sides = [_sample_sides(indexes(shard)) for shard in wanted]
+    numbers = [np.arange(shard_starts[shard], shard_starts[shard + 1]) for shard in wanted]
+    none = np.empty(0, np.int64)
+    samples = np.concatenate([none, *numbers])
+    widths, heights = (np.concatenate([none, *(one[side] for one in sides)]) for side in (0, 1))
+    known = (widths > 0) & (heights > 0)
+    found = _shapes(rule, widths[known], heights[known])
+    counts = np.bincount(found.of_images, minlength=len(found.widths))
     shape_starts = np.concatenate([[0], np.cumsum(counts)])
     return AspectBuckets(
-        keys=tuple(keys),
-        starts=shape_starts[np.searchsorted(bucket_of_shape, np.arange(len(keys) + 1))],
-        samples=samples[without:],
+        keys=tuple(found.keys),
+        starts=shape_starts[np.searchsorted(found.buckets, np.arange(len(found.keys) + 1))],
+        samples=samples[known][np.argsort(found.of_images, kind="stable")],
         shape_starts=shape_starts,
-        widths=width,
-        heights=height,
-        unknown=_within(samples[:without], shard_starts, wanted),
+        widths=found.widths,
+        heights=found.heights,
+        unknown=samples[~known],
         shard_starts=shard_starts,
     )
 
 
-def _runs(
-    indexes: Callable[[int], TarIndex], shards: Sequence[int], rule: BucketRule
-) -> Iterator[tuple[Int64Array, Int64Array, Int64Array, npt.NDArray[np.int32]]]:
-    """Yield the shapes of each shard, the number of samples of each shape, and those samples."""
-    for shard in shards:
-        index = indexes(shard)
-        order = index.shape_order
-        if not len(order) or index.widths is None or index.heights is None:
-            none = np.empty(0, np.int64)
-            yield none, none, none, np.empty(0, np.int32)
-            continue
-        members = index.shape_members[order]
-        width, height = index.widths[members], index.heights[members]
-        starts = shape_runs(width, height)
-        shapes = rule.shapes(width[starts], height[starts])
-        yield *shapes, np.diff(starts, append=len(order)), order
-
-
-def _distinct_shapes(
-    widths: Int64Array, heights: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return all different shapes, by aspect, and the number of the shape of each image."""
-    both, which = np.unique(widths << 32 | heights, return_inverse=True)
-    width, height = both >> 32, both & 0xFFFFFFFF
-    order = np.lexsort((height, width, width / height))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return width[order], height[order], place[which.reshape(-1)]
-
-
-def _sorted_by(numbers: npt.NDArray[np.int32]) -> Int64Array:
-    """Return a stable order by numbers from -1 on: by their halves, which numpy sorts by radix."""
-    shifted = (numbers + 1).view(np.uint32)
-    order = np.argsort((shifted & 0xFFFF).astype(np.uint16), kind="stable")
-    if len(shifted) and int(shifted.max()) > 0xFFFF:
-        order = order[np.argsort((shifted >> 16).astype(np.uint16)[order], kind="stable")]
-    return order.astype(np.int64, copy=False)
-
-
-def _within(samples: Int64Array, shard_starts: Int64Array, shards: Sequence[int]) -> Int64Array:
-    """Return those of the samples that are in these shards."""
-    if len(shards) == len(shard_starts) - 1:
-        return samples
-    return samples[np.isin(np.searchsorted(shard_starts, samples, side="right") - 1, shards)]
+def _sample_sides(index: TarIndex) -> tuple[Integers, Integers]:
+    """Return width and height of each sample; 0 where they are not known."""
+    members = index.shape_members
+    if index.widths is None or index.heights is None:
+        return np.zeros_like(members), np.zeros_like(members)
+    return index.widths[members], index.heights[members]
 
 
 # --- buckets of shards as lists and dicts, as other tools of the format give them
@@ -284,11 +233,11 @@ def list_sample_buckets(
     listed = []
     for shard in shards:
         index = indexes(shard)
-        order, members = index.shape_order, index.shape_members
-        found = ListedBuckets(index, members[order], order, rule)
-        is_known = np.zeros(len(members), bool)
-        is_known[order] = True
-        unknown = [] if is_known.all() else _names(index, members[~is_known])
+        width, height = _sample_sides(index)
+        known = (width > 0) & (height > 0)
+        samples, members = np.flatnonzero(known), index.shape_members
+        found = ListedBuckets(index, members[known], samples, rule)
+        unknown = _names(index, members[~known])
         listed.append(_listed(shard, shard_names, found) | {"unknown": unknown})
     return listed
 
@@ -306,8 +255,6 @@ def list_file_buckets(
         members: Integers = np.empty(0, np.int32)
         if index.widths is not None and index.heights is not None:
             members = np.flatnonzero((index.widths > 0) & (index.heights > 0))
-            width, height = index.widths[members], index.heights[members]
-            members = members[np.lexsort((height, width, width / height))]
         found = ListedBuckets(index, members, index.grouping.samples[members], rule)
         listed.append(_listed(shard, shard_names, found))
     return listed
@@ -318,26 +265,22 @@ def _listed(shard: int, names: Sequence[str], found: ListedBuckets) -> dict[str,
 
 
 class ListedBuckets(Mapping[str, list[Entry]]):
-    """Buckets of a shard by their key, by aspect; each a list of dicts, as they lie in the tar.
+    """Buckets of a shard by their key, by aspect; each a list of dicts, in the order of the tar.
 
-    The keys are known at once. All dicts are made when the first list is asked for, for they take
-    several times as long. ``dict(buckets)`` is a plain one.
+    The dicts are made when the first list is asked for, since that takes most of the time.
     """
 
     def __init__(
         self, index: TarIndex, members: Integers, samples: Integers, rule: BucketRule
     ) -> None:
-        """Members of one shape follow each other, and shapes stand by aspect."""
         self._index, self._rule = index, rule
         self._members, self._samples = members, samples
-        self._runs = self._of_run = np.empty(0, np.int64)
-        keys: list[str] = []
+        self._buckets = np.empty(0, np.int64)
+        self._keys: dict[str, int] = {}
         if index.widths is not None and index.heights is not None:
-            width, height = index.widths[members], index.heights[members]
-            self._runs = shape_runs(width, height)
-            shapes = rule.shapes(width[self._runs], height[self._runs])
-            keys, self._of_run = rule.buckets(*shapes)
-        self._keys = {key: number for number, key in enumerate(keys)}
+            found = _shapes(rule, index.widths[members], index.heights[members])
+            self._buckets = found.buckets[found.of_images]
+            self._keys = {key: number for number, key in enumerate(found.keys)}
 
     def __getitem__(self, key: str) -> list[Entry]:
         return self._lists[self._keys[key]]
@@ -350,11 +293,9 @@ class ListedBuckets(Mapping[str, list[Entry]]):
 
     @computed_once
     def _lists(self) -> list[list[Entry]]:
-        lengths = np.diff(self._runs, append=len(self._members))
-        of_member = np.repeat(self._of_run, lengths)
-        order = np.lexsort((self._members, of_member))
+        order = np.lexsort((self._members, self._buckets))
         entries = _entries(self._index, self._members[order], self._samples[order], self._rule)
-        edges = np.searchsorted(of_member[order], np.arange(len(self._keys) + 1))
+        edges = np.searchsorted(self._buckets[order], np.arange(len(self._keys) + 1))
         return [entries[start:stop] for start, stop in pairwise(edges.tolist())]
 
     def __repr__(self) -> str:

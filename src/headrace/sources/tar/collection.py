@@ -1,7 +1,14 @@
-"""A collection of tars with their indices: found at once, loaded when they are needed."""
+"""Collections of tars: found at once, with indexes that are loaded when they are needed.
+
+An index is compared with its tar when it is loaded. A tar that has none is scanned. Indexes that
+were made by a scan, or imported from JSON, are kept in the cache folder.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -9,19 +16,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.errors import ReadError
-from headrace.model import FileList, Int64Array
+from headrace.model import DataFileInfo, FileList, Int64Array
+from headrace.process import PerProcess
+from headrace.sources.tar.checks import check_end, check_index
 from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
-from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.index import IndexFile, TarIndex
+from headrace.sources.tar.index_cache import IndexCache
 from headrace.sources.tar.locate import Source, find_tars
-from headrace.sources.tar.places import HeldIndexes, IndexPlaces, file_of, places_of
-from headrace.storage import Access, Store, side_by_side
+from headrace.sources.tar.places import IndexPlace, file_of, places_of
+from headrace.sources.tar.scan import scan_tar
+from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
 
-__all__ = ["SampleRules", "TarCollection"]
+__all__ = ["HeldIndexes", "SampleRules", "TarCollection"]
+
+logger = logging.getLogger(__name__)
 
 MaySkip = Callable[[ReadError], bool]
 """whether a tar that cannot be read is left out"""
 
 _LOADING_THREADS = 16
+_LIMIT_BYTES = 512 << 20
+_DERIVED_BYTES = 16
+"""Bytes of a member for all that is computed from an index."""
+_ALL = -1
+_WORTH_KEEPING = 10_000
+"""Members of a local tar from which on its index is faster to load than to make again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +100,51 @@ def _pairs_by_last_dot(index: TarIndex) -> bool:
     return False
 
 
+class HeldIndexes:
+    """Indexes in memory; those not used for longest go when there are too many.
+
+    Threads of a process load an index once. A forked child goes on with the indexes of its parent,
+    and with locks of its own.
+    """
+
+    def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
+        self._limit = limit_bytes
+        self._held: OrderedDict[int, tuple[TarIndex, int]] = OrderedDict()
+        self._total = 0
+        self._locks: PerProcess[dict[int, threading.Lock]] = PerProcess(dict)
+
+    def get(self, shard: int, load: Callable[[int], TarIndex]) -> TarIndex:
+        """Return the index of a tar, by ``load`` if it is not here."""
+        found = self._known(shard)
+        if found is None:
+            with self._lock(shard):
+                found = self._known(shard)
+                if found is None:
+                    found = load(shard)
+                    self._keep(shard, found)
+            self._locks.get().pop(shard, None)
+        return found
+
+    def _known(self, shard: int) -> TarIndex | None:
+        try:
+            self._held.move_to_end(shard)
+            return self._held[shard][0]
+        except KeyError:  # it is not here, or another thread has just let go of it
+            return None
+
+    def _keep(self, shard: int, index: TarIndex) -> None:
+        size = index.nbytes + _DERIVED_BYTES * len(index)
+        with self._lock(_ALL):
+            self._held[shard] = index, size
+            self._total += size
+            while self._total > self._limit and len(self._held) > 1:
+                _, (_, dropped) = self._held.popitem(last=False)
+                self._total -= dropped
+
+    def _lock(self, shard: int) -> threading.Lock:
+        return self._locks.get().setdefault(shard, threading.Lock())
+
+
 class _Known(NamedTuple):
     """What is known of all tars once their indices were loaded."""
 
@@ -102,17 +166,19 @@ class TarCollection:
         store: Store,
         files: FileList,
         names: Sequence[str],
-        places: IndexPlaces,
+        places: Sequence[IndexPlace | None],
+        cache: IndexCache,
         rules: SampleRules = _ALL_SAMPLES,
     ) -> None:
         self.store = store
         self.files = files
         self.names = names
-        """paths relative to the source, each of them once"""
+        """Paths relative to the source, each of them once."""
         self.broken: tuple[str, ...] = ()
-        """what is wrong with tars that were left out"""
-        self._places = places
+        """Errors of tars that were left out."""
         self.rules = rules
+        self._places, self._cache = places, cache
+        self._opened: dict[str, IndexFile] = {}
         self._known: _Known | None = None
         self._held = HeldIndexes()
 
@@ -135,20 +201,21 @@ class TarCollection:
         places = places_of(found, metadata, access)
         files = FileList(map(file_of, found.tars))
         check_sample_key(sample_key)
-        rules = SampleRules(sample_key)
-        collection = cls(found.store, files, found.names, places, rules)
+        cache = IndexCache.within(access.cache)
+        collection = cls(found.store, files, found.names, places, cache, SampleRules(sample_key))
         return collection if may_skip is None else collection._whole(may_skip)
 
     @property
     def fork_safe(self) -> bool:
-        """Whether a forked child may read what its parent has read from."""
-        return self.store.fork_safe and all(store.fork_safe for store in self._places.stores)
+        """True if a forked child may read what its parent has read from."""
+        stores = {id(place.store): place.store for place in self._places if place is not None}
+        return all(store.fork_safe for store in (self.store, *stores.values()))
 
     def __len__(self) -> int:
         return len(self.files)
 
     def index(self, shard: int) -> TarIndex:
-        """Return the index of a tar, checked against the tar; see ``IndexPlaces.load``.
+        """Return the index of a tar, compared with the tar.
 
         The headers of members are compared with it when the members are read. Content that was
         replaced behind equal names and sizes is not noticed: see ``headrace index --verify``.
@@ -157,7 +224,9 @@ class TarCollection:
 
     def selecting(self, rules: SampleRules) -> TarCollection:
         """Return the same tars with other rules about which samples are read."""
-        selected = TarCollection(self.store, self.files, self.names, self._places, rules)
+        selected = TarCollection(
+            self.store, self.files, self.names, self._places, self._cache, rules
+        )
         selected.broken = self.broken
         return selected
 
@@ -221,7 +290,8 @@ class TarCollection:
             self.store,
             FileList(self.files[i] for i in good),
             [self.names[i] for i in good],
-            self._places.only(np.array(good, np.int32)),
+            [self._places[i] for i in good],
+            self._cache,
             self.rules,
         )
         whole._known = _known_of(one for one in counted if not isinstance(one, ReadError))
@@ -231,17 +301,56 @@ class TarCollection:
     # --- one of them
 
     def _loaded(self, shard: int) -> TarIndex:
-        return self.rules.applied(self._places.load(shard, self.store, self.files[shard]))
+        return self.rules.applied(self._checked(shard, self.files[shard]))
+
+    def _checked(self, shard: int, file: DataFileInfo) -> TarIndex:
+        place, path = self._places[shard], None
+        if place is None:
+            path = self._cache.index_path(self.store, file)
+        elif not place.is_columnar and place.file.etag is not None:
+            path = self._cache.index_path(self.store, file, place.file.path, place.file.etag)
+        store = self.store
+        if isinstance(store, RemoteStore):  # one that does not keep what is read for an index
+            store = replace(store, parts=Parts())
+        kept = None if path is None else self._cache.read_index(path)
+        if kept is not None:
+            return _compared(kept, store, file)
+        if place is not None:
+            index = _compared(self._read(place), store, file)
+        else:
+            logger.info("%s has no index, and its headers are read; see: headrace index", file.path)
+            index = scan_tar(store, file, sidecars=False)
+            index.unchecked.fill(False)
+        if path is not None and (len(index) >= _WORTH_KEEPING or not store.local):
+            index = replace(index, facts=replace(index.facts, etag=file.etag))
+            self._cache.keep_index(path, file.path.rpartition("/")[2], index)
+        return index
+
+    def _read(self, place: IndexPlace) -> TarIndex:
+        """Read an index; a columnar file of many tars stays open."""
+        if not place.is_columnar:
+            return place.read()
+        path = place.file.path
+        opened = self._opened.get(path) or place.open_columns()
+        if len(opened.tars) > 1:
+            self._opened[path] = opened
+        return opened.index(place.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_held"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_held", "_opened")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._held = HeldIndexes()
+        self._held, self._opened = HeldIndexes(), {}
 
     def __repr__(self) -> str:
         return f"<TarCollection of {len(self)} tars>"
+
+
+def _compared(index: TarIndex, store: Store, file: DataFileInfo) -> TarIndex:
+    check_index(index, file.file_size, file.path)
+    check_end(store, file, index)
+    return index
 
 
 class _Count(NamedTuple):

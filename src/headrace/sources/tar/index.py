@@ -200,17 +200,6 @@ class TarIndex:
         return found
 
     @computed_once
-    def shape_order(self) -> Int32Array:
-        """Samples of known shape, by aspect, width and height: buckets are runs of these."""
-        if self.widths is None or self.heights is None:
-            return np.empty(0, np.int32)
-        members = self.shape_members
-        width, height = self.widths[members], self.heights[members]
-        known = np.flatnonzero((width > 0) & (height > 0)).astype(np.int32)
-        width, height = width[known], height[known]
-        return known[np.lexsort((height, width, width / height))]
-
-    @computed_once
     def unchecked(self) -> npt.NDArray[np.bool_]:
         """The members that have not been compared with the headers of the tar yet."""
         return np.ones(len(self), bool)

@@ -1,28 +1,23 @@
 """``index_tars``: the indexes of many tars, each written whole or not at all.
 
-Tars of this machine are scanned by processes, remote ones by threads. A run that was interrupted
-goes on: a tar whose index says all that is asked for is left alone.
+Local tars are scanned by processes, remote ones by threads. A run that was interrupted goes on: a
+tar whose index says all that is asked for is left alone.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import pickle
-import queue
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import IO, Literal
+from typing import Literal
 
-from headrace.errors import OptionError, ReadError, StaleIndexError, WorkerError, WriteError
+from headrace.errors import OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
+from headrace.process import usable_cores
 from headrace.sources.tar.captions import with_captions
 from headrace.sources.tar.checks import check_end, check_index, verify_index
 from headrace.sources.tar.index import COLUMNAR_ENDING, IndexFile, TarIndex, write_index
@@ -44,15 +39,13 @@ from headrace.sources.tar.places import file_of, places_of
 from headrace.sources.tar.scan import Progress, scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
 from headrace.storage import FileStatus, Options, Store, side_by_side
+from headrace.storage.pool import run_by_processes
+from headrace.storage.ray_tasks import check_on, run_on_ray
 
-__all__ = ["IndexReport", "Indexed", "ReportProgress", "index_tars", "verify_tars", "work"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["IndexReport", "Indexed", "ReportProgress", "index_tars", "verify_tars"]
 
 ReportProgress = Callable[[str, float], None]
 """Is called with the name of a stage and the share of it that is done."""
-Place = tuple[str, int]
-"""A file, and the number of a tar in it."""
 
 _STAGE = "indexing"
 _REMOTE_THREADS = 8
@@ -66,14 +59,12 @@ class Indexed:
 
     Attributes:
         name: The name of the tar, relative to the source.
-        place: The file that holds its index, and the number of the tar in it.
         members: Number of members.
         last_good: The last whole member of a tar that breaks off.
         was_there: There was an index already that says all that was asked for.
     """
 
     name: str
-    place: Place
     members: int
     last_good: str | None
     was_there: bool
@@ -112,10 +103,10 @@ def index_tars(
     format: Literal["arrow", "json"] = "arrow",
     one_file: PathLike | None = None,
     workers: int | None = None,
-    checkpoint: PathLike | None = None,
     range: tuple[int, int] | None = None,
     keep_going: bool = False,
     force: bool = False,
+    on: str | None = None,
     storage_options: Options | None = None,
     progress: ReportProgress | None = None,
 ) -> IndexReport:
@@ -127,20 +118,20 @@ def index_tars(
     Args:
         source: Files, directories, globs, patterns, URLs or ``hf://`` paths.
         out: A folder for the indexes, which get the paths that their tars have below the source. If
-            left out they go beside the tars; those of remote and read-only tars, and those that
-            cannot be written there, into the cache.
+            left out they go beside the tars; those of remote and read-only tars into the cache.
         geometry: Look for width and height of images.
         sidecars: Embed what JSON and text files say of other members, captions among it.
         hash: Hash tars and members; all bytes are read.
         format: ``"arrow"``, or ``"json"`` for other tools.
         one_file: One columnar file for all tars.
         workers: Tars that are scanned at a time.
-        checkpoint: A folder that remembers tars by their version as well.
         range: The first and the one behind the last of the sorted tars that are indexed; in
             ``one_file`` the others stay as they are.
         keep_going: Note a tar that cannot be indexed in the report, and index one that breaks off
             as far as it goes.
         force: Index anew what has an index.
+        on: ``"ray"`` to scan tars on a Ray cluster, whose nodes reach the tars and the folder of
+            the indexes.
         storage_options: Options of the store.
         progress: Is called while tars are scanned.
 
@@ -152,29 +143,18 @@ def index_tars(
         raise OptionError(f"format must be one of {', '.join(ENDINGS)}, not {format!r}")
     if out is not None and one_file is not None:
         raise OptionError("out is a folder for an index of each tar, one_file is one for all")
+    check_on(on)
     found = find_tars(source, access_of(storage_options))
+    if on is not None and not found.store.local and out is None and one_file is None:
+        raise OptionError(
+            f'with on="{on}" the indexes of remote tars need a folder that all nodes reach: give '
+            "out= or one_file="
+        )
     chosen = _chosen(list(zip(found.tars, found.names, strict=True)), range)
     scope = _Scope(geometry, sidecars, hash, keep_going, force)
-    kept = None if checkpoint is None else local_path("checkpoint", checkpoint)
     if one_file is not None:
-        whole = _OneFile.at(local_path("one_file", one_file))
-        parts = kept or f"{whole.path}.parts"
-        jobs = [
-            _Job(
-                found.store,
-                file_of(tar),
-                name,
-                scope,
-                _part(parts, found.store, tar),
-                earlier=whole.place(name),
-            )
-            for tar, name in chosen
-        ]
-        report = _run(jobs, workers, progress)
-        whole.write(found.names, {name for _, name in chosen}, report.tars)
-        if kept is None:
-            _remove_parts(parts, jobs)
-        return report
+        path = local_path("one_file", one_file)
+        return _index_into_one_file(path, found, chosen, scope, workers, on, progress)
     _refuse_equal_stems(tar.path for tar, _ in chosen)
     folder = None if out is None else local_path("out", out)
     jobs = [
@@ -184,12 +164,10 @@ def index_tars(
             name,
             scope,
             _target(found, tar, name, folder, ENDINGS[format]),
-            None if kept is None else _part(kept, found.store, tar),
-            spare=_cached(found, tar) if folder is None and format == "arrow" else None,
         )
         for tar, name in chosen
     ]
-    return _run(jobs, workers, progress)
+    return _run(jobs, workers, on, progress)
 
 
 # --- which tars, and where their indexes go
@@ -213,17 +191,13 @@ def _target(found: FoundTars, tar: FileStatus, name: str, folder: str | None, en
         return stem_of(path_below(folder, name)) + ending
     if found.store.local and os.access(os.path.dirname(tar.path), os.W_OK):
         return stem_of(tar.path) + ending
-    cached = _cached(found, tar)
+    cached = IndexCache.within(None).index_path(found.store, file_of(tar))
     if cached is None or ending != COLUMNAR_ENDING:
         raise OptionError(
             f"there is no place for an index beside {tar.path}; name a folder for the indexes "
             "(out, --out), and give it as metadata= when the tars are read"
         )
     return cached
-
-
-def _cached(found: FoundTars, tar: FileStatus) -> str | None:
-    return IndexCache.within(None).index_path(found.store, file_of(tar))
 
 
 def _part(folder: str, store: Store, tar: FileStatus) -> str:
@@ -289,9 +263,6 @@ class _Job:
         name: Its name, relative to the source.
         scope: How much is indexed.
         target: The file for the index.
-        kept: A second file for it, which remembers this version of the tar.
-        earlier: A file of many tars that has an index of this one.
-        spare: The file for it in the cache, if the target cannot be written.
     """
 
     store: Store
@@ -299,58 +270,46 @@ class _Job:
     name: str
     scope: _Scope
     target: str
-    kept: str | None = None
-    earlier: Place | None = None
-    spare: str | None = None
+
+    def __str__(self) -> str:
+        return self.file.path
 
     def run(self, progress: Progress | None = None) -> Indexed:
         """Write the index, unless there is one. A file that is no index is never written over."""
         refuse_other_file(self.target)
         remove_leftovers(self.target)
-        found = [(place, index) for place, index in self._found() if self._is_current(place, index)]
-        good = [(place, index) for place, index in found if self.scope.is_met_by(index)]
-        for place, index in good:
-            if place[0] in (self.target, self.earlier and self.earlier[0]):
-                return self._done(place, index, was_there=True)
-        index = good[0][1] if good else self._scanned(progress)
-        try:
-            target, index = self.target, self._written(self.target, index)
-        except WriteError as error:  # a disk that is full or read-only, or a name that is too long
-            if self.spare in (None, self.target) or os.path.lexists(self.target):
-                raise
-            assert self.spare is not None
-            logger.warning("%s. The index goes into the cache folder: %s", error, self.spare)
-            target, index = self.spare, self._written(self.spare, index)
-        if self.kept is not None:
-            make_folder(self.kept)
-            write_index(self.kept, [(self.name, index)])
-        return self._done((target, 0), index, was_there=False)
-
-    def _written(self, path: str, index: TarIndex) -> TarIndex:
-        """Write the index, with captions that a user wrote into earlier ones, and return it."""
-        make_folder(path)
-        with index_lock(path):
+        index: TarIndex | None = None
+        for path, found in self._found():
+            if self.is_met_by(found, path):
+                if path == self.target:
+                    return self.done(found, was_there=True)
+                index = found
+        if index is None:
+            index = self._scanned(progress)
+        make_folder(self.target)
+        with index_lock(self.target):
             for _, earlier in self._found():  # captions may have been written meanwhile
                 index = _with_written_captions(index, earlier)
-            write_index_as(path, [(self.name, index)])
-        return index
+            write_index_as(self.target, [(self.name, index)])
+        return self.done(index, was_there=False)
 
-    def _done(self, place: Place, index: TarIndex, *, was_there: bool) -> Indexed:
-        return Indexed(self.name, place, len(index), index.facts.last_good, was_there)
+    def done(self, index: TarIndex, *, was_there: bool) -> Indexed:
+        """Return the outcome."""
+        return Indexed(self.name, len(index), index.facts.last_good, was_there)
 
-    def _found(self) -> Iterator[tuple[Place, TarIndex]]:
-        """Yield indexes that are there, whatever they are of: the target, and those beside it."""
+    def _found(self) -> Iterator[tuple[str, TarIndex]]:
+        """Yield the indexes that there are, of any state of the tar."""
         stem = self.target.removesuffix(COLUMNAR_ENDING).removesuffix(ENDINGS["json"])
-        places = [(self.target, 0), *((stem + ending, 0) for ending in ENDINGS.values())]
-        places += [] if self.earlier is None else [self.earlier]
-        places += [(path, 0) for path in (self.kept, self.spare) if path is not None]
-        for path, number in dict.fromkeys(places):
+        beside = (stem + ending for ending in ENDINGS.values())
+        for path in dict.fromkeys([self.target, *beside]):
             with suppress(FileNotFoundError, NotADirectoryError, StaleIndexError):
-                is_columnar = path.endswith(".arrow")
-                index = IndexFile.open(path).index(number) if is_columnar else read_index(path)
-                yield (path, number), index
+                yield path, read_index(path)
 
-    def _is_current(self, place: Place, index: TarIndex) -> bool:
+    def is_met_by(self, index: TarIndex, path: str) -> bool:
+        """Return True if the index in a file is that of the tar, and says all that is wanted."""
+        return self._is_current(path, index) and self.scope.is_met_by(index)
+
+    def _is_current(self, path: str, index: TarIndex) -> bool:
         """Return True if an index is that of the tar as it is now."""
         try:
             check_index(index, self.file.file_size, self.file.path)
@@ -359,7 +318,7 @@ class _Job:
             check_end(self.store, self.file, index)
         except ReadError:
             return False
-        return not self.store.local or _time_of(self.file.path) <= _time_of(place[0])
+        return not self.store.local or _time_of(self.file.path) <= _time_of(path)
 
     def _scanned(self, progress: Progress | None) -> TarIndex:
         scope = self.scope
@@ -375,8 +334,13 @@ class _Job:
 
 
 def _with_written_captions(index: TarIndex, earlier: TarIndex) -> TarIndex:
-    """Return an index with the captions that a user wrote into an earlier one of the tar."""
-    if earlier.captions is None or not earlier.facts.captions_written:
+    """Return an index with the captions of an earlier one.
+
+    These are captions that a user wrote, or any captions of this version of the tar: those of
+    another version may have come from sidecars that have changed.
+    """
+    is_same = earlier.facts.etag is not None and earlier.facts.etag == index.facts.etag
+    if earlier.captions is None or not (earlier.facts.captions_written or is_same):
         return index
     texts = dict(zip(_places(earlier), earlier.captions.to_pylist(), strict=True))
     found = {member: texts.get(place) for member, place in enumerate(_places(index))}
@@ -396,46 +360,45 @@ def _time_of(path: str) -> int:
 # --- one file for all
 
 
-@dataclass(frozen=True, slots=True)
-class _OneFile:
-    """A columnar file of many tars, and the tars that it had when the run began."""
-
-    path: str
-    tars: Sequence[str]
-
-    @classmethod
-    def at(cls, path: str) -> _OneFile:
-        if not path.endswith(".arrow"):
-            raise OptionError(f"one_file is a columnar index, called *.arrow, and not {path!r}")
-        refuse_other_file(path)
-        return cls(path, [*_read_all(path)])
-
-    def place(self, name: str) -> Place | None:
-        """Return where the index of a tar is in it."""
-        return (self.path, self.tars.index(name)) if name in self.tars else None
-
-    def write(self, names: Sequence[str], chosen: set[str], done: Sequence[Indexed]) -> None:
-        """Put new indexes into it, and keep those of the other tars of the source."""
-        new: dict[str, TarIndex] = {}
-        for tar in done:
-            if tar.place[0] != self.path:
-                with suppress(FileNotFoundError):  # another run has put it into the file already
-                    new[tar.name] = read_index(tar.place[0])
-        stay = {*names} - (chosen - {tar.name for tar in done})
-        make_folder(self.path)
-        with index_lock(self.path):
-            now = _read_all(self.path)  # other runs may have written to it
-            tars: list[tuple[str, TarIndex]] = []
-            for name in names:
-                if name in new:
-                    earlier = now.get(name)
-                    index = new[name]
-                    tars.append(
-                        (name, index if earlier is None else _with_written_captions(index, earlier))
-                    )
-                elif name in stay and name in now:
-                    tars.append((name, now[name]))
-            write_index(self.path, tars)
+def _index_into_one_file(
+    path: str,
+    found: FoundTars,
+    chosen: Sequence[tuple[FileStatus, str]],
+    scope: _Scope,
+    workers: int | None,
+    on: str | None,
+    progress: ReportProgress | None,
+) -> IndexReport:
+    """Index tars into files of their own first, so that an interrupted run can go on."""
+    if not path.endswith(".arrow"):
+        raise OptionError(f"one_file is a columnar index, called *.arrow, and not {path!r}")
+    refuse_other_file(path)
+    parts = f"{path}.parts"
+    jobs: list[_Job] = []
+    done: dict[str, Indexed] = {}
+    there = _read_all(path)
+    for tar, name in chosen:
+        job = _Job(found.store, file_of(tar), name, scope, _part(parts, found.store, tar))
+        if name in there and job.is_met_by(there[name], path):
+            done[name] = job.done(there[name], was_there=True)
+        else:
+            jobs.append(job)
+    report = _run(jobs, workers, on, progress)
+    done |= {tar.name: tar for tar in report.tars}
+    new: dict[str, TarIndex] = {}
+    for job in jobs:
+        with suppress(FileNotFoundError):  # it failed, or another run has put it into the file
+            new[job.name] = read_index(job.target)
+    failed = {name for _, name in chosen} - done.keys()
+    make_folder(path)
+    with index_lock(path):
+        now = _read_all(path)  # other runs may have written to it
+        for name, index in new.items():
+            now[name] = _with_written_captions(index, now[name]) if name in now else index
+        names = [name for name in found.names if name in now and name not in failed]
+        write_index(path, [(name, now[name]) for name in names])
+    _remove_parts(parts, jobs)
+    return IndexReport([done[name] for _, name in chosen if name in done], report.failed)
 
 
 def _read_all(path: str) -> dict[str, TarIndex]:
@@ -450,20 +413,30 @@ def _read_all(path: str) -> dict[str, TarIndex]:
 # --- many at a time
 
 
-def _run(jobs: Sequence[_Job], workers: int | None, progress: ReportProgress | None) -> IndexReport:
+def _run(
+    jobs: Sequence[_Job], workers: int | None, on: str | None, progress: ReportProgress | None
+) -> IndexReport:
+    if not jobs:
+        return IndexReport([])
     share = _Share(jobs, progress)
-    done: list[Indexed] = []
-    failed: list[str] = []
-    with _runner(jobs, _at_a_time(jobs, workers), share) as outcomes:
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            if isinstance(outcome, Indexed):
-                done.append(outcome)
-            elif job.scope.keep_going and isinstance(outcome, ReadError):
-                failed.append(str(outcome))
-            else:
-                raise outcome
-            share.add(job.file.path, job.file.file_size or 0)
-    return IndexReport(done, failed)
+    done: dict[str, Indexed] = {}
+    failed: dict[str, str] = {}
+    outcomes = _outcomes(jobs, _at_a_time(jobs, workers), share.advance)
+    if on is not None:
+        outcomes = run_on_ray(_outcome, jobs, workers)
+    for job, outcome in outcomes:
+        if isinstance(outcome, Indexed):
+            done[job.name] = outcome
+        elif job.scope.keep_going and isinstance(outcome, ReadError):
+            failed[job.name] = str(outcome)
+        else:
+            raise outcome
+        share.advance(job, job.file.file_size or 0)
+    names = [job.name for job in jobs]
+    return IndexReport(
+        [done[name] for name in names if name in done],
+        [failed[name] for name in names if name in failed],
+    )
 
 
 def _at_a_time(jobs: Sequence[_Job], workers: int | None) -> int:
@@ -473,100 +446,41 @@ def _at_a_time(jobs: Sequence[_Job], workers: int | None) -> int:
         return min(workers, len(jobs))
     if not jobs[0].store.local:
         return min(_REMOTE_THREADS, len(jobs))
-    return min(os.cpu_count() or 1, max(len(jobs) // _TARS_OF_A_PROCESS, 1))
+    return min(usable_cores(), max(len(jobs) // _TARS_OF_A_PROCESS, 1))
 
 
-@contextmanager
-def _runner(
-    jobs: Sequence[_Job], at_a_time: int, share: _Share
-) -> Iterator[Iterator[Indexed | Exception]]:
-    """Yield the outcomes of jobs in order; jobs that have not begun at an error never do."""
+def _outcomes(
+    jobs: Sequence[_Job], at_a_time: int, advance: Callable[[_Job, int], None]
+) -> Iterator[tuple[_Job, Indexed | Exception]]:
+    """Yield jobs and their outcomes, in order; jobs that have not begun at an error never do."""
+
+    def outcome(job: _Job) -> Indexed | Exception:
+        return _outcome(job, partial(advance, job))
+
     if at_a_time == 1:
-        yield (_outcome(share.run, job) for job in jobs)
-    elif not jobs[0].store.local:
-        yield side_by_side(partial(_outcome, share.run), jobs, threads=at_a_time)
-    else:  # reading headers is Python's work, of which threads of a process do one at a time
-        with _Workers(at_a_time) as workers:
-            yield side_by_side(partial(_outcome, workers.run), jobs, threads=at_a_time)
+        return zip(jobs, map(outcome, jobs), strict=True)
+    if not jobs[0].store.local:
+        return zip(jobs, side_by_side(outcome, jobs, threads=at_a_time), strict=True)
+    # Reading headers is Python's work, of which threads of a process do one at a time.
+    return _in_order(jobs, run_by_processes(_outcome, jobs, at_a_time, advance))
 
 
-def _outcome(run: Callable[[_Job], Indexed], job: _Job) -> Indexed | Exception:
+def _in_order(
+    jobs: Sequence[_Job], outcomes: Iterator[tuple[_Job, Indexed | Exception]]
+) -> Iterator[tuple[_Job, Indexed | Exception]]:
+    known: dict[str, Indexed | Exception] = {}
+    for job in jobs:
+        while job.name not in known:
+            done, outcome = next(outcomes)
+            known[done.name] = outcome
+        yield job, known[job.name]
+
+
+def _outcome(job: _Job, progress: Progress) -> Indexed | Exception:
     try:
-        return run(job)
+        return job.run(progress)
     except Exception as error:
         return error
-
-
-class _Workers:
-    """Processes that index tars, each with a pipe for jobs and one for outcomes.
-
-    A worker ends when its pipe of jobs does: with this process, however that ends.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
-        path = os.pathsep.join(filter(None, sys.path))
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import work; work()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=os.environ | {"PYTHONPATH": path},
-            )
-            for _ in range(count)
-        ]
-        for process in self._processes:
-            self._idle.put(process)
-
-    def run(self, job: _Job) -> Indexed:
-        process = self._idle.get()
-        try:
-            jobs, outcomes = process.stdin, process.stdout
-            assert jobs is not None
-            assert outcomes is not None
-            pickle.dump(job, jobs)
-            jobs.flush()
-            outcome = pickle.load(outcomes)
-        except (EOFError, OSError, pickle.UnpicklingError) as ended:
-            raise WorkerError(
-                f"a process that indexes tars was killed at {job.file.path} (for want of memory?); "
-                "what is done stays: run it again, or with fewer workers"
-            ) from ended
-        finally:
-            self._idle.put(process)
-        if isinstance(outcome, Exception):
-            raise outcome
-        assert isinstance(outcome, Indexed)
-        return outcome
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.communicate()
-
-
-def work() -> None:
-    """Index tars whose jobs come by stdin, and end with the process that sends them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    outcomes = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints does not print into the outcomes
-    jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), daemon=True).start()
-    while True:
-        pickle.dump(_outcome(_Job.run, jobs.get()), outcomes)
-        outcomes.flush()
-
-
-def _receive(stream: IO[bytes], jobs: queue.SimpleQueue[_Job]) -> None:
-    try:
-        while True:
-            jobs.put(pickle.load(stream))
-    except EOFError:
-        os._exit(0)
 
 
 class _Share:
@@ -580,14 +494,11 @@ class _Share:
         if report is not None:
             report(_STAGE, 0.0)
 
-    def run(self, job: _Job) -> Indexed:
-        """Run a job in this process and report while it runs."""
-        return job.run(partial(self.add, job.file.path))
-
-    def add(self, path: str, done: int) -> None:
+    def advance(self, job: _Job, done: int) -> None:
+        """Note how many bytes of a tar are done, and report."""
         if self._report is not None:
             with self._lock:
-                self._bytes[path] = done
+                self._bytes[job.file.path] = done
                 self._report(_STAGE, min(sum(self._bytes.values()) / self._total, 1.0))
 
 
@@ -610,14 +521,14 @@ def verify_tars(
     found = find_tars(source, access)
     places = places_of(found, metadata, access)
     problems: dict[str, Sequence[str]] = {}
-    for shard, (tar, name) in enumerate(zip(found.tars, found.names, strict=True)):
+    tars = zip(found.tars, found.names, places, strict=True)
+    for number, (tar, name, place) in enumerate(tars):
         if progress is not None:
-            progress("verifying", shard / len(found.tars))
+            progress("verifying", number / len(found.tars))
         try:
-            index = places.read(shard)
-            if index is None:
+            if place is None:
                 raise ReadError(f"{tar.path} has no index; make one with: headrace index")
-            problems[name] = verify_index(found.store, file_of(tar), index, hash=hash)
+            problems[name] = verify_index(found.store, file_of(tar), place.read(), hash=hash)
         except ReadError as error:
             problems[name] = [str(error)]
     if progress is not None:

@@ -41,6 +41,7 @@ _FACT_KEYS = {
     "hash_lfs": "hash_lfs",
     "includes_image_geometry": "has_geometry",
     "includes_sidecars": "has_sidecars",
+    "captions_written": "captions_written",
     "last_good": "last_good",
 }
 _NO_END = "no_end_mark"
@@ -74,7 +75,9 @@ def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
     facts = _facts(document, shown)
     facts = replace(
         facts,
-        captions_written=index.captions is not None,
+        # Captions beside sidecars that were not embedded come from a user or another tool.
+        captions_written=facts.captions_written
+        or (index.captions is not None and not facts.has_sidecars),
         lists_all=facts.size is not None and not entries.is_foreign,
         sample_key=sample_key,
     )
@@ -340,6 +343,8 @@ def json_index(index: TarIndex) -> bytes:
         for key, attribute in _FACT_KEYS.items()
         if getattr(facts, attribute) not in (None, False)
     }
+    if not facts.has_sidecars:
+        document.pop("captions_written", None)  # which follows from that
     if not facts.has_end:
         document[_NO_END] = True
     document |= json.loads(facts.extras or "{}")
@@ -362,6 +367,8 @@ def json_with_captions(data: bytes, captions: Mapping[int, Captions]) -> bytes:
         captions: Captions by the offset of their member.
     """
     document = json.loads(data)
+    if document.get("includes_sidecars"):
+        document["captions_written"] = True
     files = document["files"]
     for entry in files.values() if isinstance(files, dict) else files:
         if entry["offset"] in captions:

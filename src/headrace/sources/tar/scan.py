@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -88,10 +88,10 @@ def scan_tar(
     """
     found = _Found(geometry, sidecars)
     broken: BrokenTar | None = None
-    with opened_tar(store, file, hashed=hash) as source:
+    with opened_tar(store, file) as source:
         if not source.size:
             raise ReadError(f"{file.path} is empty, and not even an empty tar; copy it again")
-        walk = _Walk(source, 0, _head(geometry, sidecars), hash)
+        walk = _Walk(source, 0, _head(geometry, sidecars))
         try:
             for stretch in walk.stretches():
                 found.add(stretch, source)
@@ -102,17 +102,45 @@ def scan_tar(
             broken = error
             if not keep_going or error.refused or not found.names:
                 raise _unreadable(file.path, error, found, source) from None
-        digest, size = source.tar_digest(), source.size
+        size = source.size
     facts = TarFacts(
         size=size,
         etag=file.etag,
-        hash_lfs=digest,
         has_geometry=geometry,
         has_sidecars=sidecars,
         last_good=None if broken is None else decoded(found.names[-1]),
         has_end=broken is not None or walk.has_end,
     )
-    return found.index(facts, file.path)
+    index = found.index(facts, file.path)
+    return _hashed(store, file, index) if hash else index
+
+
+def _hashed(store: Store, file: DataFileInfo, index: TarIndex) -> TarIndex:
+    """Return an index with the SHA-256 of the tar and of its members, for which all is read."""
+    tar, digests = sha256(), []
+    ends = (index.offsets + index.sizes).tolist()
+    with store.open(file) as opened:
+        size, at = int(opened.size()), 0
+
+        def take(stop: int, *hashes: Any) -> None:
+            nonlocal at
+            while at < stop:
+                if at % _AHEAD_BYTES == 0:
+                    will_read(opened, [(at, min(at + _AHEAD_BYTES, size))])
+                end = min(stop, at + _PIECE_BYTES - at % _PIECE_BYTES)
+                piece = _whole(opened.read(end - at), at, end, file.path)
+                for one in hashes:
+                    one.update(piece)
+                at = end
+
+        for start, stop in zip(index.offsets.tolist(), ends, strict=True):
+            member = sha256()
+            take(start, tar)
+            take(stop, tar, member)
+            digests.append(member.hexdigest())
+        take(size, tar)
+    facts = replace(index.facts, hash_lfs=tar.hexdigest())
+    return replace(index, sha256=pa.array(digests, pa.string()), facts=facts)
 
 
 def _head(geometry: bool, sidecars: bool) -> int | None:
@@ -129,7 +157,6 @@ class _Found:
         self.names: list[bytes] = []
         self._offsets: list[int] = []
         self._sizes: list[int] = []
-        self._digests: list[str] = []
         self._shapes: list[tuple[int, int]] | None = [] if geometry else None
         self._payloads: dict[int, bytes] | None = {} if sidecars else None
 
@@ -141,7 +168,6 @@ class _Found:
         self.names += stretch.names
         self._offsets += stretch.offsets
         self._sizes += stretch.sizes
-        self._digests += stretch.digests
 
     def _add_payloads(self, stretch: Stretch, source: TarBytes, payloads: dict[int, bytes]) -> None:
         """Keep the content of sidecars; that which did not come with a header is read."""
@@ -163,7 +189,6 @@ class _Found:
             names=string_array(self.names),
             offsets=np.array(self._offsets, np.int64),
             sizes=np.array(self._sizes, np.int64),
-            sha256=pa.array(self._digests, pa.string()) if self._digests else None,
             facts=facts,
         )
         if self._shapes is not None:
@@ -235,69 +260,56 @@ class BrokenTar(Exception):
 
 @dataclass(slots=True)
 class Stretch:
-    """Members that follow each other in a tar, as columns.
+    """Members that follow each other in a tar, as columns. Their headers are checked all at once.
 
     Attributes:
         names: Names as they stand in headers.
         offsets: Where payloads begin.
         sizes: Bytes of payloads.
         heads: First bytes of payloads, as far as they came with the header; only where wanted.
-        digests: SHA-256 of payloads; only where they are hashed.
+        headers: Headers of the members.
+        others: Headers of all else, by their places.
+        long_names: Names of members that do not stand in their headers.
     """
 
     names: list[bytes] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     heads: list[bytes] = field(default_factory=list)
-    digests: list[str] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
+    others: dict[int, bytes] = field(default_factory=dict)
+    long_names: dict[int, bytes] = field(default_factory=dict)
 
     def span(self, member: int, start: int, stop: int) -> Span:
         """Return the place in the tar of bytes of a payload, as far as it has them."""
         offset, size = self.offsets[member], self.sizes[member]
         return offset + min(start, size), offset + min(stop, size)
 
-    def cut(self, count: int) -> None:
-        """Keep the first ``count`` members."""
-        for column in (self.names, self.offsets, self.sizes, self.heads, self.digests):
-            del column[count:]
-
-
-@dataclass(slots=True)
-class _Headers:
-    """The headers of a stretch, which are checked all at once."""
-
-    of_members: list[bytes] = field(default_factory=list)
-    others: list[bytes] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    """of the others"""
-    named: dict[int, bytes] = field(default_factory=dict)
-    """members whose names do not stand in their headers"""
-
-    def name_members(self, stretch: Stretch, tar_size: int) -> BrokenTar | None:
+    def name_members(self, tar_size: int) -> BrokenTar | None:
         """Name the members; cut off what comes after a header that is wrong, or breaks off."""
-        rows = header_rows(self.of_members)
-        broken = self._first_wrong(stretch)
-        if broken is not None:
-            stretch.cut(bisect_left(stretch.offsets, broken.at))
-        stretch.names = header_names(rows[: len(stretch.offsets)])
-        for member, name in self.named.items():
-            if member < len(stretch.names):
-                stretch.names[member] = name
-        if stretch.offsets and stretch.offsets[-1] + stretch.sizes[-1] > tar_size:
-            last, at = decoded(stretch.names[-1]), stretch.offsets[-1]
-            stretch.cut(len(stretch.offsets) - 1)
+        rows = header_rows(self.headers)
+        wrong = [offset - BLOCK for offset in _some(self.offsets, first_broken(rows))]
+        wrong += _some(list(self.others), first_broken(header_rows([*self.others.values()])))
+        broken: BrokenTar | None = None
+        if wrong:
+            broken = BrokenTar("the header there does not have its checksum", min(wrong))
+            self._cut(bisect_left(self.offsets, broken.at))
+        self.names = header_names(rows[: len(self.offsets)])
+        for member, name in self.long_names.items():
+            self.names[member : member + 1] = [name] if member < len(self.names) else []
+        if self.offsets and self.offsets[-1] + self.sizes[-1] > tar_size:
+            last, at = decoded(self.names[-1]), self.offsets[-1]
+            self._cut(len(self.offsets) - 1)
             broken = BrokenTar(f"it breaks off in member {last!r}", at)
         return broken
 
-    def _first_wrong(self, stretch: Stretch) -> BrokenTar | None:
-        member = first_broken(header_rows(self.of_members))
-        other = first_broken(header_rows(self.others))
-        places = [] if member is None else [stretch.offsets[member] - BLOCK]
-        if other is not None:
-            places.append(self.places[other])
-        if not places:
-            return None
-        return BrokenTar("the header there does not have its checksum", min(places))
+    def _cut(self, count: int) -> None:
+        for column in (self.names, self.offsets, self.sizes, self.heads):
+            del column[count:]
+
+
+def _some(values: Sequence[int], place: int | None) -> list[int]:
+    return [] if place is None else [values[place]]
 
 
 # --- from header to header
@@ -322,7 +334,7 @@ def walked(source: TarBytes, *, start: int = 0) -> Iterator[Stretch]:
     Raises:
         BrokenTar: The tar is damaged. All members before have been yielded.
     """
-    return _Walk(source, start, None, False, steps=_STEPS_OF_A_LOOK).stretches()
+    return _Walk(source, start, None, steps=_STEPS_OF_A_LOOK).stretches()
 
 
 class _Walk:
@@ -331,12 +343,11 @@ class _Walk:
         source: TarBytes,
         start: int,
         head: int | None,
-        hashed: bool,
         steps: int = _STEPS_OF_A_STRETCH,
     ) -> None:
         self._steps = steps
         self._source = source
-        self._wants_heads, self._hashed = head is not None, hashed
+        self._wants_heads = head is not None
         self._near = BLOCK + (head or 0)
         self._least = self._near + _BETWEEN
         self._at = start
@@ -353,15 +364,15 @@ class _Walk:
     def stretches(self) -> Iterator[Stretch]:
         """Yield the members. Links are none, and are counted."""
         while not self._ended:
-            stretch, headers = Stretch(), _Headers()
+            stretch = Stretch()
             broken: BrokenTar | None = None
             try:
-                self._fill(stretch, headers)
+                self._fill(stretch)
             except HeaderError as error:
                 broken = BrokenTar(str(error), self._at)
             except BrokenTar as error:
                 broken = error
-            broken = headers.name_members(stretch, self._source.size) or broken
+            broken = stretch.name_members(self._source.size) or broken
             if stretch.offsets:
                 yield stretch
             if broken is not None:
@@ -383,10 +394,10 @@ class _Walk:
                 self._source.shown,
             )
 
-    def _fill(self, stretch: Stretch, headers: _Headers) -> None:
+    def _fill(self, stretch: Stretch) -> None:
         """Take plain headers, in as few steps as there can be."""
-        blocks, offsets, sizes = headers.of_members, stretch.offsets, stretch.sizes
-        heads, wants_heads, hashed = stretch.heads, self._wants_heads, self._hashed
+        blocks, offsets, sizes = stretch.headers, stretch.offsets, stretch.sizes
+        heads, wants_heads = stretch.heads, self._wants_heads
         read, near, least, regular = self._source.window, self._near, self._least, _REGULAR
         at, first, last, window = self._at, self._first, self._last, self._window
         extended = self._extended
@@ -409,7 +420,7 @@ class _Walk:
                     size = -1  # which the careful way finds out again
             if size < 0:
                 self._at, self._first, self._last, self._window = at, first, last, window
-                at = self._special(block, stretch, headers)
+                at = self._special(block, stretch)
                 extended, last = self._extended, self._last
                 if self._ended:
                     return
@@ -421,8 +432,6 @@ class _Walk:
             if wants_heads:
                 start += BLOCK
                 heads.append(window[start : start + size])
-            if hashed:
-                stretch.digests.append(self._source.digest(at, at + size) or "")
             at += size + 511 & -512
         self._at, self._first, self._last, self._window = at, first, last, window
 
@@ -448,15 +457,14 @@ class _Walk:
         """True if an extended header is of the next member."""
         return bool(self._records) or self._long_name is not None
 
-    def _special(self, block: bytes, stretch: Stretch, headers: _Headers) -> int:
+    def _special(self, block: bytes, stretch: Stretch) -> int:
         """Take any header; return where the next one is."""
         if block == _NO_BLOCK:
             return self._behind_zeros()
         kind = block[156]
         if kind in MEMBER_KINDS:
-            return self._member(block, stretch, headers)
-        headers.others.append(block)
-        headers.places.append(self._at)
+            return self._member(block, stretch)
+        stretch.others[self._at] = block
         size = header_size(block)
         payload = self._at + BLOCK
         if kind == _LONG_NAME:
@@ -479,7 +487,7 @@ class _Walk:
             raise HeaderError("it breaks off")
         return payload + padded(size)
 
-    def _member(self, block: bytes, stretch: Stretch, headers: _Headers) -> int:
+    def _member(self, block: bytes, stretch: Stretch) -> int:
         records = self._records
         name = records.get(b"path") or self._long_name
         if any(key.startswith(b"GNU.sparse.") for key in records):
@@ -489,19 +497,16 @@ class _Walk:
         self._long_name, self._records = None, {}
         payload = self._at + BLOCK
         if block[156] == 0 and (name or header_name(block)).endswith(b"/"):
-            headers.others.append(block)
-            headers.places.append(self._at)
+            stretch.others[self._at] = block
             return payload
         if name is not None:
-            headers.named[len(headers.of_members)] = name
-        headers.of_members.append(block)
+            stretch.long_names[len(stretch.headers)] = name
+        stretch.headers.append(block)
         stretch.offsets.append(payload)
         stretch.sizes.append(size)
         if self._wants_heads:
             start = payload - self._first
             stretch.heads.append(self._window[start : start + size])
-        if self._hashed:
-            stretch.digests.append(self._source.digest(payload, payload + size) or "")
         return payload + padded(size)
 
     def _noted(self, size: int) -> dict[bytes, bytes]:
@@ -567,7 +572,7 @@ class _Walk:
 # --- the bytes of a tar
 
 _FIRST_REMOTE_BYTES = 16 << 10
-_MOST_REMOTE_BYTES = 8 << 20
+_PIECE_BYTES = 8 << 20
 _AHEAD_BYTES = 32 << 20
 _FEW = 4
 _WORTH_A_REQUEST = 256 << 10
@@ -575,11 +580,15 @@ _WORTH_A_REQUEST = 256 << 10
 
 
 class TarBytes(Protocol):
-    """The bytes of a tar."""
+    """The bytes of a tar.
+
+    Attributes:
+        size: Bytes of the tar.
+        shown: The name of the tar in messages.
+    """
 
     size: int
     shown: str
-    """the name of the tar in messages"""
 
     @property
     def window(self) -> Callable[[int, int], bytes]:
@@ -590,44 +599,23 @@ class TarBytes(Protocol):
         """Return bytes from anywhere."""
         ...
 
-    def digest(self, start: int, stop: int) -> str | None:
-        """Return the SHA-256 of a member, if members are hashed; they are asked for in order."""
-        ...
-
-    def tar_digest(self) -> str | None:
-        """Return the SHA-256 of the tar, when the walk is at its end."""
-        ...
-
 
 @contextmanager
-def opened_tar(store: Store, file: DataFileInfo, *, hashed: bool = False) -> Iterator[TarBytes]:
+def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
     """Open a tar as it was discovered; one that has changed, or changes, is a FileChangedError."""
     with store.open(file) as opened:
         size = int(opened.size())
-        if hashed:
-            yield HashedBytes(opened, size, file.path)
-        elif store.local:
-            handle = _opened(file.path)
-            try:
-                yield LocalBytes(handle, size, file.path)
-            finally:
-                os.close(handle)
-        else:
+        if not store.local:
             yield RemoteBytes(opened, size, file.path)
-        if store.local:
-            _check(store, file)
-
-
-def _opened(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise FileChangedError(vanished(path)) from None
-    except OSError as error:
-        raise ReadError(f"{path} cannot be opened: {error.strerror}") from error
-
-
-def _check(store: Store, file: DataFileInfo) -> None:
+            return
+        try:
+            handle = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ReadError(f"{file.path} cannot be opened: {error.strerror}") from error
+        try:
+            yield LocalBytes(handle, size, file.path)
+        finally:
+            os.close(handle)
     now = store.status(file.path)
     if now is None:
         raise FileChangedError(vanished(file.path))
@@ -636,23 +624,17 @@ def _check(store: Store, file: DataFileInfo) -> None:
 
 
 class LocalBytes:
-    """A file of this machine, read by ``pread``: what is passed over is never read."""
+    """A local file, read by ``pread``: what is passed over is never read."""
 
     def __init__(self, handle: int, size: int, shown: str) -> None:
-        self._handle, self.size, self.shown = handle, size, shown
+        self.size, self.shown = size, shown
         self.window = partial(os.pread, handle)
 
     def read(self, spans: Sequence[Span]) -> list[bytes]:
-        return [_whole(self._pread(start, stop), start, stop, self.shown) for start, stop in spans]
-
-    def _pread(self, start: int, stop: int) -> bytes:
-        return os.pread(self._handle, stop - start, start)
-
-    def digest(self, start: int, stop: int) -> str | None:
-        return None
-
-    def tar_digest(self) -> str | None:
-        return None
+        return [
+            _whole(self.window(stop - start, start), start, stop, self.shown)
+            for start, stop in spans
+        ]
 
 
 class RemoteBytes:
@@ -669,21 +651,17 @@ class RemoteBytes:
 
     def window(self, least: int, at: int) -> bytes:
         grows = self._end > 0 and at - self._end <= _WORTH_A_REQUEST
-        self._bytes = min(2 * self._bytes, _MOST_REMOTE_BYTES) if grows else _FIRST_REMOTE_BYTES
+        self._bytes = min(2 * self._bytes, _PIECE_BYTES) if grows else _FIRST_REMOTE_BYTES
         stop = min(at + max(self._bytes, least), self.size)
         if stop <= at:
             return b""
-        if self._bytes == _MOST_REMOTE_BYTES:
-            stop = self._fetched_ahead(at, least, stop)
+        if self._bytes == _PIECE_BYTES:
+            if self._ahead - at < least and self._ahead < self.size:
+                self._ahead = min(at + _AHEAD_BYTES, self.size)
+                will_read(self._opened, [(at, self._ahead)])
+            stop = min(stop, self._ahead)
         self._end = stop
         return self._at(at, stop)
-
-    def _fetched_ahead(self, at: int, least: int, stop: int) -> int:
-        """Have the next windows fetched side by side; return where this one has to end for it."""
-        if self._ahead - at < least and self._ahead < self.size:
-            self._ahead = min(at + _AHEAD_BYTES, self.size)
-            will_read(self._opened, [(at, self._ahead)])
-        return min(stop, self._ahead)
 
     def read(self, spans: Sequence[Span]) -> list[bytes]:
         if len(spans) > _FEW:  # what was announced before is given up for it
@@ -694,70 +672,6 @@ class RemoteBytes:
     def _at(self, start: int, stop: int) -> bytes:
         self._opened.seek(start)
         return _whole(self._opened.read(stop - start), start, stop, self.shown)
-
-    def digest(self, start: int, stop: int) -> str | None:
-        return None
-
-    def tar_digest(self) -> str | None:
-        return None
-
-
-class HashedBytes:
-    """All bytes of a file in order, each piece hashed as it passes."""
-
-    def __init__(self, opened: pa.NativeFile, size: int, shown: str) -> None:
-        self._opened, self.size, self.shown = opened, size, shown
-        self._first = 0
-        self._piece = b""
-        self._tar = sha256()
-        self._ahead = 0
-
-    @property
-    def _end(self) -> int:
-        return self._first + len(self._piece)
-
-    def window(self, least: int, at: int) -> bytes:
-        while self._end < min(at + least, self.size):
-            self._next(keep_from=at)
-        return self._piece[at - self._first :]
-
-    def _next(self, keep_from: int) -> None:
-        """Read on, and let go what lies before a place."""
-        end = self._end
-        if end >= self._ahead:
-            self._ahead = min(end + _AHEAD_BYTES, self.size)
-            will_read(self._opened, [(end, self._ahead)])
-        stop = min(end + _MOST_REMOTE_BYTES, self._ahead)
-        self._opened.seek(end)
-        fresh = _whole(self._opened.read(stop - end), end, stop, self.shown)
-        self._tar.update(fresh)
-        kept = self._piece[max(keep_from - self._first, 0) :]
-        self._first, self._piece = end - len(kept), kept + fresh
-
-    def read(self, spans: Sequence[Span]) -> list[bytes]:
-        found = []
-        for start, stop in spans:
-            self._opened.seek(start)
-            found.append(_whole(self._opened.read(stop - start), start, stop, self.shown))
-        return found
-
-    def digest(self, start: int, stop: int) -> str | None:
-        """Return the hash of bytes at or behind the last place that was asked for."""
-        found = sha256()
-        stop = min(stop, self.size)
-        while start < stop:
-            if start >= self._end:
-                self._next(keep_from=start)
-                continue
-            part = memoryview(self._piece)[start - self._first : stop - self._first]
-            found.update(part)
-            start += len(part)
-        return found.hexdigest()
-
-    def tar_digest(self) -> str | None:
-        while self._end < self.size:
-            self._next(keep_from=self.size)
-        return self._tar.hexdigest()
 
 
 def _whole(data: bytes, start: int, stop: int, shown: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Processes that do the tasks of a copy, and end with the process that started them.
+"""Worker processes that do tasks, and end with the process that started them.
 
 A worker is a Python interpreter of its own that reads tasks from its standard input. It inherits no
 threads, locks or native clients, and never imports the user's script: what it runs arrives pickled
@@ -38,7 +38,7 @@ _START = """
 import pickle, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = pickle.loads({path!r})
-from headrace.write.pool import serve
+from headrace.storage.pool import serve
 serve()
 """
 
@@ -79,7 +79,7 @@ class _WorkerPool:
         self._run = cloudpickle.dumps(run)
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._threads = ThreadPoolExecutor(count, "headrace-copy")
+        self._threads = ThreadPoolExecutor(count, "headrace-pool")
         self._count = count
 
     def __enter__(self) -> Self:
