@@ -62,8 +62,6 @@ class StructuredDataset(TabularDataset):
     them: their files hold rows that were deleted. ``as_files=True`` reads them nevertheless.
     """
 
-    options_class = StructuredOptions
-
     @documented(StructuredOptions)
     def __init__(
         self,
@@ -170,8 +168,6 @@ class ArrowDataset(BackendDataset):
     ``rows`` gives them by index. Files with other columns or types are brought to one schema.
     """
 
-    options_class = ArrowOptions
-
     @documented(ArrowOptions)
     def __init__(
         self,
@@ -213,8 +209,6 @@ class ArrayRecordDataset(BackendDataset):
 
     ``decode`` says what a record holds, unless it was packed by this library.
     """
-
-    options_class = ArrayRecordOptions
 
     @documented(ArrayRecordOptions)
     def __init__(self, paths: ArrayRecordPaths, **options: Unpack[ArrayRecordOptions]) -> None:
@@ -262,8 +256,6 @@ class VideoFramesDataset(BackendDataset):
     with the same windows only. ``on_error="skip"`` leaves out windows that have a frame which does
     not decode, and those alone.
     """
-
-    options_class = VideoFramesOptions
 
     @documented(VideoFramesOptions)
     def __init__(self, uri: PathLike, **options: Unpack[VideoFramesOptions]) -> None:
