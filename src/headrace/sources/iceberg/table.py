@@ -196,7 +196,6 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
             f"{pinned.table.metadata.table_uuid} {pinned.version[1]} {hash(known)}",
             {**found.columns, **keys},
             found.planned,
-            {} if names is None else {-1: names},
             counted=found.counted,
         )
 
