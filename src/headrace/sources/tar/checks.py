@@ -34,6 +34,7 @@ from headrace.storage import Store
 
 __all__ = [
     "check_end",
+    "check_file_sizes",
     "check_headers",
     "check_index",
     "header_starts",
@@ -202,6 +203,24 @@ def check_headers(
                 "with: headrace index --force"
             )
     index.unchecked[list(members)] = False
+
+
+def check_file_sizes(
+    path: str, index: TarIndex, members: npt.NDArray[np.integer], limit: int
+) -> None:
+    """Refuse to read a member that is larger than ``max_file_size``; negative numbers are none.
+
+    Raises:
+        ReadError: A member is larger.
+    """
+    large = np.flatnonzero((members >= 0) & (index.sizes[members] > limit))
+    if len(large):
+        member = int(members[large[0]])
+        raise ReadError(
+            f"{path}: member {index.name(member)!r} has {int(index.sizes[member]):,} bytes, more "
+            f"than max_file_size={limit:,}; raise that, leave its field out of columns=, or leave "
+            'such samples out with oversized="skip" or on_error="skip"'
+        )
 
 
 def _fits(index: TarIndex, member: int, block: bytes, read: Read) -> bool:
