@@ -5,7 +5,7 @@ Content that was replaced behind equal names and sizes is found by hashes only (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha1
 from typing import NoReturn
 
@@ -19,17 +19,13 @@ from headrace.model import DataFileInfo, Int64Array
 from headrace.sources.tar.headers import (
     BLOCK,
     MEMBER_KINDS,
-    WITHOUT_PAYLOAD,
     HeaderError,
-    decimal_size,
     decoded,
     header_name,
     header_size,
-    padded,
-    pax_records,
 )
 from headrace.sources.tar.index import SIDECARS, TarFacts, TarIndex
-from headrace.sources.tar.scan import BrokenTar, opened_tar, scan_tar, walked
+from headrace.sources.tar.scan import BrokenTar, TarBytes, opened_tar, scan_tar, walked
 from headrace.storage import Store
 
 __all__ = [
@@ -41,14 +37,8 @@ __all__ = [
     "verify_index",
 ]
 
-Read = Callable[[int, int], bytes]
-"""Returns the bytes of a tar from one place to another; fewer where it ends."""
-
 _END_BYTES = 22 * BLOCK
 """two blocks of zeros, and the rest of a record as tar writes it"""
-_STEPS = 1024
-"""headers that are passed on the way to that of a member"""
-_LONGEST_EXTENSION = 1 << 20
 _NEAR_BYTES = 64 << 10
 _SHA256_DIGITS = 64
 _NAMED = 10
@@ -117,8 +107,7 @@ def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
         if store.local and len(index):  # another tar may have the same size
             last = len(index) - 1
             block = source.window(BLOCK, int(index.offsets[last]) - BLOCK)
-            read = lambda start, stop: source.window(stop - start, start)  # noqa: E731
-            check_headers(file.path, index, [last], [block[:BLOCK]], read)
+            check_headers(file.path, index, [last], [block[:BLOCK]], source)
         try:
             for stretch in walked(source, start=index.end):
                 for name, offset in zip(stretch.names, stretch.offsets, strict=True):
@@ -179,7 +168,7 @@ def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Arr
 
 
 def check_headers(
-    path: str, index: TarIndex, members: Sequence[int], blocks: Sequence[bytes], read: Read
+    path: str, index: TarIndex, members: Sequence[int], blocks: Sequence[bytes], source: TarBytes
 ) -> None:
     """Refuse an index if the blocks in front of members are not their headers.
 
@@ -190,13 +179,13 @@ def check_headers(
         index: Its index.
         members: Members of the index.
         blocks: The block in front of the payload of each.
-        read: Reads bytes of the tar, where a name or size stands in an extended header.
+        source: The bytes of the tar, for names and sizes that stand in extended headers.
 
     Raises:
         StaleIndexError: The header of another member is in front of one, or none.
     """
     for member, block in zip(members, blocks, strict=True):
-        if not _fits(index, member, block, read):
+        if not _fits(index, member, block, source):
             raise StaleIndexError(
                 f"{path}: there is no header of {index.name(member)!r} before byte "
                 f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
@@ -223,44 +212,23 @@ def check_file_sizes(
         )
 
 
-def _fits(index: TarIndex, member: int, block: bytes, read: Read) -> bool:
+def _fits(index: TarIndex, member: int, block: bytes, source: TarBytes) -> bool:
     name, size = index.name(member), int(index.sizes[member])
     if len(block) != BLOCK or block[156] not in MEMBER_KINDS:
         return False
     try:
         if header_size(block) == size and _is_called(name, header_name(block)):
             return True
+        # The name or the size may stand in an extended header before this one.
         start = int(header_starts(index, np.array([member]))[0])
-        at = int(index.offsets[member]) - BLOCK
-        said_name, said_size = _extended(read, start, at)
-        said_size = header_size(block) if said_size is None else said_size
-    except HeaderError:
-        return False
-    return said_size == size and _is_called(name, said_name or header_name(block))
-
-
-def _extended(read: Read, start: int, stop: int) -> tuple[bytes | None, int | None]:
-    """Return the name and size that extended headers give to the member at ``stop``."""
-    name: bytes | None = None
-    size: int | None = None
-    for _ in range(_STEPS):
-        block = read(start, start + BLOCK) if start < stop else b""
-        if len(block) < BLOCK:
-            break
-        kind, own_size = block[156:157], header_size(block)
-        if kind in (b"L", b"x", b"X"):
-            payload = read(start + BLOCK, start + BLOCK + min(own_size, _LONGEST_EXTENSION))
-            if kind == b"L":
-                name = payload.partition(b"\0")[0]
-            else:
-                records = pax_records(payload)
-                name = records.get(b"path") or name
-                size = decimal_size(records[b"size"]) if records.get(b"size") else size
-        elif kind not in (b"K", b"g"):  # another member, or a block of zeros
-            own_size = own_size if size is None else size
-            name = size = None
-        start += BLOCK + (0 if kind in WITHOUT_PAYLOAD else padded(own_size))
-    return (name, size) if start == stop else (None, None)
+        for stretch in walked(source, start=start):
+            if stretch.offsets[0] >= index.offsets[member]:
+                found = stretch.offsets[0], stretch.sizes[0]
+                is_there = found == (index.offsets[member], size)
+                return is_there and _is_called(name, stretch.names[0])
+    except (HeaderError, BrokenTar):
+        pass
+    return False
 
 
 def _is_called(name: str, said: bytes) -> bool:
