@@ -281,15 +281,6 @@ def test_some_shards_only() -> None:
     assert found.shards().tolist() == [1, 2, 1]
 
 
-def test_more_shapes_than_a_short_number_holds() -> None:
-    shapes = [(1 + number % 300, 1 + number // 300) for number in range(70_000)]
-    found = whole([shapes], key="geometry-tuple")
-    assert len(found) == 70_000
-    assert sorted(found.samples.tolist()) == list(range(70_000))
-    picked = int(found.bucket(12_345)[0])
-    assert found.keys[12_345] == f"({shapes[picked][0]}, {shapes[picked][1]})"
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

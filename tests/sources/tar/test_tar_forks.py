@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.http_files import HttpServer
-from tars_made import members, tar_bytes, write_shards
+from tars_made import members, write_shards
 from torch.utils.data import DataLoader, Dataset
 
 from headrace import TarShards
@@ -52,13 +51,6 @@ def test_a_forked_child_goes_on_with_what_is_open(folder: Path) -> None:
     assert [sample.bytes for sample in shards.samples()] == EVERYTHING
     assert read_in_child(shards, "fork") == EVERYTHING
     assert shards.load_sample(2, 24).bytes == EVERYTHING[-1]
-
-
-def test_a_spawned_one_opens_its_own(http_server: HttpServer, tmp_path: Path) -> None:
-    urls = [http_server.put(f"{i}.tar", tar_bytes(shard)) for i, shard in enumerate(SHARDS)]
-    shards = TarShards(urls, cache_dir=tmp_path)
-    assert len(shards) == 75
-    assert read_in_child(shards, "spawn") == EVERYTHING
 
 
 def test_a_fork_while_other_threads_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha1
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
@@ -65,24 +63,19 @@ def check_index(index: TarIndex, tar_size: int | None, shown: str) -> None:
         _refuse(shown, f"the tar has {tar_size:,} bytes, and its index is of one of {size:,}")
     if not len(index):
         return
-    limit = tar_size if tar_size is not None else size
-    if limit is None:
-        limit = 2**63 - 1
-    wrong = (index.offsets < 0) | (index.sizes < 0)
-    if wrong.any():
-        _refuse(shown, f"{_place(index, wrong)}, which is nowhere in a tar")
-    wrong = index.sizes > limit - index.offsets
-    if wrong.any():
-        _refuse(
-            shown, f"{_place(index, wrong)}, past the end of the tar, which has {limit:,} bytes"
-        )
-    wrong = (index.offsets % BLOCK != 0) | (index.offsets < BLOCK)
-    if wrong.any():
-        _refuse(shown, f"{_place(index, wrong)}, where no payload can begin")
-    wrong = index.offsets[:-1] + index.sizes[:-1] > index.offsets[1:] - BLOCK
-    if wrong.any():
-        other = index.name(int(np.argmax(wrong)) + 1)
-        _refuse(shown, f"{_place(index, wrong)}, and overlap {other!r} or its header")
+    limit = next((one for one in (tar_size, size) if one is not None), 2**63 - 1)
+    offsets, sizes = index.offsets, index.sizes
+    overlaps = np.append(offsets[:-1] + sizes[:-1] > offsets[1:] - BLOCK, False)
+    for wrong, why in (
+        ((offsets < 0) | (sizes < 0), "which is nowhere in a tar"),
+        (sizes > limit - offsets, f"past the end of the tar, which has {limit:,} bytes"),
+        ((offsets % BLOCK != 0) | (offsets < BLOCK), "where no payload can begin"),
+        (overlaps, "and overlap {next!r} or its header"),
+    ):
+        for member in np.flatnonzero(wrong)[:1].tolist():
+            why = why.format(next=index.name(min(member + 1, len(index) - 1)))
+            place = f"lie at {int(offsets[member]):,} and have {int(sizes[member]):,} bytes"
+            _refuse(shown, f"member {index.name(member)!r} would {place}, {why}")
 
 
 def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
@@ -272,30 +265,34 @@ def verify_index(
 
 def _other_members(index: TarIndex, there: TarIndex, shown: str) -> Iterator[str]:
     """Yield members that lie elsewhere, have other names or hashes, or are not in the index."""
-    where = np.searchsorted(there.offsets, index.offsets)
-    at = np.minimum(where, max(len(there) - 1, 0))
-    begins = np.zeros(len(index), bool) if not len(there) else there.offsets[at] == index.offsets
-    yield from _shown(shown, "no member begins where the index has", index, np.flatnonzero(~begins))
-    members, at = np.flatnonzero(begins), at[begins]
-    same_names = pc.equal(index.names.take(pa.array(members)), there.names.take(pa.array(at)))
-    other_name = ~same_names.to_numpy(zero_copy_only=False)
-    other_size = index.sizes[members] != there.sizes[at]
-    yield from _shown(shown, "another member lies where the index has", index, members[other_name])
-    yield from _shown(shown, "the index has another size for", index, members[other_size])
-    if index.sha256 is not None and there.sha256 is not None:
-        said = pc.utf8_lower(index.sha256.take(pa.array(members)))
-        same = pc.fill_null(pc.equal(said, there.sha256.take(pa.array(at))), True)
-        differs = members[~same.to_numpy(zero_copy_only=False)]
-        yield from _shown(shown, "the SHA-256 in the index is not that of", index, differs)
-    unknown = np.setdiff1d(np.arange(len(there)), at)
-    yield from _shown(shown, "the index does not have", there, unknown)
+    kinds = (
+        "no member begins where the index has",
+        "another member lies where the index has",
+        "the index has another size for",
+        "the SHA-256 in the index is not that of",
+        "the index does not have",
+    )
+    found: dict[str, list[str]] = {kind: [] for kind in kinds}
+    in_tar = {offset: rest for offset, *rest in _rows(there)}
+    for offset, name, size, digest in _rows(index):
+        its_name, its_size, its_digest = in_tar.pop(offset, (None, None, None))
+        same_digest = None in (digest, its_digest) or digest.lower() == its_digest
+        wrong = [its_name is None]
+        if its_name is not None:
+            wrong += [its_name != name, its_size != size, not same_digest]
+        for kind, is_wrong in zip(kinds, wrong, strict=False):
+            found[kind] += [f"{name!r} (at {offset:,})"] * is_wrong
+    found[kinds[-1]] = [f"{name!r} (at {offset:,})" for offset, (name, *_) in in_tar.items()]
+    for what, members in found.items():
+        yield from (f"{shown}: {what} {member}" for member in members[:_NAMED])
+        if len(members) > _NAMED:
+            yield f"{shown}: {what} {len(members) - _NAMED:,} more"
 
 
-def _shown(shown: str, what: str, index: TarIndex, members: Int64Array) -> Iterator[str]:
-    for member in members[:_NAMED].tolist():
-        yield f"{shown}: {what} {index.name(member)!r} (at {int(index.offsets[member]):,})"
-    if len(members) > _NAMED:
-        yield f"{shown}: {what} {len(members) - _NAMED:,} more"
+def _rows(index: TarIndex) -> Iterator[tuple[int, str, int, Any]]:
+    digests = [None] * len(index) if index.sha256 is None else index.sha256.to_pylist()
+    names = index.names.to_pylist()
+    return zip(index.offsets.tolist(), names, index.sizes.tolist(), digests, strict=True)
 
 
 def _other_hashes(
@@ -323,13 +320,6 @@ def _git_hash(store: Store, file: DataFileInfo) -> str:
         while piece := opened.read(_PIECE_BYTES):
             found.update(piece)
     return found.hexdigest()
-
-
-def _place(index: TarIndex, wrong: npt.NDArray[np.bool_]) -> str:
-    """Describe the place of the first member that is wrong."""
-    member = int(np.argmax(wrong))
-    offset, size = int(index.offsets[member]), int(index.sizes[member])
-    return f"member {index.name(member)!r} would lie at {offset:,} and have {size:,} bytes"
 
 
 def _refuse(shown: str, why: str) -> NoReturn:
