@@ -22,8 +22,7 @@ from headrace.sources.tar.buckets import (
     AspectBuckets,
     BucketRule,
     aspect_buckets,
-    list_file_buckets,
-    list_sample_buckets,
+    list_buckets,
 )
 from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
@@ -551,19 +550,20 @@ class TarShards:
 
         ``rule``: ``key``, ``target_pixel_area``, ``target_resolution_multiple``, ``round_to``.
         """
-        wanted = self._numbers(shards)
-        return list_file_buckets(
-            wanted, self.collection.index, self.shard_names, BucketRule(**rule)
-        )
+        return self._list_buckets(shards, rule, by_sample=False)
 
     def list_shard_sample_aspect_buckets(
         self, shards: Sequence[Shard] | None = None, **rule: Any
     ) -> list[dict[str, Any]]:
         """Return the buckets of all samples of each tar, by the shapes of their images."""
-        wanted = self._numbers(shards)
-        return list_sample_buckets(
-            wanted, self.collection.index, self.shard_names, BucketRule(**rule)
-        )
+        return self._list_buckets(shards, rule, by_sample=True)
+
+    def _list_buckets(
+        self, shards: Sequence[Shard] | None, rule: dict[str, Any], *, by_sample: bool
+    ) -> list[dict[str, Any]]:
+        wanted, chosen = self._numbers(shards), BucketRule(**rule)
+        indexes, names = self.collection.index, self.shard_names
+        return list_buckets(wanted, indexes, names, chosen, by_sample=by_sample)
 
     def aspect_buckets(self, shards: Sequence[Shard] | None = None, **rule: Any) -> AspectBuckets:
         """Return the buckets of all samples of the data set, or of some tars, as arrays."""
