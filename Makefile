@@ -2,7 +2,9 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# Modules are compiled when they are first imported: most of what is installed never is.
+PIP_OPTIONS := --disable-pip-version-check --no-compile
+PIP := $(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt
 JOBS ?= 3
 export PYTHON
 
@@ -54,7 +56,7 @@ $(READY): $(CORE) scripts/install-azurite
 
 # pypaimon holds pyarrow below 20: an environment of its own, with versions of its own.
 PAIMON := .venv-paimon
-PAIMON_PIP := $(PAIMON)/bin/python -m pip install --disable-pip-version-check -c constraints-paimon.txt
+PAIMON_PIP := $(PAIMON)/bin/python -m pip install $(PIP_OPTIONS) -c constraints-paimon.txt
 
 $(PAIMON)/bin/python:
 	@python=$$(scripts/find-python) && \

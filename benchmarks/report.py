@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import picture
 import sections
 from comparison import Passes, Verdict
 from data import Data
@@ -62,7 +65,7 @@ def write(
     data: Data,
     versions: dict[str, str],
 ) -> None:
-    """Write README.md, results.json and throughput.png.
+    """Write README.md, results.json, comparison.svg and throughput.png.
 
     Rows that were not part of this run stay as an earlier one left them: both sides of a row
     come from the same run.
@@ -81,7 +84,9 @@ def write(
         strengths = {**before.get("strengths", {}), **strengths}
         versions = {**before["versions"], **versions}
     repeats = {len(of_arm) for of_arm in passes.values()} - {1}
+    published = _published()
     page = _METHOD.read_text().format(
+        published=published,
         table=table(rows),
         resumes=sections.resumes(rows),
         strengths=sections.strengths(rows, strengths),
@@ -98,6 +103,7 @@ def write(
     )
     (DOCS / "README.md").write_text(page)
     figures = {
+        "published": published,
         "versions": versions,
         "cores": os.cpu_count(),
         "scale": data.scale,
@@ -106,7 +112,15 @@ def write(
         "passes": passes,
     }
     _RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
+    picture.draw(figures)
     _plot(rows)
+
+
+def _published() -> str:
+    """Return the version and the commit that are measured, in words."""
+    asked = ["git", "log", "-1", "--format=commit %h of %cs"]
+    commit = subprocess.run(asked, cwd=DOCS, capture_output=True, text=True, check=True)
+    return f"headrace {version('headrace')}, {commit.stdout.strip()}"
 
 
 def _figures(verdict: Verdict) -> dict[str, object]:

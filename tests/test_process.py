@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from warm_interpreters import run_warm
 
-from headrace.process import PerProcess
+from headrace.process import PerProcess, usable_cores
 
 _PATIENCE_S = 20.0
 
@@ -155,3 +155,23 @@ def test_the_exit_waits_until_what_the_work_held_is_freed(tmp_path: Path) -> Non
     script.write_text(FREED_AT_EXIT)
     ended = run_warm(script)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "freed\n", "")
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "100000 100000\n"}, 1),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "6400000 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_cores_of_a_container(tmp_path: Path, files: dict[str, str], cores: int | None) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    all_of_them = len(os.sched_getaffinity(0))
+    assert usable_cores(tmp_path) == min(all_of_them, cores or all_of_them)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import math
 import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-__all__ = ["PerProcess", "run_aside"]
+__all__ = ["PerProcess", "run_aside", "usable_cores"]
 
 _EXIT_PATIENCE_S = 5.0
 
@@ -111,3 +113,31 @@ class _Aside:
 
 
 _aside = PerProcess(_Aside)
+
+
+def usable_cores(limits: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the number of cores that this process may use: affinity and container counted.
+
+    Args:
+        limits: The folder in which the kernel tells the limits of the container.
+    """
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    quota, period = _cpu_quota(limits)
+    return max(min(cores, math.ceil(quota / period)), 1) if quota > 0 < period else cores
+
+
+def _cpu_quota(limits: Path) -> tuple[int, int]:
+    """Return the microseconds of all cores that a container has in a period; 0 for no limit."""
+    try:
+        quota, period = (limits / "cpu.max").read_text().split()
+        return (0, 0) if quota == "max" else (int(quota), int(period))
+    except (OSError, ValueError):
+        pass
+    try:  # version 1 of control groups
+        quota = (limits / "cpu" / "cpu.cfs_quota_us").read_text()
+        period = (limits / "cpu" / "cpu.cfs_period_us").read_text()
+        return int(quota), int(period)
+    except (OSError, ValueError):
+        return 0, 0

@@ -60,8 +60,7 @@ def test_a_state_says_where_iterating_is(kind: str, even: str | bool) -> None:
         assert list(resumed) == list(make(kind, epoch=following, **options))
 
 
-@kinds
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("kind", "workers"), [("global", 2), ("shards", 0)])
 def test_behind_a_loader_that_reads_ahead(kind: str, workers: int, rows: RowDataset) -> None:
     def loader(sampler: Sampler) -> Any:
         return DataLoader(
@@ -93,8 +92,7 @@ def test_behind_a_loader_that_reads_ahead(kind: str, workers: int, rows: RowData
     assert batches(loader(sought)) == expected[2][3:]
 
 
-@kinds
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("kind", "workers"), [("global", 0), ("shards", 2)])
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
 def test_stateful_dataloader(kind: str, workers: int, rows: RowDataset) -> None:
     def loader() -> Any:

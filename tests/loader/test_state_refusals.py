@@ -181,7 +181,6 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": 0, "shuffle": True, "mix": 3, "split_rows": 70},
         {"num_workers": 2, "shuffle": True, "mix": 3, "split_rows": 70},
         {"num_workers": 2, "multiprocessing_context": "spawn", "persistent_workers": True},
         {"num_workers": 0, "format": "csv", "split_bytes": 2000},

@@ -37,11 +37,19 @@ class Seen:
 Reply = tuple[int, dict[str, str], bytes]
 
 
+PATIENCE_S = 60.0
+
+
 class AnsweringServer:
-    """Runs from the start until `stop`; `seen` has an entry for each request."""
+    """Runs from the start until `stop`; `seen` has an entry for each request.
+
+    `stop` waits for answers that are being made: what they are made of may be gone afterwards. An
+    error of the function that answers is raised there and not lost in a thread.
+    """
 
     def __init__(self, respond: Callable[[Asked], Reply]) -> None:
         self.seen: list[Seen] = []
+        self.errors: list[Exception] = []
         self._respond = respond
         self._listener = Listener(self._serve)
         self._listener.open()
@@ -56,6 +64,9 @@ class AnsweringServer:
 
     def stop(self) -> None:
         self._listener.close(drop=True)
+        self._listener.join(PATIENCE_S)
+        if self.errors:
+            raise RuntimeError("the server itself failed") from self.errors[0]
 
     def _serve(self, wire: Wire) -> None:
         try:
@@ -64,6 +75,8 @@ class AnsweringServer:
                 wire.sock.sendall(self._answer(Asked(method, target, head, wire.read_all(head))))
         except OSError:
             return
+        except Exception as error:
+            self.errors.append(error)
         finally:
             wire.finish()
 

@@ -18,7 +18,7 @@ class Listener:
         self._serve = serve
         self._listening: socket.socket | None = None
         self._accepting: threading.Thread | None = None
-        self._live: set[socket.socket] = set()
+        self._live: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
 
     @property
@@ -54,22 +54,30 @@ class Listener:
                 for sock in self._live:
                     _end(sock)
 
+    def join(self, seconds: float) -> None:
+        """Wait until all connections have been served, but not longer than this for each."""
+        with self._lock:
+            serving = list(self._live.values())
+        for thread in serving:
+            thread.join(seconds)
+
     def _accept(self, listening: socket.socket) -> None:
         while True:
             try:
                 sock, _ = listening.accept()
             except OSError:
                 return
+            serving = threading.Thread(target=self._run, args=(sock,), daemon=True)
             with self._lock:
-                self._live.add(sock)
-            threading.Thread(target=self._run, args=(sock,), daemon=True).start()
+                self._live[sock] = serving
+            serving.start()
 
     def _run(self, sock: socket.socket) -> None:
         try:
             self._serve(Wire(sock))
         finally:
             with self._lock:
-                self._live.discard(sock)
+                self._live.pop(sock, None)
 
 
 def _end(sock: socket.socket) -> None:

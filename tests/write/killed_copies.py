@@ -1,6 +1,6 @@
 """Copies into tars or ArrayRecord files that are killed.
 
-usage: killed_copies.py SOURCE FOLDER STEP tar|records|record
+usage: killed_copies.py SOURCE FOLDER STEP tar|record
 
 Each case is a run in a process of its own that gets SIGKILL at the n-th thing that it does to
 files, for every STEP-th n until a run comes through, and is then gone on with. Prints a line of
@@ -22,7 +22,6 @@ from headrace.write import write_array_record, write_tar
 
 WRITE: dict[str, Callable[[str, Path], object]] = {
     "tar": lambda source, target: write_tar(source, target, shard_bytes="20KiB"),
-    "records": lambda source, target: write_array_record(source, target, shard_records=300),
     "record": write_array_record,
 }
 REFUSED = 3

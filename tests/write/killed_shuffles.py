@@ -1,10 +1,10 @@
 """Shuffles that are killed.
 
-usage: killed_shuffles.py SOURCE FOLDER events|late|moments COUNT FORMAT new|old
+usage: killed_shuffles.py SOURCE FOLDER events|late COUNT FORMAT new|old
 
 Each case is a run in a process of its own that gets SIGKILL, at every second
-thing that it does to files (``events``), at each of the last ones (``late``) or after a random time
-(``moments``), again and again until one comes through. With ``old`` there is something in the
+thing that it does to files (``events``) or at each of the last ones (``late``), and is then
+continued. With ``old`` there is something in the
 target before, which is overwritten. Processes are forked off before any threads are there, which
 takes no time.
 
@@ -17,10 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import signal
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -34,42 +32,29 @@ WATCHED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "o
 def main(source: str, folder: Path, how: str, count: int, kind: str, there: str) -> None:
     OPTIONS["overwrite"] = there == "old"
     whole = folder / "whole"
-    assert attempt(source, whole, kind, None, None) == 0
+    assert attempt(source, whole, kind, None) == 0
     expected = digest(whole)
     kills: dict[str, int] = {}
     different: list[str] = []
-    chance = random.Random(7)
     for case in range(1, count + 1):
         target = folder / f"case-{case}"
         if there == "old":
             target.mkdir()
             (target / "old.parquet").write_text("is replaced")
-        while True:
-            event = {"events": 2 * case, "late": FIRST_LATE + case}.get(how)
-            delay = chance.uniform(0, 0.25) if how == "moments" else None
-            status = attempt(source, target, kind, event, delay)
-            if status == 0:
-                break
+        event = {"events": 2 * case, "late": FIRST_LATE + case}[how]
+        status = attempt(source, target, kind, event)
+        if status != 0:
             assert status == signal.SIGKILL, status
             stage = stage_of(target)
             kills[stage] = kills.get(stage, 0) + 1
             if stage != "done" and target.exists() and digest(target).keys() != {"old.parquet"}:
                 different.append(f"{target.name} was seen before it was whole")
-            forgotten = stage == "done" and not journal_of(target).exists()
-            if event is None and forgotten and there == "new":  # all but to say so was done
-                if journal_of(target).parent.exists():
-                    journal_of(target).parent.rmdir()
-                break
-            if event is not None:
-                status = attempt(source, target, kind, None, None)
-                refused = forgotten and there == "new"  # all was done: it is not done again
-                assert status == (1 if refused else 0), (case, stage, status)
-                if refused and journal_of(target).parent.exists():  # an empty directory may stay
-                    journal_of(target).parent.rmdir()
-                break
-            if sum(kills.values()) > 4 * count:  # a slow machine, on which none comes through
-                assert attempt(source, target, kind, None, None) == 0
-                break
+            done = stage == "done" and not journal_of(target).exists()
+            refused = done and there == "new"  # all was done: it is not done again
+            status = attempt(source, target, kind, None)
+            assert status == (1 if refused else 0), (case, stage, status)
+            if refused and journal_of(target).parent.exists():  # an empty directory may stay
+                journal_of(target).parent.rmdir()
         if digest(target) != expected:
             different.append(target.name)
         if [path.name for path in folder.iterdir() if path.name.startswith(".")]:
@@ -77,7 +62,7 @@ def main(source: str, folder: Path, how: str, count: int, kind: str, there: str)
     print(json.dumps({"kills": kills, "different": different}))
 
 
-def attempt(source: str, target: Path, kind: str, event: int | None, delay: float | None) -> int:
+def attempt(source: str, target: Path, kind: str, event: int | None) -> int:
     """Run it once in a process of its own; the signal or the status that it ended with."""
     process = os.fork()
     if process == 0:
@@ -91,9 +76,6 @@ def attempt(source: str, target: Path, kind: str, event: int | None, delay: floa
             traceback.print_exc()
         finally:
             os._exit(status)
-    if delay is not None:
-        time.sleep(delay)
-        os.kill(process, signal.SIGKILL)
     _, ended = os.waitpid(process, 0)
     return os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else os.WEXITSTATUS(ended)
 

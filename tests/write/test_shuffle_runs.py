@@ -6,7 +6,6 @@ import math
 import pickle
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,102 +29,69 @@ from headrace.write.copier import Runner
 from headrace.write.journal import Journal
 from headrace.write.rows import StoredRows, as_rows
 from headrace.write.shuffle import _PartSizes
-from headrace.write.sorting import (
-    LAST_KEY,
-    SortedRows,
-    fitting_ranges,
-    parts_of_a_run,
-    row_keys,
-    write_run,
-)
-
-POWERS = st.sampled_from([1, 2, 4, 16, 64])
-SIZES = st.lists(
-    POWERS.flatmap(lambda n: st.lists(st.integers(0, 10_000), min_size=n, max_size=n)), max_size=5
-)
-
-
-@given(SIZES, st.integers(100, 5_000), st.integers(0, LAST_KEY))
-def test_ranges_follow_each_other_and_fit(
-    sizes: list[list[int]], limit: int, first_key: int
-) -> None:
-    runs = [np.array(parts, np.int64) for parts in sizes]
-    ranges = list(fitting_ranges(runs, limit, first_key))
-    assert (ranges[0].first, ranges[-1].last) == (first_key, LAST_KEY)
-    assert all(one.last + 1 == other.first for one, other in pairwise(ranges))
-    for keys in ranges:
-        held = 0.0
-        for parts in sizes:
-            width = 2**64 / len(parts)
-            for place, size in enumerate(parts):
-                low, high = max(keys.first, place * width), min(keys.last + 1, (place + 1) * width)
-                held += size * max(0.0, high - low) / width
-        assert held <= limit * 1.001
-
-
-def test_ranges_of_nothing() -> None:
-    assert [(keys.first, keys.last) for keys in fitting_ranges([], 100)] == [(0, LAST_KEY)]
+from headrace.write.sorting import SortedRows, ranges_of_keys, row_keys, write_run
 
 
 @pytest.mark.parametrize(
-    ("run", "expected", "in_range", "parts"),
+    ("size", "run", "memory", "ranges"),
     [
-        (1 << 28, 1 << 28, 1 << 28, 2),
-        (1 << 28, 1 << 34, 1 << 28, 128),
-        (1 << 28, 1 << 50, 1 << 20, 4096),
-        (1 << 18, 1 << 50, 1 << 20, 4),
+        (1 << 28, 1 << 28, 1 << 28, 3),
+        (1 << 34, 1 << 28, 1 << 28, 129),
+        (1 << 50, 1 << 28, 1 << 20, 4096),
+        (1 << 50, 1 << 18, 1 << 20, 64),
         (10, 10, 1 << 28, 1),
+        (0, 10, 1 << 28, 1),
     ],
 )
-def test_parts_are_not_too_large_and_not_too_small(
-    run: int, expected: int, in_range: int, parts: int
+def test_ranges_are_not_too_large_and_not_too_small(
+    size: int, run: int, memory: int, ranges: int
 ) -> None:
-    assert parts_of_a_run(run, expected, in_range) == parts
+    assert ranges_of_keys(size, run, memory) == ranges
 
 
-def runs(tmp_path: Path, sizes: list[int], parts: list[int], table: pa.Table) -> list[Path]:
+def runs(tmp_path: Path, sizes: list[int], ranges: int, table: pa.Table) -> list[Path]:
     """Runs of a table's rows, sorted by keys of seed 1."""
     paths, first = [], 0
-    for number, (size, count) in enumerate(zip(sizes, parts, strict=True)):
+    for number, size in enumerate(sizes):
         path = tmp_path / f"{number}.arrow"
         tables = [
             table.slice(start, min(7, first + size - start))
             for start in range(first, first + size, 7)
         ]
-        write_run(path, tables, seed=1, first_row=first, parts=count)
+        write_run(path, tables, seed=1, first_row=first, ranges=ranges)
         assert tables == []
         paths.append(path)
         first += size
     return paths
 
 
-def sorted_rows(paths: list[Path], schema: pa.Schema, range_bytes: int, **how: int) -> SortedRows:
+def sorted_rows(paths: list[Path], schema: pa.Schema, memory_bytes: int, **how: int) -> SortedRows:
     sizes = {"part_rows": 100, "group_rows": 30} | how
     count = sum(ipc.open_file(path).read_all().num_rows for path in paths)
     return SortedRows(
-        paths, schema, range_bytes=range_bytes, num_rows=count, size_bytes=count, **sizes
+        paths, schema, memory_bytes=memory_bytes, num_rows=count, size_bytes=count, **sizes
     )
 
 
 @settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 300), min_size=1, max_size=4),
-    st.lists(POWERS, min_size=4, max_size=4),
+    st.sampled_from([1, 3, 16, 64]),
     st.integers(1, 200),
     st.sampled_from([500, 2_000, 1 << 30]),
 )
 def test_any_part_is_read_without_those_before_it(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
-    parts: list[int],
+    ranges: int,
     part_rows: int,
-    range_bytes: int,
+    memory_bytes: int,
 ) -> None:
     count = sum(sizes)
     table = pa.table({"row": range(count)})
-    paths = runs(tmp_path_factory.mktemp("runs"), sizes, parts[: len(sizes)], table)
+    paths = runs(tmp_path_factory.mktemp("runs"), sizes, ranges, table)
     expected = np.argsort(row_keys(1, 0, count)).tolist()
-    rows = sorted_rows(paths, table.schema, range_bytes, part_rows=part_rows)
+    rows = sorted_rows(paths, table.schema, memory_bytes, part_rows=part_rows)
     assert sum(task.rows or 0 for task in rows.tasks) == count
     for task in reversed(rows.tasks):
         fresh = pickle.loads(pickle.dumps(rows))
@@ -142,8 +108,8 @@ def test_all_ranges_have_the_same_dictionary(tmp_path: Path) -> None:
     paths = [tmp_path / "0.arrow", tmp_path / "1.arrow"]
     many = pa.table({"c": pa.array(["a", "b"] * 2_000).dictionary_encode()})
     few = pa.table({"c": pa.array(["z", "b"]).dictionary_encode()})
-    write_run(paths[0], [many], seed=1, first_row=0, parts=16)
-    write_run(paths[1], [few], seed=1, first_row=4_000, parts=16)
+    write_run(paths[0], [many], seed=1, first_row=0, ranges=16)
+    write_run(paths[1], [few], seed=1, first_row=4_000, ranges=16)
     rows = sorted_rows(paths, many.schema, 4_000, part_rows=5_000, group_rows=100)
     found = []
     for table in rows.read(rows.tasks[0]):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import FrameType
-from typing import Any, ClassVar, Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -55,8 +55,8 @@ from headrace.plan import (
     decode_factor,
     known_batches,
 )
+from headrace.process import usable_cores
 from headrace.sources.reader import Discovered, TabularReader
-from headrace.sources.threads import usable_cores
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
 
@@ -81,15 +81,14 @@ class TabularDataset(IterableDataset[Any]):
     ``DataLoader(dataset, batch_size=None, num_workers=n)``, whatever their number.
     """
 
-    options_class: ClassVar[type] = DatasetOptions
-    """The keywords of the dataset."""
-
     def __init__(self, found: Discovered, options: DatasetOptions) -> None:
         super().__init__()
         self._options = options
         self._device = parse_device(options["device"])
         self.ranks = given_ranks(options["rank"], options["world_size"])
         """The rank of this process, and the number of ranks that share the data."""
+        self.finish = Finish.of(options)
+        """The user's functions, which are applied to each row and each batch."""
         self._workers = 1
         self._has_loader = False
         self._warned_of_ranks = False
@@ -140,7 +139,7 @@ class TabularDataset(IterableDataset[Any]):
         self._passes: Passes | None = None
         self.counters.stored(found.counts)
         if order.automatic:
-            logger.info("%s", describe_order(order, found.files, self._lane_count))
+            logger.info("%s", describe_order(order, found.files, planner.origin.lanes))
         if order.split_strategy is None:
             self._look_at_chunks()
 
@@ -256,11 +255,6 @@ class TabularDataset(IterableDataset[Any]):
         logger.info("num_workers=%d: functions of the user run in worker processes", workers)
         return workers
 
-    @property
-    def finish(self) -> Finish | None:
-        """The user's functions, which are applied to each row and each batch."""
-        return Finish.of(self._options)
-
     # --- what there is
 
     @property
@@ -330,16 +324,12 @@ class TabularDataset(IterableDataset[Any]):
         except TypeError:
             batches = "batches"
         mine = f"rank {ranks.rank} of {ranks.size}: " if ranks.size > 1 else ""
-        lanes = self._lane_count
+        lanes = self.planner.origin.lanes
         return (
             f"{_several(len(paths), f'{self.format} file')}{place}{more}, {rows}; {mine}{batches} "
             f"of {self.batch_size:,}; {_several(lanes, 'lane')}; "
             f"{describe_order(self.planner.order, found.files, lanes)}"
         )
-
-    @property
-    def _lane_count(self) -> int:
-        return self._options["lanes"] or self.ranks.size * self._workers
 
     def save_manifest(self, path: str | os.PathLike[str]) -> None:
         """Write down which files there are, for ``manifest=`` of other processes and later runs.

@@ -49,9 +49,9 @@ from headrace.plan import (
     row_keys,
     window_pieces,
 )
+from headrace.process import usable_cores
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.reader import TabularReader
-from headrace.sources.threads import usable_cores
 from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
@@ -104,7 +104,9 @@ class Stream:
 BLOCK_BYTES = 16 << 20
 _PART_BYTES = 32 << 20
 """Size of the parts in which windows are ordered that are larger than two of them."""
-_MAX_THREADS = 4
+_MOST_THREADS = 16
+_MOST_MIXING_THREADS = 8
+"""Number of threads that make windows: beyond, they wait for each other's memory and the GIL."""
 _WAITING_THREADS = 16
 """Number of threads that wait for remote bytes: Arrow bounds the threads that decode."""
 
@@ -270,9 +272,10 @@ class OpenLanes:
         self.device = pipeline.open_device()
         worker = get_worker_info()
         cores = usable_cores() // (1 if worker is None else worker.num_workers)
-        self._cores = max(min(_MAX_THREADS, cores), 1)
+        most = _MOST_MIXING_THREADS if pipeline.grouping.reorders else _MOST_THREADS
+        self._cores = max(min(most, cores), 1)
         threads = self._cores if store.local else _WAITING_THREADS
-        self._pace = Pace(self._cores, first=threads // 2, most=threads)
+        self._pace = Pace(self._cores, first=max(threads // 2, 1), most=threads)
         reading = pipeline.reading
         pieces = [stream.pieces(files, reading) for stream in streams]
         self._ahead: ReadAhead[Piece, Block] = ReadAhead(

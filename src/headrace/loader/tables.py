@@ -32,7 +32,6 @@ from headrace.options import (
     resolve,
 )
 from headrace.plan import Chunks, State
-from headrace.sources.files.filters import to_expression
 from headrace.sources.lance.backend import LanceBackend
 from headrace.sources.reader import Discovered
 
@@ -165,8 +164,6 @@ class IcebergDataset(TableDataset):
     ``tag``, ``branch`` or ``as_of`` say which) and kept until ``refresh``.
     """
 
-    options_class = IcebergOptions
-
     @documented(IcebergOptions)
     def __init__(
         self,
@@ -182,17 +179,9 @@ class IcebergDataset(TableDataset):
         """
         chosen = resolve(IcebergOptions, options)
         with _of_extra("iceberg", "pyiceberg"):
-            from headrace.sources.iceberg.table import IcebergTable, Scan, Wanted
-        wanted = Wanted(chosen["snapshot_id"], chosen["tag"], chosen["branch"], chosen["as_of"])
-        scan = Scan(
-            chosen["columns"],
-            to_expression(chosen["filters"]),
-            chosen["scan_filter"],
-            chosen["split_rows"],
-            chunk_bytes(chosen),
-            partial(store_access, chosen),
-        )
-        opened = IcebergTable(table, catalog_config, wanted, scan)
+            from headrace.sources.iceberg.table import IcebergTable
+        access = partial(store_access, chosen)
+        opened = IcebergTable(table, catalog_config, chosen, chunk_bytes(chosen), access)
         super().__init__(opened, chosen, is_fixed=chosen["snapshot_id"] is not None)
 
     @classmethod
@@ -222,8 +211,6 @@ class PaimonDataset(TableDataset):
     are read: such files are one chunk together, whatever their number of rows.
     """
 
-    options_class = PaimonOptions
-
     @documented(PaimonOptions)
     def __init__(
         self, table: str, catalog_options: Mapping[str, Any], **options: Unpack[PaimonOptions]
@@ -238,16 +225,8 @@ class PaimonDataset(TableDataset):
         if chosen["chunk_size"] is not None:
             chosen["split_rows"] = chosen["chunk_size"]
         with _of_extra("paimon", "pypaimon"):
-            from headrace.sources.paimon.table import PaimonTable, Scan, Wanted
-        scan = Scan(
-            chosen["columns"],
-            to_expression(chosen["filters"]),
-            chosen["partition_filter"],
-            chosen["blobs"],
-            catalog_options,
-            partial(store_access, chosen),
-        )
-        opened = PaimonTable(table, Wanted(chosen["snapshot_id"], chosen["tag"]), scan)
+            from headrace.sources.paimon.table import PaimonTable
+        opened = PaimonTable(table, catalog_options, chosen, partial(store_access, chosen))
         super().__init__(opened, chosen, is_fixed=chosen["snapshot_id"] is not None)
 
     @classmethod
@@ -292,8 +271,6 @@ class LanceDataset(TableDataset):
     The version is chosen when the dataset is made (the newest one, unless ``version`` says which)
     and kept until ``refresh``. Rows that are deleted are left out, and blobs come as bytes.
     """
-
-    options_class = LanceOptions
 
     @documented(LanceOptions)
     def __init__(self, uri: str | os.PathLike[str], **options: Unpack[LanceOptions]) -> None:

@@ -105,14 +105,16 @@ def cut_chunks(files: FileList, *, split_bytes: int, split_rows: int | None = No
         )
     split_bytes = min(split_bytes, _UNBOUNDED)
     split_rows = None if split_rows is None else min(split_rows, _UNBOUNDED)
-    parts = [Chunks.empty()]
+    parts: list[Chunks] = []
     if by_rows.any():
         parts.append(_row_chunks(files, np.flatnonzero(by_rows), split_bytes, split_rows))
     if by_bytes.any():
         parts.append(_byte_chunks(files, np.flatnonzero(by_bytes), split_bytes))
     if whole.any():
         parts.append(_whole_chunks(files, np.flatnonzero(whole)))
-    chunks = Chunks.concat(parts)
+    if len(parts) == 1:
+        return parts[0]
+    chunks = Chunks.concat(parts) if parts else Chunks.empty()
     return chunks[np.argsort(chunks.file, kind="stable")]
 
 

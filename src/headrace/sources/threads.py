@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
-__all__ = ["in_threads", "usable_cores"]
+from headrace.process import usable_cores
+
+__all__ = ["in_threads"]
 
 _PIECES_A_THREAD = 4
 """values that make it worth starting a thread"""
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def in_threads(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from headrace.write.rows import RowParts, as_rows, plan_parts, refuse_overlap
 from headrace.write.targets import (
     FolderTarget,
     LocalFile,
-    LocalFolder,
     Receipt,
     TargetOptions,
     folder_at,
@@ -36,7 +35,6 @@ from headrace.write.targets import (
 
 __all__ = ["ArrayRecordReport", "write_array_record"]
 
-_PART = r"part-\d+\.array_record"
 _MARKER = "_headrace_records.json"
 _NOT_ROWS = (
     *(str, bytes, os.PathLike, Mapping, Backend),
@@ -160,10 +158,7 @@ def write_array_record(
 
 def _place(target: TargetOptions, shard_records: int | None) -> Any:
     if shard_records is not None:
-        folder = folder_at(target, _MARKER)
-        if isinstance(folder, LocalFolder):
-            return replace(folder, marker=None, only=_PART)
-        return folder
+        return folder_at(target, _MARKER)
     if "://" in target.location:
         raise OptionError(
             f"{target.location} is not on this machine, where a single file is written; give "

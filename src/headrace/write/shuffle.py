@@ -25,7 +25,7 @@ from headrace.write.rows import (
     plan_parts,
     refuse_overlap,
 )
-from headrace.write.sorting import SortedRows, parts_of_a_run, row_keys, write_run
+from headrace.write.sorting import SortedRows, ranges_of_keys, row_keys, write_run
 from headrace.write.targets import Receipt, TargetOptions, make_target, target_kind
 
 __all__ = ["ROW_GROUP_ROWS", "RowsReport", "copy_rows", "shuffle_into"]
@@ -331,8 +331,12 @@ class _Sort:
             )
             for part, (start, stop) in enumerate(chunks)
         ]
-        range_bytes = min(memory // 6, _MOST_AT_ONCE)
-        writer = _RunWriter(folder, self.seed, run_bytes, range_bytes, rows.size_bytes)
+        sorted_bytes = min(memory // 6, _MOST_AT_ONCE)
+        ranges = journal.decide(
+            "ranges of keys",
+            lambda: ranges_of_keys(rows.size_in_memory(), run_bytes, sorted_bytes),
+        )
+        writer = _RunWriter(folder, self.seed, run_bytes, ranges)
         receipts = self.runner.run(
             Stage("sorting", RowParts(rows=rows, tasks=tasks), writer),
             journal,
@@ -345,7 +349,7 @@ class _Sort:
             self.rows.schema,
             self.sizes.rows_of_a_part(total_rows, total_bytes),
             self.sizes.group_rows,
-            range_bytes,
+            sorted_bytes,
             total_rows,
             total_bytes,
         )
@@ -358,8 +362,7 @@ class _RunWriter:
     folder: Path
     seed: int
     run_bytes: int
-    range_bytes: int
-    source_bytes: int
+    ranges: int
 
     def __call__(self, task: Task, tables: Iterator[pa.Table]) -> Receipt:
         receipt: Receipt = {"runs": [], "rows": 0, "size_bytes": 0}
@@ -380,12 +383,9 @@ class _RunWriter:
         """Write a run; ``held`` is emptied."""
         rows = sum(table.num_rows for table in held)
         name = f"{task.part:06d}-{len(receipt['runs']):03d}.arrow"
-        # Estimate the bytes of all rows in memory by what this part has beside its size on disk.
-        expansion = (receipt["size_bytes"] + held_bytes) / max(task.size_bytes, 1)
-        expected = int(expansion * self.source_bytes)
-        parts = parts_of_a_run(held_bytes, expected, self.range_bytes)
         first_row = task.first + receipt["rows"]
-        write_run(self.folder / name, held, seed=self.seed, first_row=first_row, parts=parts)
+        path = self.folder / name
+        write_run(path, held, seed=self.seed, first_row=first_row, ranges=self.ranges)
         receipt["runs"].append(name)
         receipt["rows"] += rows
         receipt["size_bytes"] += held_bytes

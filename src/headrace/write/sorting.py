@@ -1,9 +1,10 @@
 """Rows in the order of random keys, sorted on the disk in bounded memory.
 
 The key of row n of a source is word n of a counter-based generator. Rows are sorted by key in two
-passes: runs of as many rows as fit into memory are sorted and written to the disk; then ranges of
-keys that fit into memory are collected from all runs. The order is a function of the seed and of
-the order of the source alone, and any part of it can be read without what is before it.
+passes: runs of as many rows as fit into memory are sorted and written to the disk, each in equal
+ranges of keys; then as many ranges as fit into memory are collected from all runs. The order is a
+function of the seed and of the order of the source alone, and any part of it can be read without
+what is before it.
 """
 
 from __future__ import annotations
@@ -27,26 +28,18 @@ from headrace.storage import atomic_write
 from headrace.write.copier import Task
 from headrace.write.journal import writing
 
-__all__ = [
-    "LAST_KEY",
-    "KeyRange",
-    "SortedRows",
-    "fitting_ranges",
-    "parts_of_a_run",
-    "row_keys",
-    "write_run",
-]
+__all__ = ["SortedRows", "ranges_of_keys", "row_keys", "write_run"]
 
 Keys = npt.NDArray[np.uint64]
 
 _KEY_BITS = 64
-LAST_KEY = (1 << _KEY_BITS) - 1
+_LAST_KEY = (1 << _KEY_BITS) - 1
 _COPY_ORDER = 3
 """the purpose of these words, beside those of ``plan.order``: no two purposes share a stream"""
 _WORDS_OF_A_BLOCK = 4
-_CELLS = 4096
-"""equal parts of the space of keys whose rows are counted in every run"""
-_SMALLEST_PART_BYTES = 64 << 10
+_RANGES_IN_MEMORY = 2
+_SMALLEST_RANGE_BYTES = 4 << 10
+_MOST_RANGES = 4096
 _OPEN_RUNS = 256
 _ROWS, _BYTES = b"headrace.rows", b"headrace.bytes"
 
@@ -65,7 +58,7 @@ def row_keys(seed: int, first_row: int, count: int) -> Keys:
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise OptionError(f"seed must be an int, not {seed!r}")
     block, skipped = divmod(first_row, _WORDS_OF_A_BLOCK)
-    key = np.array([seed & LAST_KEY, _COPY_ORDER], np.uint64)
+    key = np.array([seed & _LAST_KEY, _COPY_ORDER], np.uint64)
     counter = np.array([block, 0, 0, 0], np.uint64)
     words: Keys = np.random.Philox(key=key, counter=counter).random_raw(skipped + count)
     return words[skipped:]
@@ -76,39 +69,39 @@ def row_keys(seed: int, first_row: int, count: int) -> Keys:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A file of sorted rows, with a record batch for each of some equal parts of the space of keys.
+    """A file of sorted rows, with a record batch for each of some equal ranges of keys.
 
     Attributes:
         path: The file.
-        cells: The number of rows in each of ``_CELLS`` equal parts of the space of keys.
-        size_bytes: The bytes of each record batch in memory.
+        rows: The number of rows of each range.
+        size_bytes: The bytes of each range in memory.
     """
 
     path: Path
-    cells: Int64Array
+    rows: Int64Array
     size_bytes: Int64Array
-
-    def read(self, reader: ipc.RecordBatchFileReader, keys: KeyRange) -> Iterator[pa.Table]:
-        """Yield the rows with keys of a range; a reader is for one thread at a time."""
-        parts = len(self.size_bytes)
-        rows = self.cells.reshape(parts, -1).sum(1)
-        for part in range(keys.first * parts >> _KEY_BITS, (keys.last * parts >> _KEY_BITS) + 1):
-            if rows[part]:
-                with naming(self.path):
-                    table = pa.Table.from_batches([reader.get_batch(part)])
-                    yield _between(table, keys)
 
 
 def _open_run(path: Path) -> tuple[_Run, ipc.RecordBatchFileReader]:
     with naming(path):
         reader = ipc.open_file(pa.OSFile(str(path), "rb"))
         noted = reader.schema.metadata
-        cells, sizes = (np.array(json.loads(noted[name]), np.int64) for name in (_ROWS, _BYTES))
-        return _Run(path, cells, sizes), reader
+        rows, sizes = (np.array(json.loads(noted[name]), np.int64) for name in (_ROWS, _BYTES))
+        return _Run(path, rows, sizes), reader
 
 
-def write_run(path: Path, tables: list[pa.Table], *, seed: int, first_row: int, parts: int) -> None:
-    """Sort rows by their keys and write them; ``tables`` is emptied, to free memory on the way."""
+def write_run(
+    path: Path, tables: list[pa.Table], *, seed: int, first_row: int, ranges: int
+) -> None:
+    """Sort rows by their keys and write them; ``tables`` is emptied, to free memory on the way.
+
+    Args:
+        path: The file to write.
+        tables: The rows.
+        seed: Chooses the keys.
+        first_row: The number of the first row in the source.
+        ranges: The number of equal ranges of keys that are written apart.
+    """
     schema = tables[0].schema
     count = sum(table.num_rows for table in tables)
     keys = row_keys(seed, first_row, count)
@@ -120,11 +113,11 @@ def write_run(path: Path, tables: list[pa.Table], *, seed: int, first_row: int, 
     fields = [*schema, pa.field(_key_name(schema), pa.uint64(), nullable=False)]
     batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
     del columns
-    bounds = _bounds(keys, parts)
+    bounds = _bounds(keys, ranges)
     pieces = [batch.slice(start, stop - start) for start, stop in pairwise(bounds)]
     shared = batch.slice(0, 0).nbytes  # dictionaries
     notes = {
-        _ROWS: json.dumps(np.diff(_bounds(keys, _CELLS)).tolist()),
+        _ROWS: json.dumps(np.diff(bounds).tolist()),
         _BYTES: json.dumps([piece.nbytes - shared for piece in pieces]),
     }
     options = ipc.IpcWriteOptions(compression="lz4")
@@ -138,23 +131,19 @@ def write_run(path: Path, tables: list[pa.Table], *, seed: int, first_row: int, 
             writer.write_batch(piece)
 
 
-def parts_of_a_run(run_bytes: int, expected_bytes: int, range_bytes: int) -> int:
-    """Return in how many record batches to write a run, a power of 2.
+def ranges_of_keys(size_bytes: int, run_bytes: int, memory_bytes: int) -> int:
+    """Return the number of equal ranges of keys that runs are divided into.
 
-    As many as let a batch of each of all runs fit into memory, with room for an estimate that is
-    too low; but batches must not become so small that reading them is all overhead.
+    Several of them fit into memory, so that it does no harm if the bytes of all rows are estimated
+    too low; but they must not become so small that reading them is all overhead.
     """
-    wanted = -(-2 * expected_bytes // range_bytes)
-    most = min(_CELLS, max(1, run_bytes // _SMALLEST_PART_BYTES))
-    parts = 1
-    while parts < wanted and 2 * parts <= most:
-        parts *= 2
-    return parts
+    wanted = _RANGES_IN_MEMORY * size_bytes // max(memory_bytes, 1) + 1
+    return max(1, min(wanted, run_bytes // _SMALLEST_RANGE_BYTES, _MOST_RANGES))
 
 
-def _bounds(keys: Keys, parts: int) -> list[int]:
-    """Return where each of equal parts of the space of keys begins, and where the last one ends."""
-    starts = [(part << _KEY_BITS) // parts for part in range(1, parts)]
+def _bounds(keys: Keys, ranges: int) -> list[int]:
+    """Return where each of equal ranges of keys begins, and where the last one ends."""
+    starts = [(number << _KEY_BITS) // ranges for number in range(1, ranges)]
     found: list[int] = np.searchsorted(keys, np.array(starts, np.uint64)).tolist()
     return [0, *found, len(keys)]
 
@@ -185,66 +174,6 @@ def _joined_columns(tables: list[pa.Table]) -> Iterator[pa.Array]:
         del joined
 
 
-def _between(table: pa.Table, keys: KeyRange) -> pa.Table:
-    """Return the rows of a sorted table with such keys; a copy if they are few of them."""
-    present = table.column(table.num_columns - 1).chunk(0).to_numpy()
-    start = int(np.searchsorted(present, np.uint64(keys.first)))
-    stop = int(np.searchsorted(present, np.uint64(keys.last), side="right"))
-    if 2 * (stop - start) >= table.num_rows:
-        return table.slice(start, stop - start)
-    return rows_at(table, np.arange(start, stop))
-
-
-# Ranges of keys.
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """The keys from ``first`` to ``last``, both of them included."""
-
-    first: int
-    last: int
-
-
-def fitting_ranges(
-    sizes: Sequence[Int64Array], range_bytes: int, first_key: int = 0
-) -> Iterator[KeyRange]:
-    """Yield the space of keys from ``first_key`` on, halved until each piece holds few enough
-    bytes.
-
-    Args:
-        sizes: The bytes in equal parts of the space of keys, for each run. Within a part they count
-            as spread evenly: keys are random, so they are, but for rows of very different size.
-        range_bytes: The bytes that a range may hold.
-        first_key: Where to begin.
-    """
-    places, bytes_before = _distribution(sizes)
-
-    def between(first: int, last: int) -> float:
-        ends = np.interp([first / 2**_KEY_BITS, (last + 1) / 2**_KEY_BITS], places, bytes_before)
-        return float(ends[1] - ends[0])
-
-    pending = [KeyRange(first_key, LAST_KEY)]
-    while pending:
-        keys = pending.pop()
-        if keys.first == keys.last or between(keys.first, keys.last) <= range_bytes:
-            yield keys
-            continue
-        middle = (keys.first + keys.last) // 2
-        pending += [KeyRange(middle + 1, keys.last), KeyRange(keys.first, middle)]
-
-
-def _distribution(
-    sizes: Sequence[Int64Array],
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return places in the space of keys, from 0 to 1, and the bytes of all runs before each."""
-    finest = max((len(parts) for parts in sizes), default=1)
-    in_cells = np.zeros(finest)
-    for parts in sizes:  # whose lengths are powers of 2
-        in_cells += np.repeat(parts / (finest // len(parts)), finest // len(parts))
-    return np.arange(finest + 1) / finest, np.concatenate([[0.0], np.cumsum(in_cells)])
-
-
 # The rows in their final order.
 
 
@@ -257,7 +186,7 @@ class SortedRows:
         schema: The columns.
         part_rows: The number of rows of a part.
         group_rows: The number of rows of a table.
-        range_bytes: How many bytes are sorted at a time.
+        memory_bytes: How many bytes are sorted at a time.
         num_rows: The number of all rows.
         size_bytes: The bytes of all rows.
     """
@@ -266,7 +195,7 @@ class SortedRows:
     schema: pa.Schema
     part_rows: int
     group_rows: int
-    range_bytes: int
+    memory_bytes: int
     num_rows: int
     size_bytes: int
     _standing: dict[str, _Order] = field(default_factory=dict, compare=False, repr=False)
@@ -288,7 +217,7 @@ class SortedRows:
         """Yield tables of ``group_rows`` rows; parts that follow each other share sorted rows."""
         order = self._standing.pop("order", None)
         if order is None or order.row != task.first:
-            order = _Order(self.paths, self.schema, self.range_bytes, task.first)
+            order = _Order(self.paths, self.schema, self.memory_bytes, task.first)
         left = task.rows or 0
         while left:
             table = order.take(min(left, self.group_rows))
@@ -299,41 +228,31 @@ class SortedRows:
         self._standing["order"] = order
 
 
-@dataclass(slots=True)
-class _Sorted:
-    """Rows of a range of keys, and their order."""
-
-    table: pa.Table
-    order: Int64Array
-    taken: int = 0
-
-
 class _Order:
-    """The rows of runs from one on, range by range."""
+    """The rows of runs from one on. Ranges of keys that fit into memory are sorted at a time."""
 
     def __init__(
-        self, paths: Sequence[Path], schema: pa.Schema, range_bytes: int, row: int
+        self, paths: Sequence[Path], schema: pa.Schema, memory_bytes: int, row: int
     ) -> None:
         self.row = row
         self._schema = schema
+        self._memory_bytes = memory_bytes
         self._runs = _Runs(paths)
-        cells = sum((run.cells for run in self._runs.all), np.zeros(_CELLS, np.int64))
-        before = np.concatenate([[0], np.cumsum(cells)])
-        cell = min(int(np.searchsorted(before, row, side="right")) - 1, _CELLS - 1)
-        first_key = (cell << _KEY_BITS) // _CELLS
-        self._skip = row - int(before[cell])
-        sizes = [run.size_bytes for run in self._runs.all]
-        self._ranges = fitting_ranges(sizes, range_bytes, first_key)
+        self._sizes = sum((run.size_bytes for run in self._runs.all), np.zeros(1, np.int64))
+        rows = sum((run.rows for run in self._runs.all), np.zeros(1, np.int64))
+        before = np.concatenate([[0], np.cumsum(rows)])
+        self._range = min(int(np.searchsorted(before, row, side="right")) - 1, len(rows) - 1)
+        self._skip = row - int(before[self._range])
         self._empty = _dictionaries(self._runs)
-        self._current: _Sorted | None = None
+        self._table = schema.empty_table()
+        self._order = np.empty(0, np.int64)
 
     def take(self, count: int) -> pa.Table:
         """Return the next rows, in one piece a column; fewer than asked for at the end only."""
         pieces: list[pa.Table] = []
-        while count and (current := self._loaded()) is not None:
-            rows = current.order[current.taken : current.taken + count]
-            pieces.append(rows_at(current.table, rows))
-            current.taken += len(rows)
+        while count and self._load():
+            rows, self._order = self._order[:count], self._order[count:]
+            pieces.append(rows_at(self._table, rows))
             count -= len(rows)
             self.row += len(rows)
         if not pieces:
@@ -341,30 +260,32 @@ class _Order:
         joined = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
         return pa.Table.from_arrays(joined.columns, schema=self._schema)
 
-    def _loaded(self) -> _Sorted | None:
-        """Return the range that the next row is in."""
-        while self._current is None or self._current.taken == len(self._current.order):
-            self._current = None  # freed before there is another
-            keys = next(self._ranges, None)
-            if keys is None:
-                return None
-            self._current = self._load(keys)
-            skipped = min(self._skip, len(self._current.order))
-            self._current.taken = skipped
-            self._skip -= skipped
-        return self._current
+    def _load(self) -> bool:
+        """Sort the next ranges if no rows are left; return False if there are none."""
+        while not len(self._order):
+            self._table = self._schema.empty_table()  # frees the rows before there are others
+            first = self._range
+            if first == len(self._sizes):
+                return False
+            ends = np.cumsum(self._sizes[first:])
+            fitting = int(np.searchsorted(ends, self._memory_bytes, side="right"))
+            self._range = first + max(fitting, 1)
+            self._sort(first, self._range)
+        return True
 
-    def _load(self, keys: KeyRange) -> _Sorted:
-        # First comes a table without rows, but with all values of dictionaries, which ranges share
-        # so.
+    def _sort(self, first: int, stop: int) -> None:
+        # First comes a table without rows, but with all values of dictionaries, which ranges share.
         tables = [self._empty] if self._empty is not None else []
         for run, reader in self._runs:
-            tables += run.read(reader, keys)
-        if not tables:
-            return _Sorted(self._schema.empty_table(), np.empty(0, np.int64))
-        columns = list(_joined_columns(tables))
-        order = np.argsort(columns.pop().to_numpy(), kind="stable")
-        return _Sorted(pa.Table.from_arrays(columns, names=self._schema.names), order)
+            for number in range(first, stop):
+                if run.rows[number]:
+                    with naming(run.path):
+                        tables.append(pa.Table.from_batches([reader.get_batch(number)]))
+        if tables:
+            columns = list(_joined_columns(tables))
+            order = np.argsort(columns.pop().to_numpy(), kind="stable")
+            self._table = pa.Table.from_arrays(columns, names=self._schema.names)
+            self._order, self._skip = order[self._skip :], 0
 
 
 class _Runs:
@@ -390,9 +311,8 @@ def _dictionaries(runs: _Runs) -> pa.Table | None:
     for run, reader in runs:
         if not any(map(_has_dictionary, reader.schema.types)):
             return None
-        rows = run.cells.reshape(len(run.size_bytes), -1).sum(1)
-        part = int(np.argmax(rows > 0))
-        empty.append(pa.Table.from_batches([reader.get_batch(part)]).slice(0, 0))
+        number = int(np.argmax(run.rows > 0))
+        empty.append(pa.Table.from_batches([reader.get_batch(number)]).slice(0, 0))
     if not empty:
         return None
     names = empty[0].schema.names

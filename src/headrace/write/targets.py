@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,15 +155,13 @@ class LocalFolder:
         target: The directory.
         staging: The directory beside it that files are written into first.
         overwrite: True if what is in it may be replaced.
-        marker: The name of a file that describes the copy; None for no such file.
-        only: A pattern of the names that may be replaced; None for all.
+        marker: The name of a file that describes the copy.
     """
 
     target: Path
     staging: Path
     overwrite: bool
-    marker: str | None = _MARKER
-    only: str | None = None
+    marker: str = _MARKER
 
     @property
     def _replaced(self) -> Path:
@@ -181,12 +178,6 @@ class LocalFolder:
                 f"{self.target} is not empty; choose another target, or give overwrite=True to "
                 "replace all that is in it"
             )
-        others = [name for name in present if self.only and not re.fullmatch(self.only, name)]
-        if others:
-            raise OptionError(
-                f"{self.target} holds {min(others)!r}: only directories that hold nothing but "
-                "files of the kind that is written are replaced; choose another target"
-            )
 
     def keep(self, name: str) -> None:
         """Take over a file of the staging folder, which is whole: it is in its place."""
@@ -198,15 +189,8 @@ class LocalFolder:
         return found.is_file() and found.stat().st_size == size_bytes
 
     def _is_shown(self, run: str) -> bool:
-        """Return True if a commit of this run has put the files in their place.
-
-        Without a marker, files in a target that was empty at the start are those of the run.
-        """
-        if self.staging.exists():
-            return False
-        if self.marker is None:
-            return not self.overwrite
-        return _run_of(self.target / self.marker) == run
+        """Return True if a commit of this run has put the files in their place."""
+        return not self.staging.exists() and _run_of(self.target / self.marker) == run
 
     def commit(self, names: Sequence[str], marker: Mapping[str, Any]) -> None:
         """Show these files and no others; it may be called again."""
@@ -223,9 +207,8 @@ class LocalFolder:
         for file in self.staging.iterdir():
             if file.name not in names:
                 file.unlink()
-        if self.marker is not None:
-            with atomic_write(self.staging / self.marker) as path:
-                path.write_text(json.dumps(marker, indent=1), encoding="utf-8")
+        with atomic_write(self.staging / self.marker) as path:
+            path.write_text(json.dumps(marker, indent=1), encoding="utf-8")
         if self.target.is_dir() and os.listdir(self.target):
             try:
                 self.refuse()  # again: writing may have taken hours

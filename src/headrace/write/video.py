@@ -126,7 +126,7 @@ def write_video_frames(
     videos = [replace(video, notes=_notes(video, metadata)) for video in videos]
     location = target_location(target)
     refuse_overlap([video.path for video in videos], (), location)
-    access = lance_options(location, resolve(target_options or {}).options)
+    access, _ = lance_options(location, resolve(target_options or {}).options)
     options = TargetOptions.of(target, work_dir, access, overwrite=overwrite)
     frames = _FramesTable(LanceTable(options), encoding, sampling, limit, on_error == "skip")
     work = {

@@ -66,7 +66,7 @@ def loaded(backend: ArrowBackend, start_method: str) -> list[int]:
     return sorted(int(i) for batch in loader for i in batch)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_workers_read_what_their_parent_has_read_from(files: Path, start_method: str) -> None:
     backend = ArrowBackend(files)
     before = backend.take([0, 400, 899])

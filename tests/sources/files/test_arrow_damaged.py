@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from pyarrow import ipc
 
 from headrace.access import ArrowBackend
@@ -24,7 +23,7 @@ from headrace.model import DataFileInfo, FileSplit
 from headrace.sources.arrow.format import ArrowFormat
 from headrace.storage import LocalStore
 
-ROWS, FILES, CHILDREN = 60, 200, 2
+ROWS, FILES = 60, 200
 MOST_GROWTH_MB = 300
 
 TABLE = pa.table(
@@ -101,9 +100,8 @@ def child(folder: Path, first: int) -> None:
     print(json.dumps([first, "grown", grown]), flush=True)
 
 
-@pytest.mark.parametrize("number", range(CHILDREN))
-def test_damaged_files_are_refused_or_read(tmp_path: Path, number: int) -> None:
-    command = [sys.executable, __file__, str(tmp_path), str(number * FILES)]
+def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
+    command = [sys.executable, __file__, str(tmp_path), "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, (lines[-1:], done.stderr[-2000:])

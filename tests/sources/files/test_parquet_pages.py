@@ -134,7 +134,7 @@ def as_pyarrow_reads(path: Path, rows: np.ndarray) -> pa.Table:
 
 
 @pytest.mark.skipif(OLD, reason="it cannot read, or write, all of these")
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), WRITING, st.data())
 def test_any_rows_of_any_types(
     tmp_path_factory: pytest.TempPathFactory,

@@ -22,7 +22,7 @@ from headrace.sources.parquet.pages import (
     write_struct,
 )
 
-FLAG, BYTE, SHORT, DOUBLE, SET, MAP = 1, 3, 4, 7, 10, 11
+FLAG, BYTE, SHORT, DOUBLE = 1, 3, 4, 7
 
 
 def values(kind: int, inside: st.SearchStrategy[Struct]) -> st.SearchStrategy[Any]:
@@ -44,19 +44,13 @@ def lists(inside: st.SearchStrategy[Struct]) -> st.SearchStrategy[Any]:
     )
 
 
-def maps(inside: st.SearchStrategy[Struct]) -> st.SearchStrategy[Any]:
-    pairs = st.lists(st.tuples(values(I32, inside), values(BINARY, inside)), min_size=1, max_size=3)
-    return st.tuples(st.just(I32), st.just(BINARY), pairs) | st.just((0, 0, []))
-
-
 def fields(inside: st.SearchStrategy[Struct]) -> st.SearchStrategy[Struct]:
     plain = KINDS.filter(lambda kind: kind != FLAG).flatmap(
         lambda kind: st.tuples(st.just(kind), values(kind, inside))
     )
     flags = st.sampled_from([(1, True), (2, False)])
-    nested = st.tuples(st.sampled_from([LIST, SET]), lists(inside))
-    tables = st.tuples(st.just(MAP), maps(inside))
-    return st.dictionaries(st.integers(1, 40), plain | flags | nested | tables, max_size=6)
+    nested = st.tuples(st.just(LIST), lists(inside))
+    return st.dictionaries(st.integers(1, 40), plain | flags | nested, max_size=6)
 
 
 STRUCTS: st.SearchStrategy[Struct] = st.recursive(st.just({}), fields, max_leaves=6)

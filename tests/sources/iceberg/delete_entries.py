@@ -14,6 +14,7 @@ from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 
 from headrace.sources.iceberg.deletes import DeleteIndex, DeletesOf
+from headrace.sources.tables.vectors import DeletionVector
 
 PATH_ID = 2147483546
 PARTITIONED = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"), spec_id=1)
@@ -84,11 +85,25 @@ def found(
     age: int | None = 5,
     spec: int = 1,
     partition: tuple[Any, ...] = (7,),
-) -> DeletesOf:
+) -> tuple[list[str], DeletionVector | None]:
+    """Return the paths of the delete files of a data file, sorted, and its vector."""
     index = DeleteIndex(entries, SPECS)
-    return index.of(path, sequence_number=age, spec_id=spec, partition=Record(*partition))
+    deletes, vector = index.of(
+        path, sequence_number=age, spec_id=spec, partition=Record(*partition)
+    )
+    return names_of(deletes, path), vector
 
 
-def names(deletes: DeletesOf) -> list[str]:
-    files = [*deletes.positions, *deletes.equalities]
-    return sorted(f.path for f in files) + ([deletes.vector.path] if deletes.vector else [])
+def names_of(deletes: DeletesOf, path: str) -> list[str]:
+    """Return the paths of the delete files that apply to a data file, sorted."""
+    return sorted(
+        [
+            *(file.path for file in deletes.naming(path)),
+            *(file.path for files in deletes.equalities for file in files),
+        ]
+    )
+
+
+def names(found: tuple[list[str], DeletionVector | None]) -> list[str]:
+    files, vector = found
+    return [*files, *([vector.path] if vector else [])]

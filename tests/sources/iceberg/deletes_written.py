@@ -1,29 +1,34 @@
-"""Delete files of every kind for one data file, and the rows of it that are left."""
+"""A data file, delete files of every kind for it, and the rows of it that are left."""
 
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyroaring
 from pyarrow import orc
 
-from headrace.model import DataFileInfo
-from headrace.sources.iceberg import delete_files
+from headrace.model import DataFileInfo, FileList, FileSplit, RowRange
 from headrace.sources.iceberg.deletes import (
+    DeleteList,
     DeletesOf,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
+from headrace.sources.iceberg.planning import IcebergFile
+from headrace.sources.iceberg.table import IcebergSource
+from headrace.sources.tables.columns import Column
 from headrace.sources.tables.vectors import DeletionVector
 from headrace.storage import LocalStore
 
 STORE = LocalStore()
 DATA = "s3://b/data.parquet"
-FILE = DataFileInfo(DATA, 1000, 100)
+ROWS = pa.table({"row": pa.array(range(100), pa.int64())})
 
 
-def position_file(path: Path, rows: list[int], data_path: str = DATA) -> PositionDeleteFile:
+def position_file(path: Path, rows: Sequence[int], data_path: str = DATA) -> PositionDeleteFile:
     table = pa.table(
         {"file_path": pa.array([data_path] * len(rows), pa.string()), "pos": pa.array(rows)}
     )
@@ -51,13 +56,66 @@ def vector_file(path: Path, rows: list[int]) -> DeletionVector:
     return DeletionVector(str(path), 4, len(blob), len(set(rows)), path.stat().st_size)
 
 
-def rows_of(first: int, count: int) -> pa.Table:
-    """A table that says which rows of a file it has."""
-    return pa.table({"row": pa.array(range(first, first + count), pa.int64())})
+def source_of(
+    folder: Path,
+    data: pa.Table = ROWS,
+    *,
+    positions: Sequence[PositionDeleteFile] = (),
+    equalities: Sequence[EqualityDeleteFile] = (),
+    vector: DeletionVector | None = None,
+    written_path: str = DATA,
+    types: Mapping[str, pa.DataType] | None = None,
+) -> IcebergSource:
+    """Write a data file, whose columns have the ids 1, 2, …, and return the source of its rows.
+
+    ``types`` are those of columns in the table, where the file has others.
+    """
+    path = str(folder / "data.parquet")
+    fields = [
+        one.with_metadata({"PARQUET:field_id": str(at)}) for at, one in enumerate(data.schema, 1)
+    ]
+    pq.write_table(data.cast(pa.schema(fields)), path, row_group_size=30)
+    size = Path(path).stat().st_size
+    columns = {
+        one.name: Column(at, one.name, (types or {}).get(one.name, one.type))
+        for at, one in enumerate(data.schema, 1)
+    }
+    file = IcebergFile(
+        path=path,
+        size=size,
+        rows=data.num_rows,
+        format="parquet",
+        constants={},
+        vector=vector,
+        written_path=written_path,
+        partition={},
+        row_groups=None,
+        deletes=DeletesOf(
+            (DeleteList(tuple(positions), 0),) if positions else (),
+            (DeleteList(tuple(equalities), 0),) if equalities else (),
+        ),
+    )
+    return IcebergSource(
+        STORE,
+        pa.schema([(name, column.type) for name, column in columns.items()]),
+        FileList([DataFileInfo(path, size, data.num_rows)]),
+        str(folder),
+        columns | {f"\0key {column.id}": column for column in columns.values()},
+        {path: file},
+        {},
+    )
 
 
-def left(deletes: DeletesOf, first: int, count: int) -> list[int]:
-    rows: list[int] = delete_files.live(STORE, deletes, FILE, first, rows_of(first, count))[
-        "row"
-    ].to_pylist()
-    return rows
+def rows_left(
+    source: IcebergSource, first: int = 0, count: int | None = None, column: str = "row"
+) -> list[Any]:
+    """Return the values of a column in some rows of a data file, less those that are deleted."""
+    (file,) = source.files
+    count = (file.record_count or 0) - first if count is None else count
+    if not count:
+        return []
+    chunk = FileSplit(file, RowRange(first, count))
+    schema = pa.schema([source.schema.field(column)])
+    return [
+        row for table in source.read(chunk, schema, 1 << 20) for row in table[column].to_pylist()
+    ]

@@ -104,7 +104,7 @@ def look_at(shown: Shown, loader: Any, dataset: Any) -> None:
         shown.add(type(one).__name__, one)
     for one in (dataset.pipeline, dataset._table, dataset._options, vars(dataset.planner)):
         shown.add(type(one).__name__, one)
-    for one in (dataset._table._table, dataset._table._scan, loader.stats(), dataset.splits):
+    for one in (dataset._table._table, loader.stats(), dataset.splits):
         shown.add(type(one).__name__, one)
     for one in (dataset.files, dataset.plan(), dataset.fingerprint, state):
         shown.add(f"pickle of {type(one).__name__}", pickle.dumps(one))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.sources.iceberg.deletes import ALL_PATHS, plain_bounds, plain_path
-from headrace.sources.tables.table import store_path
+from headrace.sources.tables.catalog import store_path
 
 
 def test_bounds_may_be_cut_short() -> None:

@@ -69,11 +69,9 @@ class TestIcebergLoader(CrossedLoaderContract):
 
 
 class IcebergResume(ResumeContract):
-    deletes: ClassVar = False
-
     @classmethod
     def write(cls, directory: Path) -> None:
-        write_partitioned(directory, deletes=cls.deletes)
+        write_partitioned(directory, deletes=True)
 
     @classmethod
     def create(cls, directory: Path, **options: Any) -> StatefulLoader:
@@ -81,25 +79,13 @@ class IcebergResume(ResumeContract):
         return create_over(directory, **settings)[0]
 
 
-class TestIcebergMixed(IcebergResume):
-    options: ClassVar = {"shuffle": True, "split_rows": 70, "mix": 3, "lanes": 2}
-
-
 class TestIcebergDeletes(IcebergResume):
-    deletes: ClassVar = True
     options: ClassVar = {"split_rows": 100}
 
 
 class TestIcebergDeletesMixed(IcebergResume):
-    deletes: ClassVar = True
     options: ClassVar = {"shuffle": True, "split_rows": 70, "mix": 3}
 
 
 class TestIcebergDeletesFiltered(IcebergResume):
-    deletes: ClassVar = True
     options: ClassVar = {"shuffle": True, "split_rows": 70, "filters": [("id", "!=", 77)]}
-
-
-class TestIcebergDeletesInWorkers(IcebergResume):
-    deletes: ClassVar = True
-    options: ClassVar = {"split_rows": 100, "num_workers": 2, "shuffle": True}

@@ -164,8 +164,7 @@ def test_metadata_that_cannot_be_read(
     assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize(("deletes", "num_workers"), [(False, 0), (True, 2)])
 def test_data_files_that_cannot_be_read(
     s3_catalog: WritingCatalog,
     s3_server: S3Server,

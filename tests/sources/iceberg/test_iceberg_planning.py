@@ -163,21 +163,19 @@ def nothing_in(name: str, catalog: WritingCatalog, **options: Any) -> IcebergDat
     return dataset
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_nothing_is_left(catalog: WritingCatalog, num_workers: int) -> None:
+def test_nothing_is_left(catalog: WritingCatalog) -> None:
     table = make_table(catalog, files=0)
-    options = {"num_workers": num_workers}
-    assert nothing_in("db.t", catalog, **options).num_rows == 0
-    assert nothing_in("db.t", catalog, **options, filters=[("id", "<", 0)]).num_rows in (0, None)
+    assert nothing_in("db.t", catalog).num_rows == 0
+    assert nothing_in("db.t", catalog, filters=[("id", "<", 0)]).num_rows in (0, None)
     append_rows(table, numbers(0, 40))
-    pruned = nothing_in("db.t", catalog, **options, filters=[("id", "<", 0)])
+    pruned = nothing_in("db.t", catalog, filters=[("id", "<", 0)])
     assert (len(pruned.files), pruned.schema.names) == (0, ["id", "x"])
-    nothing_in("db.t", catalog, **options, scan_filter=EqualTo("id", 77), columns=["x"])
-    nothing_in("db.t", catalog, **options, filters=[("id", "==", 7), ("x", "==", 7.0)])
+    nothing_in("db.t", catalog, scan_filter=EqualTo("id", 77), columns=["x"])
+    nothing_in("db.t", catalog, filters=[("id", "==", 7), ("x", "==", 7.0)])
     append_position_deletes(table, {data_files(table)[0].file_path: range(40)})
-    nothing_in("db.t", catalog, **options)
+    nothing_in("db.t", catalog)
     commit_files(table, removed=lambda file: True)
-    emptied = nothing_in("db.t", catalog, **options)
+    emptied = nothing_in("db.t", catalog, num_workers=2)
     assert (emptied.num_rows, len(emptied.files)) == (0, 0)
     assert emptied.snapshot_id is not None
 

@@ -22,8 +22,7 @@ from headrace import merge_states
 from headrace.errors import StateMismatchError
 
 
-@pytest.mark.parametrize("deletes", [False, True])
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(("deletes", "first"), [(False, 0), (True, 1)])
 def test_ranks_that_begin_around_an_append_agree(
     catalog: WritingCatalog, tmp_path: Path, first: int, deletes: bool
 ) -> None:
@@ -106,8 +105,7 @@ def test_ranks_of_the_environment_alone(
     assert sorted(seen + ids_in(alone)) == ALL
 
 
-@pytest.mark.parametrize("deletes", [False, True])
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(("deletes", "ranks"), [(True, 1), (False, 3), (True, 3)])
 def test_another_number_of_ranks_goes_on_in_the_snapshot_of_the_state(
     catalog: WritingCatalog, ranks: int, deletes: bool
 ) -> None:
@@ -129,8 +127,7 @@ def test_another_number_of_ranks_goes_on_in_the_snapshot_of_the_state(
     assert sorted(seen) == sorted(left)
 
 
-@pytest.mark.parametrize("batch_size", [3, 16])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("batch_size", "ranks"), [(3, 2), (16, 3)])
 def test_another_batch_size_goes_on_from_the_state_of_one_rank(
     catalog: WritingCatalog, ranks: int, batch_size: int
 ) -> None:

@@ -18,8 +18,7 @@ from headrace import IcebergDataset
 # --- pinned
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("persistent", "num_workers"), [(False, 0), (True, 2)])
 def test_a_table_that_moves_on_changes_no_epoch(
     catalog: WritingCatalog, num_workers: int, persistent: bool
 ) -> None:
@@ -75,8 +74,7 @@ def test_refresh_between_epochs(catalog: WritingCatalog, num_workers: int) -> No
     del loader
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("persistent", "num_workers"), [(False, 0), (True, 2)])
 def test_refresh_in_the_middle_of_an_epoch(
     catalog: WritingCatalog, num_workers: int, persistent: bool
 ) -> None:

@@ -19,18 +19,16 @@ from headrace.errors import NothingFoundError, SchemaError, StateMismatchError
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("deletes", "options"),
     [
-        {},
-        {"num_workers": 2},
-        {"num_workers": 2, "lanes": 2},
-        {"batch_size": 7},
-        {"shuffle": True, "split_rows": 15, "mix": 2},
-        {"shuffle": True, "split_rows": 15, "mix": 2, "num_workers": 3},
+        (False, {"batch_size": 7}),
+        (False, {"shuffle": True, "split_rows": 15, "mix": 2}),
+        (True, {}),
+        (True, {"num_workers": 2, "lanes": 2}),
+        (True, {"shuffle": True, "split_rows": 15, "mix": 2, "num_workers": 3}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("deletes", [False, True])
 def test_a_run_goes_on_in_another_process_after_the_table_moved_on(
     catalog: WritingCatalog, deletes: bool, options: dict[str, Any]
 ) -> None:

@@ -17,7 +17,7 @@ from servers.s3 import S3Server
 from headrace import LanceDataset
 from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.sources.lance.backend import LanceBackend
-from headrace.sources.lance.opened import keys_expire_at, lance_options, located
+from headrace.sources.lance.opened import lance_options, located
 
 ROWS = pa.table({"id": range(100)})
 
@@ -69,7 +69,7 @@ def test_secrets_are_not_shown(s3_server: S3Server, in_s3: str) -> None:
     secret = "a-secret-nobody-should-see"
     options = {**s3_server.storage_options, "secret": secret}
     backend = LanceBackend(in_s3, storage_options=options)
-    shown = repr(backend) + repr(backend._rows.location) + str(vars(backend._rows))
+    shown = repr(backend) + str(vars(backend._rows))
     assert secret not in shown
     assert s3_server.key not in shown
     with pytest.raises(NothingFoundError, match="no version 9") as found:
@@ -158,8 +158,7 @@ def test_what_lance_is_told(
 ) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    assert lance_options(uri, given) == expected
-    assert keys_expire_at(uri, given) is None
+    assert lance_options(uri, given) == (expected, None)
 
 
 def test_keys_of_a_profile_go_with_the_time_when_they_expire(
@@ -177,13 +176,12 @@ def test_keys_of_a_profile_go_with_the_time_when_they_expire(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     uri, given = "s3://b/rows.lance", {"profile": "mine"}
     expected = {"aws_access_key_id": "K", "aws_secret_access_key": "S", "aws_region": "eu-1"}
-    assert lance_options(uri, given) == expected
-    expires_at = keys_expire_at(uri, given)
+    options, expires_at = lance_options(uri, given)
+    assert options == expected
     assert expires_at is not None
     assert timedelta() < expires_at - datetime.now(UTC) <= timedelta(minutes=30)  # asked for again
     own = {"aws_access_key_id": "A", "aws_secret_access_key": "B"}
-    assert lance_options(uri, {**given, **own}) == {**own, "aws_region": "eu-1"}
-    assert keys_expire_at(uri, {**given, **own}) is None
+    assert lance_options(uri, {**given, **own}) == ({**own, "aws_region": "eu-1"}, None)
 
 
 def test_options_that_are_not_known() -> None:

@@ -38,6 +38,8 @@ class History:
         )
         warehouse.make("history", schema, **options)
         self.keyed = keyed
+        self.has_deletes = False
+        self.may_delete = True
 
     @property
     def table(self) -> FileStoreTable:
@@ -67,11 +69,13 @@ class History:
 
     def overwrite(self) -> None:
         self.append(overwrite=True)
+        # pypaimon keeps the vectors of files that it has overwritten, and refuses to add others.
+        self.may_delete = not self.has_deletes
 
     def delete(self) -> None:
         """Rows of one file by their places, where that is all it takes."""
         found = [(split, file) for split in splits(self.table) for file in split.files]
-        if not found or self.keyed:
+        if not found or self.keyed or not self.may_delete:
             return
         split, file = self.choice.choice(found)
         known = [one for one in split.data_deletion_files or [] if one is not None]
@@ -79,6 +83,7 @@ class History:
             return
         some = self.choice.sample(range(file.row_count), self.choice.randint(1, file.row_count))
         delete(self.table, {file.file_name: some})
+        self.has_deletes = True
 
     def _changed(self) -> str | None:
         free = [f.name for f in self.table.fields if f.name not in ("id", "part")]

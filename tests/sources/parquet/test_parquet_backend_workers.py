@@ -71,7 +71,7 @@ def loaded(backend: ParquetBackend, start_method: str) -> list[int]:
     return [int(value) for batch in loader for value in batch]
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_rows_in_workers(files: Path, start_method: str) -> None:
     backend = ParquetBackend(files)
     backend.take([0, 2999, 17])  # there is something to be inherited

@@ -28,10 +28,9 @@ from headrace.model import (
     FileSplit,
     Int64Array,
     RowGroups,
-    RowRange,
     computed_once,
 )
-from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only
+from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only, shares_of
 from headrace.sources.files.failures import naming
 from headrace.sources.files.plain_types import plain_batch, plain_schema
 from headrace.sources.files.protocol import FileFacts
@@ -42,9 +41,6 @@ __all__ = [
     "ArrowFormat",
     "BatchIndex",
     "FileVersion",
-    "RecordBatches",
-    "check_batch",
-    "checked_after",
     "content_tag",
     "has_dictionary",
     "read_index",
@@ -111,7 +107,7 @@ class ArrowFormat:
             read = _stream_tables if _is_stream(source) else partial(_file_tables, block_bytes)
             tables = in_blocks(read(source, chunk, set(schema.names)), block_bytes)
             while True:
-                with checked_after(store, chunk.file):
+                with _checked_after(store, chunk.file):
                     table = next(tables, None)
                 if table is None:
                     return
@@ -169,11 +165,11 @@ def read_index(source: pa.NativeFile) -> BatchIndex:
         reader = ipc.MessageReader.open_stream(pa.PythonFile(file, "r"))
         batches = [_counted(m, schema) for m in reader if m.type == "record batch"]
     else:
-        batches_of_file = RecordBatches(source)
-        schema = batches_of_file.schema
-        numbers = range(batches_of_file.count)
-        batches_of_file.spans(numbers)  # raises if one is not in the file
-        heads = batches_of_file.spans(numbers, headers=True)
+        probe = _Probe(source)
+        schema, numbers = probe.schema, range(probe.count)
+        heads = probe.first_reads(numbers)  # raises if one is not in the file
+        if len(schema):
+            heads = _Probe(source, [0]).first_reads(numbers)
         will_read(source, heads)
         file.leaves_out = True
         batches = [_counted(_message_at(file, start), schema) for start, _ in heads]
@@ -231,100 +227,60 @@ def _decoded_sizes(source: pa.NativeFile, index: BatchIndex, *, local: bool) -> 
 # --- record batches
 
 
-class RecordBatches:
-    """The record batches of an open IPC file, by number.
+class _Probe:
+    """Finds the bytes that pyarrow reads of the record batches of a file, without reading them.
 
     Args:
         source: The file.
-        of: The same of all columns, where only some are to be read.
-        columns: The places of these.
+        columns: The places of the columns that are read; None for all.
     """
 
-    def __init__(
-        self,
-        source: pa.NativeFile,
-        of: RecordBatches | None = None,
-        columns: Sequence[int] | None = None,
-    ) -> None:
-        self._source = source
-        self._options = ipc.IpcReadOptions(included_fields=columns)
+    def __init__(self, source: pa.NativeFile, columns: Sequence[int] | None = None) -> None:
         self._file = _HeaderFile(source)
-        self._probe = ipc.open_file(pa.PythonFile(self._file, "r"), options=self._options)
-        self._reader: ipc.RecordBatchFileReader | None = None
-        self._plain: pa.Schema = self._probe.schema
-        self.schema: pa.Schema = self._probe.schema if of is None else of.schema
-        """all columns of the file, as they are stored"""
-        self._dictionaries_known = not any(map(has_dictionary, self.schema.types))
-        self._some = columns is not None
+        options = ipc.IpcReadOptions(included_fields=columns)
+        self._reader = ipc.open_file(pa.PythonFile(self._file, "r"), options=options)
+        self.schema: pa.Schema = self._reader.schema
+        self.count: int = self._reader.num_record_batches
+        if self.count and any(map(has_dictionary, ipc.open_file(source).schema.types)):
+            self._reader.get_batch(0)  # reads all dictionaries first, and once
 
-    def select(self, columns: Sequence[int]) -> RecordBatches:
-        """Return the same batches in the columns at some places."""
-        if len(columns) == len(self.schema):
-            return self
-        return RecordBatches(self._source, self, columns)
-
-    @property
-    def count(self) -> int:
-        """Number of record batches."""
-        return int(self._probe.num_record_batches)
-
-    def announce(self, numbers: Sequence[int]) -> None:
-        """Fetch the bytes of some batches together, if the file is remote."""
-        if not isinstance(self._source, pa.PythonFile):
-            return
-        spans = self.spans(numbers)
-        will_read(self._source, spans)
-        if self._some:
-            # Spans are headers. What pyarrow reads after these are the wanted columns.
-            will_read(self._source, [*spans, *self._bodies(numbers)])
-
-    def get(self, number: int, rows: int) -> pa.RecordBatch:
-        """Return a validated batch in plain types.
-
-        Args:
-            number: Its number.
-            rows: The rows that it should have.
-        """
-        if self._reader is None:
-            self._source.seek(0)
-            self._reader = ipc.open_file(self._source, options=self._options)
-            self._plain = plain_schema(self._reader.schema)
-        return check_batch(self._reader.get_batch(number), number, rows, self._plain)
-
-    def spans(self, numbers: Sequence[int], *, headers: bool = False) -> list[Span]:
-        """Return the bytes that pyarrow reads first of some batches, without reading them.
+    def first_reads(self, numbers: Sequence[int]) -> list[Span]:
+        """Return the spans that pyarrow reads first of some batches.
 
         Of all columns these are whole batches, of some columns only their headers.
-
-        Args:
-            numbers: The batches.
-            headers: Return headers in any case.
 
         Raises:
             ValueError: The footer names bytes that are not in the file.
         """
-        if headers and len(self.schema) and not self._some:
-            return RecordBatches(self._source, self, [0]).spans(numbers)
-        if not self._dictionaries_known and self.count:
-            self._probe.get_batch(0)  # reads all dictionaries first, and once
-            self._dictionaries_known = True
-        size, spans = self._source.size(), []
+        size, spans = self._file.size(), []
         for number in numbers:
-            start, length = self._file.first_read(partial(self._probe.get_batch, number))
+            start, length = self._file.first_read(partial(self._reader.get_batch, number))
             if not 0 <= start <= start + length <= size:
                 raise ValueError(f"record batch {number} would end after the end of the file")
             spans.append((start, start + length))
         return spans
 
-    def _bodies(self, numbers: Sequence[int]) -> list[Span]:
-        """Return the bytes that pyarrow reads of some batches after their headers."""
+    def later_reads(self, numbers: Sequence[int]) -> list[Span]:
+        """Return the spans that pyarrow reads of some batches after their headers."""
         found: list[Span] = []
         for number in numbers:
-            found += self._file.later_reads(partial(self._probe.get_batch, number))
+            found += self._file.later_reads(partial(self._reader.get_batch, number))
         return found
 
 
-def check_batch(batch: pa.RecordBatch, number: int, rows: int, schema: pa.Schema) -> pa.RecordBatch:
+def _announce(source: pa.NativeFile, numbers: Sequence[int], columns: Sequence[int] | None) -> None:
+    """Have the bytes of some batches of a remote file fetched together."""
+    if isinstance(source, pa.PythonFile):
+        probe = _Probe(source, columns)
+        spans = probe.first_reads(numbers)
+        will_read(source, spans)
+        if columns is not None:  # these were headers; the wanted columns are read after them
+            will_read(source, [*spans, *probe.later_reads(numbers)])
+
+
+def _check_batch(
+    batch: pa.RecordBatch, number: int, rows: int, schema: pa.Schema
+) -> pa.RecordBatch:
     """Return a batch in the plain types of ``schema``, after a look at all of its data.
 
     Raises:
@@ -437,35 +393,37 @@ def _file_tables(
 
     Small batches come together, up to an eighth of a block.
     """
-    batches = RecordBatches(source)
-    columns = _columns(batches.schema, wanted)
-    planned = _planned(chunk.file, batches.count)
+    reader = ipc.open_file(source)
+    columns = _columns(reader.schema, wanted)
+    planned = _planned(chunk.file, reader.num_record_batches)
     if planned is None:
         index = read_index(source)
         planned = index.rows, index.sizes
     counts, sizes = planned
-    shares = _shares(chunk.row_range, counts)
+    shares = shares_of(chunk.row_range, counts)
     if not columns:
         yield from (rows_only(last - first) for _, first, last in shares)
-    elif shares:
-        batches = batches.select(columns)
-        batches.announce([number for number, _, _ in shares])
-        together: list[pa.RecordBatch] = []
-        held = 0
-        for number, first, last in shares:
-            rows = int(counts[number])
-            batch = batches.get(number, rows)
-            if last - first == rows:
-                together.append(batch)
-                held += int(sizes[number])
-            if together and (held * 8 >= block_bytes or last - first < rows):
-                yield pa.Table.from_batches(together)
-                together, held = [], 0
-            if last - first < rows:
-                yield cut_rows(pa.Table.from_batches([batch]), first, last)
-        if together:
+        return
+    some = columns if len(columns) < len(reader.schema) else None
+    _announce(source, [number for number, _, _ in shares], some)
+    if some is not None:
+        reader = ipc.open_file(source, options=ipc.IpcReadOptions(included_fields=some))
+    schema = plain_schema(reader.schema)
+    together: list[pa.RecordBatch] = []
+    held = 0
+    for number, first, last in shares:
+        rows = int(counts[number])
+        batch = _check_batch(reader.get_batch(number), number, rows, schema)
+        if last - first == rows:
+            together.append(batch)
+            held += int(sizes[number])
+        if together and (held * 8 >= block_bytes or last - first < rows):
             yield pa.Table.from_batches(together)
-    _refuse_beyond(chunk.row_range, int(counts.sum()))
+            together, held = [], 0
+        if last - first < rows:
+            yield cut_rows(pa.Table.from_batches([batch]), first, last)
+    if together:
+        yield pa.Table.from_batches(together)
 
 
 def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) -> Iterator[pa.Table]:
@@ -477,16 +435,15 @@ def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) ->
     source.seek(0)
     reader = ipc.open_stream(source, options=ipc.IpcReadOptions(included_fields=some))
     schema = plain_schema(reader.schema)
-    shares = {number: share for number, *share in _shares(chunk.row_range, index.rows)}
+    shares = {number: share for number, *share in shares_of(chunk.row_range, index.rows)}
     for number, rows in enumerate(index.rows.tolist()):
         if number > max(shares, default=-1):
             break
         batch = reader.read_next_batch()
         if number in shares:
             first, last = shares[number]
-            table = pa.Table.from_batches([check_batch(batch, number, rows, schema)])
+            table = pa.Table.from_batches([_check_batch(batch, number, rows, schema)])
             yield cut_rows(table, first, last) if columns else rows_only(last - first)
-    _refuse_beyond(chunk.row_range, int(index.rows.sum()))
 
 
 def _planned(file: DataFileInfo, batches: int) -> tuple[Int64Array, Int64Array] | None:
@@ -497,24 +454,8 @@ def _planned(file: DataFileInfo, batches: int) -> tuple[Int64Array, Int64Array] 
     return groups.rows, groups.size_bytes
 
 
-def _shares(wanted: RowRange | None, counts: Int64Array) -> list[tuple[int, int, int]]:
-    """Return the batches that hold wanted rows, each with the first and last of them in it."""
-    ends = np.cumsum(counts)
-    starts = ends - counts
-    first = starts if wanted is None else np.maximum(starts, wanted.offset)
-    last = ends if wanted is None else np.minimum(ends, wanted.stop)
-    held = np.flatnonzero(first < last)
-    begins, stops = first[held] - starts[held], last[held] - starts[held]
-    return list(zip(held.tolist(), begins.tolist(), stops.tolist(), strict=True))
-
-
 def _columns(schema: pa.Schema, wanted: set[str]) -> list[int]:
     return [place for place, name in enumerate(schema.names) if name in wanted]
-
-
-def _refuse_beyond(wanted: RowRange | None, rows: int) -> None:
-    if wanted is not None and wanted.stop > rows:
-        raise ValueError(f"the file has {rows} rows only")
 
 
 _TAIL_BYTES = 64 << 10
@@ -522,7 +463,7 @@ _TAG_SAMPLES, _TAG_SAMPLE_BYTES = 16, 4 << 10
 
 
 @contextmanager
-def checked_after(store: Store, file: DataFileInfo) -> Iterator[None]:
+def _checked_after(store: Store, file: DataFileInfo) -> Iterator[None]:
     """Raise FileChangedError if a local file was rewritten while it was read, rightly or not."""
     try:
         yield
@@ -547,23 +488,18 @@ def content_tag(path: str) -> str:
     return digest.hexdigest()
 
 
-@dataclass(slots=True)
 class FileVersion:
-    """A version of a local file: its inode, size and time of change, and a tag of its content.
+    """The version of a local file that is there now.
 
-    Looking at the first three takes microseconds. Only where the inode or the time differ and the
-    size does not, as after ``touch`` or a new copy of the same bytes, the content decides.
+    That is its inode, size and time of change, and a tag of its content. Looking at the first
+    three takes microseconds. Only where the inode or the time differ and the size does not, as
+    after ``touch`` or a new copy of the same bytes, the content decides.
     """
 
-    path: str
-    status: tuple[int, int, int]
-    tag: str
-
-    @classmethod
-    def of(cls, path: str) -> FileVersion:
-        """Return the version that is there now."""
+    def __init__(self, path: str) -> None:
         found = os.stat(path)
-        return cls(path, (found.st_ino, found.st_size, found.st_mtime_ns), content_tag(path))
+        self._path, self._size, self._tag = path, found.st_size, content_tag(path)
+        self._inode, self._time = found.st_ino, found.st_mtime_ns
 
     def check(self) -> None:
         """Check that the file is still this version.
@@ -572,13 +508,13 @@ class FileVersion:
             FileChangedError: It was rewritten, or is gone.
         """
         try:
-            found = os.stat(self.path)
-            now = found.st_ino, found.st_size, found.st_mtime_ns
-            if now == self.status:
-                return
-            if now[1] == self.status[1] and content_tag(self.path) == self.tag:
-                self.status = now
-                return
+            now = os.stat(self._path)
+            if now.st_size == self._size:
+                if now.st_mtime_ns == self._time and now.st_ino == self._inode:
+                    return
+                if content_tag(self._path) == self._tag:
+                    self._inode, self._time = now.st_ino, now.st_mtime_ns
+                    return
         except FileNotFoundError as error:
-            raise FileChangedError(vanished(self.path)) from error
-        raise FileChangedError(changed(self.path, self.status[1], now[1]))
+            raise FileChangedError(vanished(self._path)) from error
+        raise FileChangedError(changed(self._path, self._size, now.st_size))

@@ -140,6 +140,7 @@ Taken: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
 they are values of a column of bytes, as objects"""
 
 _NO_BITMAP = -1
+_least = np.minimum.reduce
 _OFFSETS = {4: struct.Struct("=2i"), 8: struct.Struct("=2q")}
 """two offsets that follow each other, by the size of one"""
 
@@ -293,8 +294,8 @@ class _Spans(Gather):
         pairs = region.records(places[1] + rows * size, 2 * size).view(self.offset)
         starts, stops = pairs.reshape(-1, 2).T.astype(np.int64)
         lengths = stops - starts
-        shortest, longest = int(lengths.min()), int(lengths.max())
-        if shortest < 0 or int((starts | (places[3] - stops)).min()) < 0:
+        shortest, longest = int(_least(lengths)), int(np.maximum.reduce(lengths))
+        if shortest < 0 or _least(starts) < 0 or _least(places[3] - stops) < 0:
             wrong = (lengths < 0) | (starts < 0) | (stops > places[3])
             raise DamagedRowError(int(wrong.argmax()))
         most = np.iinfo(self.offset).max

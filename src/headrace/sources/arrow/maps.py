@@ -19,7 +19,7 @@ from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array
 from headrace.sources.arrow.format import FileVersion, has_dictionary, read_index, reading
 from headrace.sources.arrow.gather import DamagedRowError, Region, Taken, gather_for
-from headrace.sources.taking import take_from
+from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
 
 __all__ = ["MappedFiles", "NotMappedError", "check_count"]
@@ -111,9 +111,9 @@ class MappedFiles:
             FileChangedError: A file was rewritten.
         """
         batches = self._batches(rows)
-        used = [self._mapped[n] for n in _distinct(self._batch_files[batches])]
-        for file in used:
-            file.check()
+        checks = [self._mapped[n].check for n in _distinct(self._batch_files[batches])]
+        for check in checks:
+            check()
         self._learn(batches)
         within = rows - self._batch_starts[batches]
         places = self._places.take(batches, axis=1)
@@ -134,8 +134,8 @@ class MappedFiles:
                 found.append(_of_type(self._schema.field(column).type, taken))
         except DamagedRowError as error:
             raise self._damaged(int(rows[error.args[0]])) from error
-        for file in used:
-            file.check()
+        for check in checks:
+            check()
         return found
 
     def row(self, row: int) -> tuple[Mapping[str, pa.Array], int]:
@@ -260,7 +260,8 @@ class MappedFiles:
         for number in np.unique(batches).tolist():
             file = self._mapped[int(self._batch_files[number])]
             arrays[number] = file.columns(int(self._batch_places[number]))[name]
-        return _owned(take_from(arrays, batches, within))
+        # Copied: ``take`` may leave dictionaries, and rows that are slices, in a map.
+        return copied(pa.table({"": take_from(arrays, batches, within)})).column(0)
 
     def _damaged(self, row: int) -> ReadError:
         file = int(np.searchsorted(self._first_rows, row, side="right")) - 1
@@ -290,7 +291,7 @@ class _MappedFile:
             open(file.path, "rb") as source,
         ):
             index = read_index(opened)
-            self._version = FileVersion.of(file.path)
+            self.check = FileVersion(file.path).check
             memory = region.map(number, source.fileno())
         check_count(file, index.num_rows)
         if index.is_stream and any(map(has_dictionary, index.schema.types)):
@@ -304,14 +305,6 @@ class _MappedFile:
         filled = np.flatnonzero(index.rows)
         if len(filled):
             self.batch(int(filled[0]))
-
-    def check(self) -> None:
-        """Check that the file is the one that was opened.
-
-        Raises:
-            FileChangedError: It was rewritten, or is gone.
-        """
-        self._version.check()
 
     def check_types(self, schema: pa.Schema) -> None:
         """Check that the file has columns of these types.
@@ -397,12 +390,3 @@ def _of_type(type_: pa.DataType, taken: Taken) -> Taken:
     if isinstance(type_, pa.BaseExtensionType) and isinstance(taken, pa.Array):
         return pa.ExtensionArray.from_storage(type_, taken)
     return taken
-
-
-def _owned(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a copy of what ``take`` may leave in a map: dictionaries, and rows that are slices."""
-    table = pa.table({"": column})
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return ipc.open_stream(sink.getvalue()).read_all().column(0)

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.matrices import rows_at
-from headrace.model import LARGEST_BLOCKS
+from headrace.model import LARGEST_BLOCKS, Int64Array, RowRange
 
-__all__ = ["cut_rows", "in_blocks", "rows_only"]
+__all__ = ["cut_rows", "in_blocks", "rows_only", "shares_of"]
 
 
 def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
-    """The same rows in tables of up to about ``block_bytes``: small ones joined, large ones cut.
+    """Yield the same rows in tables of about ``block_bytes``: small ones joined, large ones cut.
 
     Joining is only worth its copy for tables that are much smaller than a block.
     """
@@ -40,8 +40,30 @@ def in_blocks(tables: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table
         yield _joined(pending)
 
 
+def shares_of(wanted: RowRange | None, counts: Int64Array) -> list[tuple[int, int, int]]:
+    """Return the groups that hold wanted rows, each with the first and last of these rows in it.
+
+    Args:
+        wanted: The rows; None for all.
+        counts: The number of rows of each group.
+
+    Raises:
+        ValueError: There are fewer rows.
+    """
+    ends = np.cumsum(counts)
+    starts, total = ends - counts, int(counts.sum())
+    if wanted is None:
+        wanted = RowRange(0, total)
+    if wanted.stop > total:
+        raise ValueError(f"the file has {total} rows only")
+    first, last = np.maximum(starts, wanted.offset), np.minimum(ends, wanted.stop)
+    held = np.flatnonzero(first < last)
+    begins, stops = first[held] - starts[held], last[held] - starts[held]
+    return list(zip(held.tolist(), begins.tolist(), stops.tolist(), strict=True))
+
+
 def cut_rows(table: pa.Table, first: int, last: int) -> pa.Table:
-    """Rows ``first`` to ``last``: a copy if they are few, so that the others can be freed."""
+    """Return rows ``first`` to ``last``; few rows are copied, so that the others can be freed."""
     rows = last - first
     if rows * 2 >= table.num_rows:
         return table.slice(first, rows)
@@ -49,7 +71,7 @@ def cut_rows(table: pa.Table, first: int, last: int) -> pa.Table:
 
 
 def rows_only(rows: int) -> pa.Table:
-    """A table of so many rows and no column."""
+    """Return a table of ``rows`` rows and no column."""
     return pa.table({"": pa.nulls(rows)}).select([])
 
 
@@ -60,7 +82,7 @@ def _sliced(table: pa.Table, size: int, block_bytes: int) -> Iterator[pa.Table]:
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Columns are not copied: they stay in as many chunks as there are tables."""
+    """Return all rows; columns are not copied: they stay in as many chunks as there are tables."""
     if len(tables) == 1:
         return tables[0]
     if not tables[0].num_columns:

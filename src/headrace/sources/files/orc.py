@@ -11,15 +11,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import orc
 
 from headrace.matrices import width_of
-from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
-from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only
+from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups
+from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only, shares_of
 from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
@@ -30,16 +31,17 @@ _MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, zlib.error)
 """what a damaged footer raises here; pyarrow has errors of its own"""
 _FIRST_READ_BYTES = 16 << 10
 _CODECS = {0: "", 1: "zlib", 2: "snappy", 4: "lz4", 5: "zstd"}
-_LONGEST_FOOTER = 64 << 20
-"""Length of a decompressed footer beyond which it is not looked at."""
 _LONGEST_CHUNK = 8 << 20
+"""length up to which a chunk of a footer is decompressed; a footer has few chunks"""
+_DATA, _ROWS = 2, 4
+"""places in the line of a stripe"""
 
 
 class OrcFormat:
     """ORC files, with their stripes as row groups.
 
-    The ``size_bytes`` of a group is the length of its data, or the size of its numbers in memory if
-    that is more.
+    The ``size_bytes`` of a group is the size of its numbers and texts in memory, as far as the
+    footer tells it, or the length of its data if that is more.
     """
 
     name = "orc"
@@ -50,10 +52,10 @@ class OrcFormat:
     ) -> FileFacts:
         with naming(file.path, *_MALFORMED), store.open(file) as source:
             opened = _OrcFile(source)
-            rows = [stripe.rows for stripe in opened.stripes]
             width = sum(width_of(field.type) or 0 for field in opened.schema)
-            sizes = [max(s.data_length, s.rows * width, 1) for s in opened.stripes]
-            groups = RowGroups.of(rows, sizes)
+            width += opened.text_bytes // max(opened.rows, 1)
+            sizes = np.maximum(opened.stripes[:, _DATA], np.maximum(opened.counts * width, 1))
+            groups = RowGroups.of(opened.counts, sizes)
             return FileFacts(opened.schema.remove_metadata(), opened.rows, groups)
 
     def read(
@@ -62,90 +64,79 @@ class OrcFormat:
         with naming(chunk, *_MALFORMED), store.open(chunk.file) as source:
             opened = _OrcFile(source)
             columns = [field for field in opened.schema if field.name in set(schema.names)]
-            parts = list(opened.parts(chunk.row_range))
+            parts = shares_of(chunk.row_range, opened.counts)
             if columns and not store.local:
-                stripes = [opened.stripes[index] for index, _, _ in parts]
-                opened.announce(stripes, {column.name for column in columns})
+                opened.announce([part[0] for part in parts], {field.name for field in columns})
             yield from in_blocks((opened.read(*part, columns) for part in parts), block_bytes)
 
 
-class _Stripe(NamedTuple):
-    """A stripe: index, data and footer, which follow each other in the file."""
-
-    offset: int
-    index_length: int
-    data_length: int
-    footer_length: int
-    rows: int
-
-    @property
-    def stop(self) -> int:
-        return self.offset + self.index_length + self.data_length + self.footer_length
-
-
 class _OrcFile:
-    """An open file: its footer, its stripes, and the rows of these."""
+    """An open file: its footer, its stripes, and the rows of these.
+
+    Attributes:
+        stripes: A line for each stripe: its offset, the lengths of its index, data and footer,
+            which follow each other in the file, and its rows.
+        counts: The rows of each stripe.
+        rows: The rows of all stripes.
+        text_bytes: Bytes of all texts and binary values, by the statistics of their columns.
+        schema: The columns.
+    """
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source = source
-        self._codec, self._footer = _read_footer(source)
-        infos = map(_parse, self._footer.get(3, []))
-        self.stripes = [_Stripe(*(_number(info, field) for field in range(1, 6))) for info in infos]
-        self.rows = sum(stripe.rows for stripe in self.stripes)
-        root = _parse(self._footer[4][0])
-        self._first_numbers = [*_unpacked(root.get(2, [])), len(self._footer[4])]
-        if (
-            self.rows != _number(self._footer, 6)
-            or any(stripe.stop > source.size() for stripe in self.stripes)
-            or len(self._first_numbers) != len(root.get(3, [])) + 1
-        ):
+        self._codec, footer = _read_footer(source)
+        infos = [[_number(info, n) for n in range(1, 6)] for info in map(_parse, footer.get(3, []))]
+        self.stripes: Int64Array = np.array(infos, np.int64).reshape(-1, 5)
+        self._stops: Int64Array = self.stripes[:, :_ROWS].sum(axis=1)
+        self.counts: Int64Array = self.stripes[:, _ROWS]
+        self.rows = _number(footer, 6)
+        self.text_bytes = sum(map(_text_bytes, map(_parse, footer.get(7, []))))
+        root = _parse(footer[4][0])
+        self._first_numbers = [*_varints(b"".join(root.get(2, []))), len(footer[4])]
+        fits = (self.stripes >= 0).all() and (self._stops <= source.size()).all()
+        fits = fits and len(self._first_numbers) == len(root.get(3, [])) + 1
+        if not fits or self.rows != self.counts.sum():
             raise ValueError("its footer is damaged: rows, stripes or columns do not fit together")
         self._reader = orc.ORCFile(source)
         self.schema: pa.Schema = self._reader.schema
 
-    def parts(self, rows: RowRange | None) -> Iterator[tuple[int, int, int]]:
-        """Yield each stripe that has some of the rows, with the first and last of them in it."""
-        rows = rows or RowRange(0, self.rows)
-        if rows.stop > self.rows:
-            raise ValueError(f"the file has {self.rows} rows only")
-        start = 0
-        for index, stripe in enumerate(self.stripes):
-            first, last = max(rows.offset - start, 0), min(rows.stop - start, stripe.rows)
-            if first < last:
-                yield index, first, last
-            start += stripe.rows
-
-    def read(self, index: int, first: int, last: int, columns: list[pa.Field]) -> pa.Table:
+    def read(self, number: int, first: int, last: int, columns: list[pa.Field]) -> pa.Table:
         """Return some rows of a stripe."""
         if not columns:
             return rows_only(last - first)
         names = [field.name for field in columns]
-        batch = self._reader.read_stripe(index, columns=names)
+        batch = self._reader.read_stripe(number, columns=names)
         if list(batch.schema) != columns:  # pyarrow takes "a.b" for the field b of a struct a
-            batch = self._reader.read_stripe(index).select(names)
+            batch = self._reader.read_stripe(number).select(names)
         return cut_rows(pa.Table.from_batches([batch]), first, last)
 
-    def announce(self, stripes: Sequence[_Stripe], names: set[str]) -> None:
+    def announce(self, numbers: Sequence[int], names: set[str]) -> None:
         """Have the columns of some stripes fetched together."""
-        if len(names) == len(self.schema):
-            will_read(self._source, [(one.offset + one.index_length, one.stop) for one in stripes])
+        starts, index, _, footers, _ = self.stripes[numbers].T
+        bodies, stops = starts + index, self._stops[numbers]
+        of_all = len(names) == len(self.schema)
+        begins = bodies if of_all else stops - footers
+        ends = list(zip(begins.tolist(), stops.tolist(), strict=True))
+        will_read(self._source, ends)
+        if of_all:
             return
-        footers = [(one.stop - one.footer_length, one.stop) for one in stripes]
-        will_read(self._source, footers)
-        wanted, spans = self._numbers(names), []
-        for stripe, (start, stop) in zip(stripes, footers, strict=True):
+        places = zip(self.schema.names, pairwise(self._first_numbers), strict=True)
+        wanted = {0}.union(*(range(*place) for name, place in places if name in names))
+        spans = []
+        for end, body, (start, stop) in zip(starts.tolist(), bodies.tolist(), ends, strict=True):
             footer = _decompress(self._source.read_at(stop - start, start), self._codec)
-            end = stripe.offset
             for stream in map(_parse, _parse(footer).get(1, [])):
                 begin, end = end, end + _number(stream, 3)
-                if begin >= stripe.offset + stripe.index_length and _number(stream, 2) in wanted:
+                if begin >= body and _number(stream, 2) in wanted:
                     spans.append((begin, end))
-        will_read(self._source, spans + footers)
+        will_read(self._source, spans + ends)
 
-    def _numbers(self, names: set[str]) -> set[int]:
-        """Return the numbers of some columns, of all within them, and of the row itself."""
-        spans = zip(self.schema.names, pairwise(self._first_numbers), strict=True)
-        return {0}.union(*(range(*span) for name, span in spans if name in names))
+
+def _text_bytes(statistics: _Message) -> int:
+    """Return the bytes of all values of a column of texts or binary values, by its statistics."""
+    texts, blobs = statistics.get(4, []), statistics.get(8, [])
+    sums = [_number(_parse(one), 3) for one in texts] + [_number(_parse(one), 1) for one in blobs]
+    return sum(sums) >> 1  # the lowest bit is the sign
 
 
 def _read_footer(source: pa.NativeFile) -> tuple[str, _Message]:
@@ -156,9 +147,7 @@ def _read_footer(source: pa.NativeFile) -> tuple[str, _Message]:
         raise ValueError("it does not end like an ORC file; it may be cut short")
     postscript = _parse(end[-1 - end[-1] : -1])
     stop = size - 1 - end[-1]
-    start = stop - _number(postscript, 1)
-    if start < 0:
-        raise ValueError(f"its footer would begin {-start} bytes before the file")
+    start = max(stop - _number(postscript, 1), 0)
     raw = end[start - size : stop - size] if size - start <= len(end) else b""
     codec = _CODECS[_number(postscript, 2)]
     return codec, _parse(_decompress(raw or source.read_at(stop - start, start), codec))
@@ -194,18 +183,12 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     raise ValueError("a number in a footer has no end")
 
 
-def _unpacked(values: list[Any]) -> list[int]:
-    """Return repeated numbers, which a writer may pack into one field or not."""
-    numbers: list[int] = []
-    for value in values:
-        if isinstance(value, int):
-            numbers.append(value)
-            continue
-        position = 0
-        while position < len(value):
-            number, position = _varint(value, position)
-            numbers.append(number)
-    return numbers
+def _varints(data: bytes) -> Iterator[int]:
+    """Yield numbers that are packed into one field."""
+    position = 0
+    while position < len(data):
+        number, position = _varint(data, position)
+        yield number
 
 
 def _number(message: _Message, field: int) -> int:
@@ -218,7 +201,7 @@ def _decompress(data: bytes, codec: str) -> bytes:
     if not codec:
         return data
     whole, position = bytearray(), 0
-    while position < len(data) and len(whole) < _LONGEST_FOOTER:
+    while position < len(data) and len(whole) < 8 * _LONGEST_CHUNK:
         header = int.from_bytes(data[position : position + 3], "little")
         start, position = position + 3, position + 3 + (header >> 1)
         chunk = data[start:position]

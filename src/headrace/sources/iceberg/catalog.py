@@ -30,7 +30,7 @@ from headrace.errors import (
     OptionError,
     ReadError,
 )
-from headrace.sources.tables.table import (
+from headrace.sources.tables.catalog import (
     Failures,
     Wanted,
     explained,
@@ -41,12 +41,11 @@ from headrace.sources.tables.table import (
     renamed,
     shown,
 )
+from headrace.sources.tables.rows import LISTED
 
 __all__ = [
-    "LISTED",
     "LentCredentials",
     "Pinned",
-    "is_known",
     "load_table",
     "pin",
     "pin_again",
@@ -57,10 +56,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-LISTED = (
-    "files of a snapshot are never written again: someone has removed or replaced this one, or the "
-    "snapshot has expired (refresh() goes on with the newest one)"
-)
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _NOT_UNDERSTOOD = (exceptions.ValidationError, ValidationError)
 _FOREIGN = {
@@ -122,27 +117,24 @@ def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
     Of ``a.b.c`` the first part is the name of the catalog; where that catalog has no table
     ``b.c``, all of it is taken for a table in nested namespaces.
     """
-    parts = name.split(".") if isinstance(name, str) else []
+    parts = tuple(name.split(".")) if isinstance(name, str) else ()
     if len(parts) < 2 or not all(parts):
         raise OptionError(f"table must be a name such as 'catalog.database.table', not {name!r}")
     if isinstance(config, Catalog):
-        own = [tuple(parts[1:])] if parts[0] == config.name and len(parts) > 2 else []
-        candidates = [*own, tuple(parts)]
-        hidden = hiding(config.properties)
-        return explained(
-            f"table {name!r}", hidden, lambda: _first(name, config, candidates), _failures
+        catalog, hidden = config, hiding(config.properties)
+        first_is_catalog = parts[0] == config.name and len(parts) > 2
+    else:
+        properties = _properties(config)
+        hidden = hiding(properties)
+        named = properties.pop("name", None)
+        first_is_catalog = named is None and len(parts) > 2
+        catalog = explained(
+            f"the catalog of table {name!r}",
+            hidden,
+            lambda: load_catalog(parts[0] if first_is_catalog else named, **properties),
+            _failures,
         )
-    properties = _properties(config)
-    hidden = hiding(properties)
-    named = properties.pop("name", None)
-    whole = len(parts) == 2 or named is not None
-    catalog = explained(
-        f"the catalog of table {name!r}",
-        hidden,
-        lambda: load_catalog(named if whole else parts[0], **properties),
-        _failures,
-    )
-    candidates = [tuple(parts)] if whole else [tuple(parts[1:]), tuple(parts)]
+    candidates = [parts[1:], parts] if first_is_catalog else [parts]
     return explained(
         f"table {name!r}", hidden, lambda: _first(name, catalog, candidates), _failures
     )
@@ -240,6 +232,11 @@ class Pinned:
         return self.snapshot_id or -1, self.schema.schema_id
 
     @property
+    def location(self) -> str:
+        """The directory of the table."""
+        return str(self.table.metadata.location)
+
+    @property
     def snapshot_id(self) -> int | None:
         """The snapshot's id."""
         return None if self.snapshot is None else self.snapshot.snapshot_id
@@ -266,13 +263,6 @@ def pin(name: str, table: Table, wanted: Wanted) -> Pinned:
     if wanted.branch is None and snapshot.schema_id is not None:
         schema = _schema(metadata, snapshot.schema_id) or schema
     return Pinned(name, table, schema, snapshot)
-
-
-def is_known(table: Table, version: tuple[int, int]) -> bool:
-    """Return True if a table, as it was loaded, has snapshot and schema of a ``version``."""
-    snapshot_id, schema_id = version
-    there = snapshot_id == -1 or table.metadata.snapshot_by_id(snapshot_id) is not None
-    return there and _schema(table.metadata, schema_id) is not None
 
 
 def pin_again(name: str, table: Table, version: tuple[int, int]) -> Pinned:

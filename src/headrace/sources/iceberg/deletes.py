@@ -1,4 +1,4 @@
-"""Deletes: files and vectors that say which rows are gone, and which data files they apply to.
+"""Deletes: files and vectors that name deleted rows, and the data files that they apply to.
 
 A position delete applies to data files that are as old or older (by data sequence number) and lie
 in the same partition of the same spec, or to the one file that it names. An equality delete applies
@@ -9,14 +9,11 @@ them if its spec has no partitions. A deletion vector replaces the position dele
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.errors import ReadError
 from headrace.sources.tables.vectors import DeletionVector
@@ -32,6 +29,7 @@ __all__ = [
     "NO_DELETES",
     "WAY_OUT",
     "DeleteIndex",
+    "DeleteList",
     "DeletesOf",
     "EqualityDeleteFile",
     "PositionDeleteFile",
@@ -44,8 +42,7 @@ Partition = tuple[Any, ...]
 Bounds = tuple[bytes, bytes]
 
 ALL_PATHS: Bounds = b"", b"\xff"
-"""no UTF-8 has the latter"""
-_BYTES_A_FILE = 8
+"""bounds that hold every path: UTF-8 never has the latter byte"""
 _POSITION_DELETES, _EQUALITY_DELETES = 1, 2
 _PATH_FIELD_IDS = (2147483546, 2147483646)
 """of the column file_path of position deletes; DuckDB gives its bounds under the id of _file"""
@@ -56,94 +53,85 @@ WAY_OUT = "compact the table, or rewrite its delete files, with the engine that 
 
 @dataclass(frozen=True, slots=True)
 class PositionDeleteFile:
-    """A file that names rows of data files by their positions."""
+    """A file that names rows of data files by their positions.
+
+    Attributes:
+        path: Its path, as the table's metadata has it.
+        size: Its size in bytes.
+        format: parquet, orc or avro.
+        bounds: Bounds of the paths of data files that it names, as ``plain_path`` returns them.
+    """
 
     path: str
     size: int
     format: str
-    """parquet, orc or avro"""
+    bounds: Bounds = ALL_PATHS
+
+    def may_name(self, path: bytes) -> bool:
+        """Return True if a data file, by its plain path, lies within the bounds."""
+        return self.bounds[0] <= path <= self.bounds[1]
 
 
 @dataclass(frozen=True, slots=True)
 class EqualityDeleteFile:
-    """A file of values: rows that have the same ones in some columns are deleted."""
+    """A file of values: rows that have the same ones in some columns are deleted.
+
+    Attributes:
+        path: Its path, as the table's metadata has it.
+        size: Its size in bytes.
+        format: parquet, orc or avro.
+        field_ids: The columns, ascending.
+    """
 
     path: str
     size: int
     format: str
     field_ids: tuple[int, ...]
-    """the columns, ascending"""
 
 
 T = TypeVar("T", PositionDeleteFile, EqualityDeleteFile)
 
 
 @dataclass(frozen=True, slots=True)
-class Selection(Generic[T]):
-    """Some files of a list that is shared: all from a place on, or those whose bits are set."""
+class DeleteList(Generic[T]):
+    """Delete files from an age on: the end of a list that all data files of a partition share."""
 
     files: tuple[T, ...]
-    start: int = 0
-    bits: bytes = b""
-    """one for each file from ``start`` on; nothing: all of them"""
-
-    def __len__(self) -> int:
-        if self.bits:
-            return int.from_bytes(self.bits).bit_count()
-        return len(self.files) - self.start
+    start: int
 
     def __iter__(self) -> Iterator[T]:
-        if not self.bits:
-            return islice(self.files, self.start, None)
-        places = np.flatnonzero(np.unpackbits(np.frombuffer(self.bits, np.uint8)))
-        return (self.files[self.start + place] for place in places.tolist())
-
-
-@dataclass(frozen=True, slots=True)
-class SharedFiles(Sequence[T], Generic[T]):
-    """Files out of lists that many data files share: those of all of them pickle as one list."""
-
-    parts: tuple[Selection[T], ...]
-    """none of them empty"""
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def __iter__(self) -> Iterator[T]:
-        return chain.from_iterable(self.parts)
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
-    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
-        return tuple(self)[index]
+        return islice(self.files, self.start, None)
 
     def __hash__(self) -> int:
-        """Hash little of it: the lists may be long, and caches have this in their keys."""
-        return hash(tuple((p.files[p.start], len(p.files), p.bits) for p in self.parts))
+        """Hash little of it: the list may be long, and caches have this in their keys."""
+        return hash((self.files[self.start], len(self.files)))
 
 
 @dataclass(frozen=True, slots=True)
 class DeletesOf:
-    """All deletes that apply to a data file. Without any it is false."""
+    """The delete files that apply to a data file. Without any it is false.
 
-    positions: Sequence[PositionDeleteFile] = ()
-    vector: DeletionVector | None = None
-    equalities: Sequence[EqualityDeleteFile] = ()
+    Attributes:
+        positions: Lists of position deletes; those whose bounds hold the data file apply.
+        equalities: Lists of equality deletes.
+    """
+
+    positions: tuple[DeleteList[PositionDeleteFile], ...] = ()
+    equalities: tuple[DeleteList[EqualityDeleteFile], ...] = ()
 
     def __bool__(self) -> bool:
-        return self.vector is not None or bool(self.positions) or bool(self.equalities)
+        return bool(self.positions) or bool(self.equalities)
 
-    @property
-    def counted(self) -> bool:
-        """Return True if the table's metadata tells how many rows are deleted."""
-        return not self.positions and not self.equalities
+    def naming(self, path: str) -> Iterator[PositionDeleteFile]:
+        """Yield the position deletes that may name a data file, by its path in the manifest."""
+        name = plain_path(path).encode()
+        return (file for file in chain.from_iterable(self.positions) if file.may_name(name))
 
     @property
     def field_ids(self) -> frozenset[int]:
         """The columns whose values decide, which are read also where they were dropped."""
-        return frozenset(chain.from_iterable({file.field_ids for file in self.equalities}))
+        files = chain.from_iterable(self.equalities)
+        return frozenset(chain.from_iterable({file.field_ids for file in files}))
 
 
 NO_DELETES = DeletesOf()
@@ -162,15 +150,12 @@ def plain_path(path: str) -> str:
     return path
 
 
-# --- delete files of a partition, by age
-
-
 def plain_bounds(lower: bytes | None, upper: bytes | None) -> Bounds:
     """Return bounds of the paths that a delete file names, as ``plain_path`` has them.
 
     Bounds may be cut short: a lower one is then a prefix, an upper one a prefix whose end is
-    raised, so that comparing them as they are is right. Of paths of this machine that are written
-    in different ways they say nothing, for those are in another order when they are plain.
+    raised, so that comparing them as they are is right. Bounds of local paths that are written in
+    different ways hold every path, for plain paths are in another order.
     """
     low, high = lower or ALL_PATHS[0], upper or ALL_PATHS[1]
     if low.startswith(b"file:///") and high.startswith(b"file:///"):
@@ -189,84 +174,11 @@ def _hold(low: bytes, high: bytes, prefix: bytes) -> bool:
     return low < prefix[:-1] + bytes([prefix[-1] + 1]) and high >= prefix
 
 
-class DeleteGroup(Generic[T]):
-    """Delete files of one partition, or of one data file, by age."""
-
-    def __init__(self) -> None:
-        self._added: list[tuple[int, T, Bounds]] = []
-        self._files: tuple[T, ...] = ()
-        self._ages: list[int] = []
-        self._avro = False
-        self._paths: _Intervals | None = None
-        self._selected: dict[tuple[int, bytes], Selection[T]] = {}
-
-    def add(self, age: int, file: T, bounds: Bounds = ALL_PATHS) -> None:
-        """Add a file with the bounds of the paths that it names, before ``from_age`` is called."""
-        self._added.append((age, file, bounds))
-
-    def from_age(self, age: int, path: str = "") -> Selection[T] | None:
-        """Return those of this age or younger that may name the path; None if there are none.
-
-        The same object for the same ones.
-        """
-        if self._added:
-            self._settle()
-        start = bisect_left(self._ages, age)
-        bits = b""
-        if start < len(self._files) and self._paths is not None:
-            within = self._paths.holding(plain_path(path).encode(), start)
-            if not within.any():
-                return None
-            bits = b"" if within.all() else np.packbits(within).tobytes()
-        key = start, bits
-        if start < len(self._files) and key not in self._selected:
-            self._selected[key] = self._select(start, bits)
-        return self._selected.get(key)
-
-    def _select(self, start: int, bits: bytes) -> Selection[T]:
-        """Select files by bits, or by a list where that is less."""
-        selection = Selection(self._files, start, bits)
-        if self._avro:
-            _refuse_avro(selection)
-        few = bits and len(selection) * _BYTES_A_FILE < len(bits)
-        return Selection(tuple(selection)) if few else selection
-
-    def _settle(self) -> None:
-        self._added.sort(key=lambda added: added[0])
-        self._ages = [age for age, _, _ in self._added]
-        self._files = tuple(file for _, file, _ in self._added)
-        self._avro = any(file.format == "avro" for file in self._files)
-        bounds = [bounds for _, _, bounds in self._added]
-        self._paths = _Intervals(bounds) if set(bounds) != {ALL_PATHS} else None
-        self._added.clear()
-
-
-class _Intervals:
-    """Bounds of paths, compared all at once: by their places among all bounds."""
-
-    def __init__(self, bounds: Sequence[Bounds]) -> None:
-        self._sorted = sorted({bound for pair in bounds for bound in pair})
-        place = {bound: at for at, bound in enumerate(self._sorted)}
-        self._low = np.fromiter((place[low] for low, _ in bounds), np.int32)
-        self._high = np.fromiter((place[high] for _, high in bounds), np.int32)
-
-    def holding(self, path: bytes, start: int) -> npt.NDArray[np.bool_]:
-        """Return which of them, from a place on, hold the path."""
-        above = self._low[start:] < bisect_right(self._sorted, path)
-        return above & (self._high[start:] >= bisect_left(self._sorted, path))
-
-
-def _refuse_avro(files: Iterable[PositionDeleteFile | EqualityDeleteFile]) -> None:
-    for file in files:
-        if file.format == "avro":
-            raise ReadError(f"{file.path}: delete files in Avro are not supported; {WAY_OUT}")
-
-
 # --- delete files of a snapshot
 
 
 def read_delete_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """Return the live entries of a manifest, with all that version 3 says of delete files.
+    """Return the live entries of a manifest, with all fields that version 3 has for delete files.
 
     pyiceberg itself reads all manifests as of version 2, and leaves out where vectors are.
     """
@@ -296,8 +208,36 @@ def read_delete_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntr
     return entries
 
 
+class DeleteGroup(Generic[T]):
+    """Delete files of one partition, or of one data file, by age."""
+
+    def __init__(self) -> None:
+        self._added: list[tuple[int, T]] = []
+        self._files: tuple[T, ...] = ()
+        self._ages: list[int] = []
+        self._lists: dict[int, DeleteList[T]] = {}
+
+    def add(self, age: int, file: T) -> None:
+        """Add a file, before ``from_age`` is called."""
+        self._added.append((age, file))
+
+    def from_age(self, age: int) -> DeleteList[T] | None:
+        """Return those of this age or younger, as one object; None if there are none."""
+        if self._added:
+            self._added.sort(key=lambda added: added[0])
+            self._ages = [age for age, _ in self._added]
+            self._files = tuple(file for _, file in self._added)
+            self._added.clear()
+        start = bisect_left(self._ages, age)
+        if start == len(self._files):
+            return None
+        if start not in self._lists:
+            self._lists[start] = DeleteList(self._files, start)
+        return self._lists[start]
+
+
 class DeleteIndex:
-    """The delete files of a snapshot, from entries that ``read_delete_entries`` gave."""
+    """The delete files of a snapshot, from entries that ``read_delete_entries`` returned."""
 
     def __init__(
         self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]
@@ -324,45 +264,41 @@ class DeleteIndex:
         sequence_number: int | None,
         spec_id: int,
         partition: Record | Iterable[Any],
-    ) -> DeletesOf:
-        """Return the deletes of a data file, by what its manifest says of it.
+    ) -> tuple[DeletesOf, DeletionVector | None]:
+        """Return the deletes of a data file and its vector, by what its manifest says of it.
 
-        Data files with the same deletes get the same object.
+        Data files with the same delete files get the same object.
+
+        Raises:
+            ReadError: A delete file is in a format that cannot be read.
         """
         age = sequence_number or 0
         name = plain_path(path)
         where = _partition(spec_id, partition)
         vector_age, vector = self._vectors.get(name, (-1, None))
-        positions: list[Selection[PositionDeleteFile]] = []
-        if vector is None or vector_age < age:
-            vector = None
-            for same in (self._positions.get(name), self._positions.get(where)):
-                if same is not None and (named := same.from_age(age, path)) is not None:
-                    positions.append(named)
-        equalities: list[Selection[EqualityDeleteFile]] = []
-        for equal in (self._equalities.get(where), self._equalities.get(None)):
-            if equal is not None and (younger := equal.from_age(age + 1)) is not None:
-                equalities.append(younger)
-        return self._shared(positions, vector, equalities)
+        equalities = [self._equalities.get(where), self._equalities.get(None)]
+        if vector is not None and vector_age >= age:
+            return self._shared([], _lists(equalities, age + 1)), vector
+        positions = [
+            files
+            for files in _lists([self._positions.get(name), self._positions.get(where)], age)
+            if any(file.may_name(name.encode()) for file in files)
+        ]
+        return self._shared(positions, _lists(equalities, age + 1)), None
 
     def _shared(
         self,
-        positions: list[Selection[PositionDeleteFile]],
-        vector: DeletionVector | None,
-        equalities: list[Selection[EqualityDeleteFile]],
+        positions: list[DeleteList[PositionDeleteFile]],
+        equalities: list[DeleteList[EqualityDeleteFile]],
     ) -> DeletesOf:
-        if not positions and vector is None and not equalities:
+        if not positions and not equalities:
             return NO_DELETES
-        key = (*map(id, positions), id(vector), *map(id, equalities))
-        made = self._made.get(key)
-        if made is None:
-            made = DeletesOf(
-                SharedFiles(tuple(positions)) if positions else (),
-                vector,
-                SharedFiles(tuple(equalities)) if equalities else (),
-            )
-            self._made[key] = made
-        return made
+        key = (*map(id, positions), None, *map(id, equalities))
+        if key not in self._made:
+            _refuse_avro(chain.from_iterable(positions))
+            _refuse_avro(chain.from_iterable(equalities))
+            self._made[key] = DeletesOf(tuple(positions), tuple(equalities))
+        return self._made[key]
 
     def _add(self, entry: ManifestEntry) -> None:
         file, age = entry.data_file, entry.sequence_number or 0
@@ -414,18 +350,30 @@ class DeleteIndex:
             )
 
     def _add_positions(self, file: DataFile, age: int) -> None:
-        delete = PositionDeleteFile(
-            file.file_path, file.file_size_in_bytes, file.file_format.lower()
-        )
         lower, upper = plain_bounds(_of_path(file.lower_bounds), _of_path(file.upper_bounds))
         target = _optional(file, _REFERENCED_DATA_FILE)
         if target is None and lower == upper:
             target = lower.decode(errors="surrogateescape")
+        path, size, format_ = file.file_path, file.file_size_in_bytes, file.file_format.lower()
         if target is not None:
-            self._positions.setdefault(plain_path(target), DeleteGroup()).add(age, delete)
+            where: str | Partition = plain_path(target)
+            delete = PositionDeleteFile(path, size, format_)
         else:
             where = _partition(file.spec_id, file.partition)
-            self._positions.setdefault(where, DeleteGroup()).add(age, delete, (lower, upper))
+            delete = PositionDeleteFile(path, size, format_, (lower, upper))
+        self._positions.setdefault(where, DeleteGroup()).add(age, delete)
+
+
+def _refuse_avro(files: Iterable[PositionDeleteFile | EqualityDeleteFile]) -> None:
+    for file in files:
+        if file.format == "avro":
+            raise ReadError(f"{file.path}: delete files in Avro are not supported; {WAY_OUT}")
+
+
+def _lists(groups: Iterable[DeleteGroup[T] | None], age: int) -> list[DeleteList[T]]:
+    """Return the files of some groups from an age on, without empty lists."""
+    found = [None if group is None else group.from_age(age) for group in groups]
+    return [files for files in found if files is not None]
 
 
 def _of_path(bounds: Mapping[int, bytes] | None) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -18,7 +18,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from headrace.errors import ReadError
-from headrace.model import IcebergDataFileInfo
+from headrace.model import DataFileInfo, RowGroups
 from headrace.sources.files.orc import OrcFormat
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.iceberg.catalog import Pinned
@@ -30,11 +30,13 @@ from headrace.sources.iceberg.deletes import (
 )
 from headrace.sources.iceberg.schema import arrow_value
 from headrace.sources.parquet.format import ParquetFormat
+from headrace.sources.tables.catalog import store_path
 from headrace.sources.tables.columns import Column, field_id, nested_fields
-from headrace.sources.tables.table import log_plan, store_path
+from headrace.sources.tables.rows import TableFile
+from headrace.sources.tables.table import log_plan
 from headrace.storage import Store, side_by_side
 
-__all__ = ["FORMATS", "PlannedFile", "plan_files", "with_row_groups"]
+__all__ = ["FORMATS", "IcebergFile", "plan_files", "read_row_groups"]
 
 FORMATS: Mapping[str, Format] = {
     # Spark writes timestamps in a way that tells no unit, and a table's are microseconds.
@@ -45,28 +47,24 @@ _THREADS = 16
 _WAITING_THREADS = 48
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFile:
-    """A data file, by what its manifest says of it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergFile(TableFile):
+    """A data file of an Iceberg table.
 
     Attributes:
-        info: What users see of it; its path is that of the store.
-        path: Its path as the table's metadata has it.
-        format: Its format.
+        written_path: Its path as the table's metadata has it.
+        partition: Values of the partition by name: one object for all files of a partition.
         row_groups: Number of row groups, if the manifest says so.
-        deletes: What deletes rows of it.
-        constants: Values of the partition by column id: one object for all files of a partition.
+        deletes: The delete files that apply to it.
     """
 
-    info: IcebergDataFileInfo
-    path: str
-    format: str
+    written_path: str
+    partition: dict[str, Any]
     row_groups: int | None
     deletes: DeletesOf
-    constants: Mapping[int, Any]
 
 
-def plan_files(pinned: Pinned, row_filter: BooleanExpression) -> list[PlannedFile]:
+def plan_files(pinned: Pinned, row_filter: BooleanExpression) -> list[IcebergFile]:
     """Return data files that may hold rows for a filter, and every delete that applies to them.
 
     They are sorted by path.
@@ -89,11 +87,8 @@ def plan_files(pinned: Pinned, row_filter: BooleanExpression) -> list[PlannedFil
         [one for one in manifests if one.content == ManifestContent.DELETES], io, metadata.specs()
     )
     partitions = {number: _Partitions(spec) for number, spec in metadata.specs().items()}
-    files = [
-        _planned(entry, index, partitions[entry.data_file.spec_id], pinned.snapshot_id)
-        for entry in entries
-    ]
-    files.sort(key=lambda file: file.path)
+    files = [_planned(entry, index, partitions[entry.data_file.spec_id]) for entry in entries]
+    files.sort(key=lambda file: file.written_path)
     log_plan(pinned.name, pinned.snapshot_id, len(files), sum(map(_live_files, data)))
     return files
 
@@ -135,11 +130,8 @@ class _Partitions:
 
 
 def _planned(
-    entry: ManifestEntry,
-    index: DeleteIndex | None,
-    partitions: _Partitions,
-    snapshot_id: int | None,
-) -> PlannedFile:
+    entry: ManifestEntry, index: DeleteIndex | None, partitions: _Partitions
+) -> IcebergFile:
     file = entry.data_file
     format_ = file.file_format.lower()
     if format_ not in FORMATS:
@@ -150,35 +142,38 @@ def _planned(
     if file.key_metadata is not None:
         raise ReadError(f"{file.file_path} is encrypted, which is not supported")
     by_name, by_id = partitions.of(file)
-    deletes = NO_DELETES
+    deletes, vector = NO_DELETES, None
     if index is not None:
-        deletes = index.of(
+        deletes, vector = index.of(
             file.file_path,
             sequence_number=entry.sequence_number,
             spec_id=file.spec_id,
             partition=file.partition,
         )
-    info = IcebergDataFileInfo(
-        store_path(file.file_path),
-        file.file_size_in_bytes,
-        file.record_count,
+    return IcebergFile(
+        path=store_path(file.file_path),
+        size=file.file_size_in_bytes,
+        rows=file.record_count,
+        format=format_,
+        constants=by_id,
+        vector=vector,
+        written_path=file.file_path,
         partition=by_name,
-        snapshot_id=snapshot_id,
+        row_groups=len(file.split_offsets) if file.split_offsets else None,
+        deletes=deletes,
     )
-    groups = len(file.split_offsets) if file.split_offsets else None
-    return PlannedFile(info, file.file_path, format_, groups, deletes, by_id)
 
 
 # --- row groups
 
 
-def with_row_groups(
+def read_row_groups(
     store: Store,
-    files: Sequence[PlannedFile],
+    files: Sequence[IcebergFile],
     keep: ds.Expression | None,
     filtered: Sequence[Column],
-) -> list[IcebergDataFileInfo]:
-    """Return files with their row groups, less those that a filter does not want.
+) -> list[RowGroups | None]:
+    """Return the row groups of files, less those that a filter does not want.
 
     Args:
         store: Where the files are.
@@ -187,12 +182,12 @@ def with_row_groups(
         filtered: The columns of the filter.
     """
 
-    def look(file: PlannedFile) -> IcebergDataFileInfo:
-        format_ = FORMATS[file.format]
-        facts = format_.inspect(store, file.info, keep)
+    def look(file: IcebergFile) -> RowGroups | None:
+        format_, info = FORMATS[file.format], DataFileInfo(file.path, file.size, file.rows)
+        facts = format_.inspect(store, info, keep)
         if keep is not None and not all(_is_comparable(facts, column) for column in filtered):
-            facts = format_.inspect(store, file.info)
-        return replace(file.info, row_groups=facts.row_groups)
+            facts = format_.inspect(store, info)
+        return facts.row_groups
 
     threads = _THREADS if store.local else _WAITING_THREADS
     return list(side_by_side(look, files, threads=threads))

@@ -14,7 +14,7 @@ from headrace.errors import OptionError, ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
 from headrace.sources.backend import Backend
-from headrace.sources.lance.opened import LanceLocation, LanceVersion, located
+from headrace.sources.lance.opened import LanceVersion
 from headrace.storage import Options
 
 __all__ = ["LanceBackend"]
@@ -53,9 +53,7 @@ class LanceBackend(Backend):
         batch_readahead = _number(batch_readahead, "batch_readahead", "a number")
         if batch_readahead < 1:
             raise OptionError(f"batch_readahead must be at least 1, not {batch_readahead}")
-        location = LanceLocation(located(uri), storage_options or {})
-        self._found = location.found(version)
-        self._rows = LanceVersion(location, self._found.version, batch_readahead)
+        self._rows = LanceVersion(uri, storage_options or {}, version, batch_readahead)
         self._row_bytes: dict[tuple[str, ...], float] = {}
 
     @property
@@ -65,24 +63,24 @@ class LanceBackend(Backend):
     @property
     def uri(self) -> str:
         """Where the dataset is."""
-        return self._rows.location.uri
+        return self._rows.uri
 
     @property
     def version(self) -> int:
         """The version that is read."""
-        return self._found.version
+        return self._rows.found.version
 
     @property
     def schema(self) -> pa.Schema:
-        return self._found.schema
+        return self._rows.found.schema
 
     @computed_once
     def shard_rows(self) -> Int64Array:
-        return np.array(self._found.rows, np.int64)
+        return np.array(self._rows.found.rows, np.int64)
 
     @property
     def shard_names(self) -> Sequence[str]:
-        return [f"{self.uri}/fragment {number}" for number in self._found.fragments]
+        return [f"{self.uri}/fragment {number}" for number in self._rows.found.fragments]
 
     @property
     def locations(self) -> Sequence[str]:
@@ -90,11 +88,11 @@ class LanceBackend(Backend):
 
     @property
     def shard_bytes(self) -> Sequence[int | None]:
-        return self._found.sizes
+        return self._rows.found.sizes
 
     @property
     def shard_etags(self) -> Sequence[str | None]:
-        return self._found.files
+        return self._rows.found.files
 
     def _take(self, rows: Int64Array, schema: pa.Schema) -> pa.Table:
         self._rows.open()
@@ -135,7 +133,7 @@ class LanceBackend(Backend):
             try:
                 self._rows.take(rows[places], schema)
             except ReadError as found:
-                file = self._found.files[shard]
+                file = self._rows.found.files[shard]
                 return ReadError(f"{found}; it is in {self.shard_names[shard]} (data/{file})")
         return error
 

@@ -15,7 +15,7 @@ from pypaimon.table.file_store_table import FileStoreTable
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
 from headrace.sources.paimon.native import at_snapshot, in_schema, lends_options, lent_options
-from headrace.sources.tables.table import (
+from headrace.sources.tables.catalog import (
     Failures,
     Wanted,
     explained,
@@ -146,6 +146,11 @@ class Pinned:
     """in that schema, at that snapshot"""
     snapshot: Snapshot | None
     """None: nothing was ever written"""
+
+    @property
+    def location(self) -> str:
+        """The directory of the table."""
+        return str(self.table.table_path)
 
     @property
     def version(self) -> tuple[int, int]:

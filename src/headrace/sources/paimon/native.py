@@ -57,6 +57,7 @@ __all__ = [
     "in_schema",
     "lends_options",
     "lent_options",
+    "note_use",
     "scan_files",
     "write_builder",
 ]
@@ -64,7 +65,7 @@ __all__ = [
 _FINEST = {"source.split.target-size": "1 b", "source.split.open-file-cost": "1 b"}
 """options under which a split is what cannot be read in parts"""
 _FAILURES = (RuntimeError, OSError, ValueError, TypeError, KeyError, ImportError)
-"""what pypaimon raises is of all kinds"""
+"""exceptions of pypaimon, which are of all kinds"""
 
 
 # --- tables at snapshots
@@ -178,25 +179,33 @@ class ForeignRows:
 
     Attributes:
         table: The table, which holds the options of the catalog.
-        splits: What pypaimon reads, by the path of its first file.
-        hidden: Hides what errors must not tell.
+        hidden: Hides the secrets of the catalog in errors.
     """
 
     table: FileStoreTable = field(repr=False)
-    splits: Mapping[str, DataSplit] = field(repr=False)
     hidden: Redaction = field(default_factory=Redaction, repr=False)
 
-    def __post_init__(self) -> None:
-        _note_use(next(iter(self.splits), ""))
-
     def read(
-        self, path: str, rows: RowRange | None, schema: pa.Schema, block_bytes: int
+        self,
+        path: str,
+        split: DataSplit,
+        rows: RowRange | None,
+        schema: pa.Schema,
+        block_bytes: int,
     ) -> Iterator[pa.Table]:
-        """Return the rows of a split; ``rows`` are by their place in the split, before deletes."""
-        _note_use(path)
+        """Yield the rows of a split.
+
+        Args:
+            path: The path of its first file.
+            split: The split.
+            rows: Rows by their place in the split, deleted ones too; None for all.
+            schema: The columns.
+            block_bytes: About how many bytes a table should have.
+        """
+        note_use(path)
         where = path if rows is None else f"{path}, rows {rows.offset}-{rows.stop}"
-        split: Any = self.splits[path] if rows is None else _some(self.splits[path], rows)
-        tables = in_blocks(self._tables(split, schema), block_bytes)
+        wanted = split if rows is None else _some(split, rows)
+        tables = in_blocks(self._tables(wanted, schema), block_bytes)
         while (table := self._next(tables, where)) is not None:
             yield align(table, schema, {}, where) if len(schema) else table
 
@@ -225,7 +234,7 @@ class ForeignRows:
         raise ours
 
 
-def _note_use(path: str) -> None:
+def note_use(path: str) -> None:
     """Note that pypaimon asks pyarrow for files, which does not survive a fork unless local."""
     if protocol_of(path):
         PYARROW_CLIENTS.use()

@@ -18,11 +18,12 @@ from headrace.errors import ReadError
 from headrace.sources.paimon.catalog import Pinned
 from headrace.sources.paimon.native import scan_files
 from headrace.sources.paimon.schema import is_blob, is_readable_as, is_variant
-from headrace.sources.tables.rows import TableSource
-from headrace.sources.tables.table import log_plan, store_path
+from headrace.sources.tables.catalog import store_path
+from headrace.sources.tables.rows import TableFile, TableSource
+from headrace.sources.tables.table import log_plan
 from headrace.sources.tables.vectors import DeletionVector
 
-__all__ = ["Schemas", "Unit", "plan_units"]
+__all__ = ["PaimonFile", "Schemas", "plan_files"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,28 +31,14 @@ _APART = (".blob", ".vector")
 """endings, or parts of names, of files that hold single columns of the rows of others"""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit, read as one file: a data file, a group of files with the same rows, or a merge.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaimonFile(TableFile):
+    """A data file, a group of files with the same rows, or files whose rows are merged.
 
     Attributes:
-        path: Path of the file, or of the first one.
-        size: Size of all files in bytes.
-        rows: Number of rows that are stored; None if only merging tells.
-        format: Format of the file.
-        schema_id: The schema that it was written in.
-        constants: Values of the partition by column id: one object for all files of a partition.
-        vector: What deletes rows of it.
-        split: What pypaimon reads, where we do not.
+        split: The split that pypaimon reads, where it is left to pypaimon.
     """
 
-    path: str
-    size: int
-    rows: int | None
-    format: str
-    schema_id: int
-    constants: Mapping[int, Any]
-    vector: DeletionVector | None = None
     split: DataSplit | None = field(default=None, repr=False)
 
 
@@ -76,15 +63,15 @@ class Schemas:
         return self._known[schema_id]
 
 
-def plan_units(
+def plan_files(
     pinned: Pinned,
     schemas: Schemas,
     wanted: Sequence[DataField],
     *,
     partitions: Predicate | None = None,
     predicate: Predicate | None = None,
-) -> Sequence[Unit]:
-    """Return what a snapshot has of the columns that are wanted, sorted by path."""
+) -> Sequence[PaimonFile]:
+    """Return the files of a snapshot that hold wanted columns, sorted by path."""
     if pinned.snapshot is None:
         return ()
     scanned = scan_files(pinned.name, pinned.table, pinned.snapshot, partitions, predicate)
@@ -99,8 +86,8 @@ def plan_units(
             scanned.files_before,
         )
     planner = _Planner(pinned, schemas, wanted, scanned.vectors)
-    units = [unit for split in scanned.splits for unit in planner.units(split)]
-    return sorted(units, key=lambda unit: unit.path)
+    planned = [file for split in scanned.splits for file in planner.files(split)]
+    return sorted(planned, key=lambda file: file.path)
 
 
 class _Planner:
@@ -122,7 +109,7 @@ class _Planner:
         self._constants: dict[tuple[Any, ...], Mapping[int, Any]] = {}
         self._grouped = bool(pinned.table.options.data_evolution_enabled())
 
-    def units(self, split: DataSplit) -> Iterator[Unit]:
+    def files(self, split: DataSplit) -> Iterator[PaimonFile]:
         vectors = self._vectors.get((tuple(split.partition.values), split.bucket), {})
         if self._table.is_primary_key_table:
             yield from self._keyed(split, vectors)
@@ -136,7 +123,7 @@ class _Planner:
         values = tuple(split.partition.values)
         return self._constants.setdefault(values, dict(zip(self._ids, values, strict=True)))
 
-    def _keyed(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> Iterator[Unit]:
+    def _keyed(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> Iterator[PaimonFile]:
         """Plan files of which no other in the bucket has the same keys one by one.
 
         A file of level 0 is merged also if it is alone: pypaimon's writer does not say how many of
@@ -149,30 +136,30 @@ class _Planner:
             return
         deleted = [vectors.get(file.file_name) for file in split.files]
         first = split.files[0]
-        yield Unit(
-            _path(first),
-            sum(file.file_size for file in split.files),
-            None,
-            _format(first),
-            first.schema_id,
-            self._partition(split),
+        yield PaimonFile(
+            path=_path(first),
+            size=sum(file.file_size for file in split.files),
+            rows=None,
+            format=_format(first),
+            schema_id=first.schema_id,
+            constants=self._partition(split),
             split=_split(split, split.files, deleted if any(deleted) else None),
         )
 
-    def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> Unit:
+    def _one(self, split: DataSplit, file: DataFileMeta, vector: DeletionFile | None) -> PaimonFile:
         """Plan one file whose rows are the table's."""
-        return Unit(
-            _path(file),
-            file.file_size,
-            file.row_count,
-            _format(file),
-            file.schema_id,
-            self._partition(split),
-            _vector(vector),
-            None if self._readable(file) else _split(split, [file], None, raw=True),
+        return PaimonFile(
+            path=_path(file),
+            size=file.file_size,
+            rows=file.row_count,
+            format=_format(file),
+            schema_id=file.schema_id,
+            constants=self._partition(split),
+            vector=_vector(vector),
+            split=None if self._readable(file) else _split(split, [file], None, raw=True),
         )
 
-    def _group(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> Unit:
+    def _group(self, split: DataSplit, vectors: Mapping[str, DeletionFile]) -> PaimonFile:
         """Plan files that hold different columns of the same rows."""
         anchor = min(
             (file for file in split.files if not _is_apart(file)),
@@ -184,14 +171,14 @@ class _Planner:
             return self._one(split, anchor, vector)
         for file in needed:
             self._check_names(file)
-        return Unit(
-            _path(anchor),
-            sum(file.file_size for file in needed),
-            anchor.row_count,
-            "several" if any(map(_is_apart, needed)) else _format(anchor),
-            anchor.schema_id,
-            self._partition(split),
-            _vector(vector),
+        return PaimonFile(
+            path=_path(anchor),
+            size=sum(file.file_size for file in needed),
+            rows=anchor.row_count,
+            format="several" if any(map(_is_apart, needed)) else _format(anchor),
+            schema_id=anchor.schema_id,
+            constants=self._partition(split),
+            vector=_vector(vector),
             split=_split(split, needed, None),
         )
 

@@ -50,18 +50,22 @@ __all__ = [
     "write_struct",
 ]
 
-TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
 
 Struct = dict[int, tuple[int, Any]]
 """fields by number, each with its kind and value.
 
-Integers are ints, binaries bytes, doubles their eight bytes, structs such dicts; a list or set is
-(kind, values), a map (kind of keys, kind of values, pairs).
+Integers are ints, binaries bytes, doubles their eight bytes, structs such dicts; a list is (kind,
+values). Parquet has no sets and no maps.
 """
 
 
 def parse_struct(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]:
-    """The struct that begins at ``start``, and where it ends. ValueError if there is none."""
+    """Return the struct that begins at ``start``, and where it ends.
+
+    Raises:
+        ValueError: There is none.
+    """
     reader = _Reader(data, start)
     try:
         return reader.struct(), reader.at
@@ -70,7 +74,7 @@ def parse_struct(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]
 
 
 def write_struct(fields: Struct) -> bytes:
-    """The bytes of a struct."""
+    """Return the bytes of a struct."""
     out = bytearray()
     _write_fields(out, fields)
     return bytes(out)
@@ -103,12 +107,10 @@ class _Reader:
             return self._raw(self._varint())
         if kind == STRUCT:
             return self.struct()
-        if kind in (LIST, SET):
+        if kind == LIST:
             return self._list()
         if kind == DOUBLE:
             return self._raw(8)
-        if kind == MAP:
-            return self._map()
         if kind <= I8:  # also a flag inside a list, which takes a byte there
             return self._raw(1)[0]
         raise ValueError(f"Thrift has no kind {kind}")
@@ -139,14 +141,6 @@ class _Reader:
             size = self._varint()
         return kind, [self._value(kind) for _ in range(size)]
 
-    def _map(self) -> tuple[int, int, list[tuple[Any, Any]]]:
-        size = self._varint()
-        if size == 0:
-            return 0, 0, []
-        kinds = self._raw(1)[0]
-        keys, values = kinds >> 4, kinds & 15
-        return keys, values, [(self._value(keys), self._value(values)) for _ in range(size)]
-
 
 def _write_fields(out: bytearray, fields: Struct) -> None:
     last = 0
@@ -170,7 +164,7 @@ def _write_value(out: bytearray, kind: int, value: Any) -> None:
         out += value
     elif kind == STRUCT:
         _write_fields(out, value)
-    elif kind in (LIST, SET):
+    elif kind == LIST:
         inside, values = value
         out.append(min(len(values), 15) << 4 | inside)
         if len(values) >= 15:
@@ -179,19 +173,8 @@ def _write_value(out: bytearray, kind: int, value: Any) -> None:
             _write_value(out, inside, one)
     elif kind == DOUBLE:
         out += value
-    elif kind == MAP:
-        _write_map(out, *value)
     else:
         out.append(value)
-
-
-def _write_map(out: bytearray, keys: int, values: int, pairs: list[tuple[Any, Any]]) -> None:
-    _write_varint(out, len(pairs))
-    if pairs:
-        out.append(keys << 4 | values)
-    for key, value in pairs:
-        _write_value(out, keys, key)
-        _write_value(out, values, value)
 
 
 def _write_integer(out: bytearray, value: int) -> None:
@@ -253,8 +236,6 @@ class ChunkPages:
     """in bytes, with their headers"""
     first_rows: Int64Array
     """of each page, within the row group"""
-    values: Int64Array | None = None
-    """in each page, where that is known"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -398,14 +379,13 @@ def walk_pages(source: pa.NativeFile, chunk: StoredChunk, *, repeated: bool) -> 
     """
     pages = list(_headers(source, chunk))
     counts = [_row_count(header, repeated) for _, _, header in pages]
-    values = [_about(header)[1][1] for _, _, header in pages]
     offsets = [start for start, _, _ in pages]
     stop = pages[-1][1]
     rows = [count for count in counts if count is not None]
     if len(rows) < len(pages):
-        return _columns([offsets[0]], [stop - offsets[0]], [0], [sum(values)])
+        return _columns([offsets[0]], [stop - offsets[0]], [0])
     sizes = [stop - start for start, stop, _ in pages]
-    return _columns(offsets, sizes, (np.cumsum(rows) - rows).tolist(), values)
+    return _columns(offsets, sizes, (np.cumsum(rows) - rows).tolist())
 
 
 def _headers(source: pa.NativeFile, chunk: StoredChunk) -> Iterator[tuple[int, int, Struct]]:
@@ -462,12 +442,14 @@ class PageMismatch(ValueError):
 
 
 def values_in_page(page: memoryview) -> int:
-    """Return the number of values in a data page."""
+    """Return the number of values in a data page.
+
+    Raises:
+        PageMismatch: It is none.
+    """
     try:
-        header, _ = parse_struct(page)
-        about: Struct = header[5 if 5 in header else 8][1]
-        return int(about[1][1])
-    except (KeyError, ValueError):
+        return int(_about(parse_struct(page)[0])[1][1])
+    except ValueError:
         raise PageMismatch("what should be a data page is none") from None
 
 
@@ -710,10 +692,9 @@ class PageReader:
             for start, stop in _places(index, chosen):
                 at = self._read_into(view, at, start, stop)
                 pages.append(at)
-            if index.values is None:
+            values = chunk.values
+            if len(index.offsets) > 1:
                 values = sum(values_in_page(view[a:b]) for a, b in pairwise(pages))
-            else:
-                values = int(index.values[chosen].sum())
             columns.append(excerpt_chunk(chunk, values, begins, pages[0], at))
         return buffer, columns
 

@@ -6,8 +6,8 @@ been renamed, added, dropped, widened and reordered since it was written, inside
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,53 +38,66 @@ class Column:
     """what rows have that were written before the column was there"""
 
 
-@dataclass(frozen=True, slots=True)
-class _Constant:
-    """A column of one value, which is not in the file."""
-
-    id: int
-    value: pa.Scalar
+Convert = Callable[[pa.Array], pa.Array]
+"""returns an array of a file in the type of the table"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """A column, or a field inside of one, that is in the file."""
+class _Source:
+    """The place of a wanted column in a file.
 
-    place: int
-    """among the columns that are read, or the fields of the struct"""
-    column: Column
-    children: tuple[_Stored | _Constant, ...] = ()
-    as_it_is: bool = True
-    """true if it need not be touched"""
-    within: tuple[int, ...] = ()
-    """of a field inside of structs that is wanted as a column: the places that lead to it"""
+    Attributes:
+        places: The place among the columns that are read, and in structs inside of it.
+        convert: Converts the values.
+        missing: The value of all rows, of a column that the file lacks.
+    """
+
+    places: tuple[int, ...] = ()
+    convert: Convert | None = None
+    missing: pa.Scalar | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FileColumns:
-    """The way in which wanted columns come from one file."""
+    """The way in which wanted columns come from one file.
+
+    Attributes:
+        stored: The columns to read, as the file calls them.
+        missing: The ids of columns that the file lacks.
+    """
 
     stored: pa.Schema
-    """the columns to read, as the file calls them"""
+    missing: Sequence[int]
     _wanted: pa.Schema
-    _sources: tuple[_Stored | _Constant, ...] = field(repr=False)
-
-    @property
-    def missing(self) -> list[int]:
-        """The ids of columns that the file lacks."""
-        return [one.id for one in self._sources if isinstance(one, _Constant)]
+    _sources: Sequence[_Source] = field(repr=False)
 
     def aligned(self, table: pa.Table, where: str) -> pa.Table:
         """Return what was read of the file, in the columns that are wanted."""
-        rows = table.num_rows
         by_name = [table.column(name) for name in self.stored.names]
         try:
-            columns = [_whole(source, by_name, rows) for source in self._sources]
+            columns = [
+                _column(source, by_name, table.num_rows, kind)
+                for source, kind in zip(self._sources, self._wanted.types, strict=True)
+            ]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ReadError(f"{where}: not readable in the types of the table: {error}") from error
         if not columns:
             return table.select([])
         return pa.Table.from_arrays(columns, schema=self._wanted)
+
+
+def _column(
+    source: _Source, columns: Sequence[pa.ChunkedArray], rows: int, type_: pa.DataType
+) -> pa.ChunkedArray:
+    if source.missing is not None:
+        return pa.chunked_array([_repeated(source.missing, rows)])
+    top, *within = source.places
+    stored = columns[top]
+    for place in within:
+        stored = pc.struct_field(stored, place)
+    if source.convert is None:
+        return stored
+    return pa.chunked_array([source.convert(part) for part in stored.chunks], type_)
 
 
 def match_columns(
@@ -114,16 +127,17 @@ def match_columns(
     ids = _Ids(file_schema, names, constants, where, by_name=by_name)
     places = dict(_places(list(file_schema), (), ids))
     read: dict[int, int] = {}  # where each column of the file is among those that are read
-    sources: list[_Stored | _Constant] = []
+    sources = []
     for column in wanted:
         if column.id not in places:
-            sources.append(ids.missing(column))
+            sources.append(_Source(missing=ids.missing(column)))
             continue
         (top, *within), path, stored = places[column.id]
-        found = _match(column, stored, read.setdefault(top, len(read)), path, ids)
-        sources.append(replace(found, within=tuple(within)))
+        place = read.setdefault(top, len(read))
+        sources.append(_Source((place, *within), _conversion(column, stored, path, ids)))
     stored_schema = pa.schema([file_schema.field(top) for top in read])
-    return FileColumns(stored_schema, wanted_schema, tuple(sources))
+    missing = [column.id for column in wanted if column.id not in places]
+    return FileColumns(stored_schema, missing, wanted_schema, sources)
 
 
 def _places(
@@ -164,10 +178,9 @@ class _Ids:
             return self._names.get(path)
         return field_id(column)
 
-    def missing(self, column: Column) -> _Constant:
-        """Return what rows have in a column that the file lacks."""
-        value = self._constants.get(column.id, column.default)
-        return _Constant(column.id, pa.scalar(value, column.type))
+    def missing(self, column: Column) -> pa.Scalar:
+        """Return the value of all rows in a column that the file lacks."""
+        return pa.scalar(self._constants.get(column.id, column.default), column.type)
 
 
 def field_id(column: pa.Field) -> int | None:
@@ -198,78 +211,61 @@ def _is_list(type_: pa.DataType) -> bool:
     return any(is_kind(type_) for is_kind in kinds)
 
 
-def _match(
-    column: Column, stored: pa.Field, place: int, path: tuple[str, ...], ids: _Ids
-) -> _Stored:
-    """Return how a column comes from the field of a file that has its id."""
-    inside = nested_fields(stored.type)
+def _conversion(
+    column: Column, stored: pa.Field, path: tuple[str, ...], ids: _Ids
+) -> Convert | None:
+    """Return what makes a column of the field of a file that has its id; None if it is as it is."""
+    inside, type_ = nested_fields(stored.type), column.type
     if not column.children:
-        return _Stored(place, column, as_it_is=stored.type == column.type)
-    if pa.types.is_struct(column.type):
+        return None if stored.type == type_ else lambda array: array.cast(type_)
+    if pa.types.is_struct(type_):
         found = {ids.of((*path, one.name), one): at for at, one in enumerate(inside)}
         places = [found.get(child.id) for child in column.children]
         steps = [one.name for one in inside]
     else:  # what is inside of lists and maps is there, whatever it is called
         places = list(range(len(inside)))
         steps = ["element"] if len(inside) == 1 else ["key", "value"]
-    children = tuple(
-        ids.missing(child) if at is None else _match(child, inside[at], at, (*path, steps[at]), ids)
+    children = [
+        _Source(missing=ids.missing(child))
+        if at is None
+        else _Source((at,), _conversion(child, inside[at], (*path, steps[at]), ids))
         for child, at in zip(column.children, places, strict=True)
-    )
-    same = stored.type == column.type and all(
-        isinstance(child, _Stored) and child.as_it_is and child.place == at
-        for at, child in enumerate(children)
-    )
-    return _Stored(place, column, children, same)
-
-
-def _whole(
-    source: _Stored | _Constant, columns: Sequence[pa.ChunkedArray], rows: int
-) -> pa.ChunkedArray:
-    if isinstance(source, _Constant):
-        return pa.chunked_array([_repeated(source.value, rows)])
-    stored = columns[source.place]
-    for place in source.within:
-        stored = pc.struct_field(stored, place)
-    if source.as_it_is:
-        return stored
-    if not source.children:
-        return stored.cast(source.column.type)
-    parts = [_shaped(source, part) for part in stored.chunks]
-    return pa.chunked_array(parts, source.column.type)
+    ]
+    as_it_is = [_Source((at,)) for at in range(len(children))]
+    if stored.type == type_ and children == as_it_is:
+        return None
+    return lambda array: _rebuilt(array, type_, children)
 
 
 def _repeated(value: pa.Scalar, rows: int) -> pa.Array:
     return pa.repeat(value, rows) if value.is_valid else pa.nulls(rows, value.type)
 
 
-def _part(source: _Stored | _Constant, of: Sequence[pa.Array], rows: int) -> pa.Array:
-    if isinstance(source, _Constant):
-        return _repeated(source.value, rows)
-    return _shaped(source, of[source.place])
+def _rebuilt(array: pa.Array, type_: pa.DataType, children: Sequence[_Source]) -> pa.Array:
+    """Return a nested array in the type of the table."""
 
+    def parts(inside: Sequence[pa.Array]) -> Iterator[pa.Array]:
+        for child in children:
+            if child.missing is not None:
+                yield _repeated(child.missing, len(array))
+            else:
+                part = inside[child.places[0]]
+                yield part if child.convert is None else child.convert(part)
 
-def _shaped(source: _Stored, array: pa.Array) -> pa.Array:
-    """Return an array in the type of the table."""
-    if source.as_it_is:
-        return array
-    type_ = source.column.type
-    if not source.children:
-        return array.cast(type_)
     if pa.types.is_struct(type_):
         inside = [array.field(i) for i in range(array.type.num_fields)]
-        parts = [_part(child, inside, len(array)) for child in source.children]
-        return pa.StructArray.from_arrays(parts, fields=list(type_), mask=array.is_null())
+        return pa.StructArray.from_arrays(
+            list(parts(inside)), fields=list(type_), mask=array.is_null()
+        )
     if pa.types.is_map(type_):
         inside = [array.keys, array.items]
-        parts = [_part(child, inside, len(inside[0])) for child in source.children]
-        return pa.MapArray.from_arrays(_offsets(array, np.int32), *parts, type=type_)
+        return pa.MapArray.from_arrays(_offsets(array, np.int32), *parts(inside), type=type_)
     if pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))
-    values = _part(source.children[0], [array.values], len(array.values))
-    made = pa.LargeListArray if pa.types.is_large_list(type_) else pa.ListArray
-    width = np.int64 if pa.types.is_large_list(type_) else np.int32
-    return made.from_arrays(_offsets(array, width), values, type=type_)
+    large = pa.types.is_large_list(type_)
+    made = pa.LargeListArray if large else pa.ListArray
+    offsets = _offsets(array, np.int64 if large else np.int32)
+    return made.from_arrays(offsets, *parts([array.values]), type=type_)
 
 
 def _offsets(array: pa.Array, width: type[np.signedinteger[Any]]) -> pa.Array:

@@ -11,6 +11,7 @@ rows where it is true and those where it is false, and ``~`` only turns the ques
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,9 @@ from headrace.sources.files.filters import (
     take_apart,
 )
 
-__all__ = ["PredicateWords", "Translator"]
+__all__ = ["PredicateWords", "Translator", "pruning_predicate"]
+
+logger = logging.getLogger(__name__)
 
 P = TypeVar("P")
 
@@ -141,6 +144,18 @@ class Translator(Generic[P]):
         except _FAILED_CAST:
             return None
         return value if same else None
+
+
+def pruning_predicate(
+    words: PredicateWords[P], types: Mapping[str, pa.DataType], keep: ds.Expression
+) -> P | None:
+    """Return a predicate of a table format that holds for all rows that a filter keeps."""
+    translator = Translator(words, types)
+    predicate = translator.predicate(keep)
+    logger.info("filters prune files by %.500s", predicate)
+    for part in translator.dropped:
+        logger.info("applied to rows only: %s", part)
+    return predicate
 
 
 def _is_comparable(column: pa.DataType, constant: pa.DataType) -> bool:

@@ -1,232 +1,215 @@
-"""The common part of Iceberg and Paimon tables.
+"""The skeleton of Iceberg and Paimon tables: from a name in a catalog to the rows of a snapshot.
 
-A table is opened by name from a catalog, and one of its snapshots is pinned. The manifests of the
-snapshot tell which files to read. All of them lie in one store, which is reached with options that
-the catalog gives. Errors of the libraries become errors that say what to do, without secrets.
+A table is loaded from its catalog, and one of its snapshots is pinned. Its manifests tell which
+files to read, pruned by the filter, and which rows of them are deleted. The steps that differ are
+the methods of a subclass.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import HeadraceError, NothingFoundError, OptionError
-from headrace.sources.files.filters import rows_where
+from headrace.model import DataFileInfo, FileList
+from headrace.options import DatasetOptions
+from headrace.sources.files.filters import columns_of, rows_where, settle_filter, to_expression
+from headrace.sources.files.schemas import project
+from headrace.sources.reader import Discovered, TabularReader
+from headrace.sources.tables.catalog import StoreAccess, store_of, store_path
 from headrace.sources.tables.columns import Column
-from headrace.sources.tables.predicates import PredicateWords, Translator
-from headrace.storage import Access, Redaction, RemoteStore, Store
-from headrace.storage.access import protocol_of
+from headrace.sources.tables.rows import TableFile, TableSource
+from headrace.sources.tables.vectors import live_count
+from headrace.storage import Store
 
-__all__ = [
-    "Failures",
-    "Wanted",
-    "explained",
-    "hiding",
-    "in_partitions",
-    "log_plan",
-    "no_ref",
-    "no_schema",
-    "no_snapshot",
-    "pruning_predicate",
-    "renamed",
-    "shown",
-    "store_of",
-    "store_path",
-    "table_schema",
-]
-
-T = TypeVar("T")
-P = TypeVar("P")
-Failures = Sequence[tuple[tuple[type[BaseException], ...], type[HeadraceError], str]]
-"""exceptions of a library, the error that stands for them, and its message, in which ``{what}`` was
-asked for and ``{said}`` is what the library says; the first that fits counts"""
+__all__ = ["CatalogTable", "ListedFiles", "Pinned", "SnapshotFiles", "live_count_of", "log_plan"]
 
 logger = logging.getLogger(__name__)
 
-_SECRET = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
-_SHOWN = 20
 _PLACE = "\0place"
 
 
-# --- catalogs
+class Pinned(Protocol):
+    """A snapshot of a table, and the schema in which it is read."""
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+        ...
+
+    @property
+    def location(self) -> str:
+        """The directory of the table."""
+        ...
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The ids of snapshot and schema; -1: no snapshot, for nothing was ever written."""
+        ...
 
 
-def hiding(options: Mapping[str, Any]) -> Redaction:
-    """Return what hides the secrets of a catalog's options, but not the address of the catalog."""
-    return Redaction({k: v for k, v in options.items() if _SECRET.search(str(k))})
+T = TypeVar("T")
+P = TypeVar("P", bound=Pinned)
+F = TypeVar("F", bound=TableFile)
 
 
-def explained(
-    what: str, hidden: Redaction, action: Callable[[], T], failures: Callable[[], Failures]
-) -> T:
-    """Return what an action returns, with errors of a library as ours.
-
-    Errors of libraries may hold secrets. Ours are raised outside of the handler, so that they
-    have no context.
-
-    Args:
-        what: What is asked for, for messages.
-        hidden: Hides secrets.
-        action: What is done.
-        failures: Returns what errors mean. It is called after an error, when all libraries that
-            can raise one have been imported.
-    """
-    try:
-        return action()
-    except HeadraceError:
-        raise
-    except Exception as error:
-        found = next((one for one in failures() if isinstance(error, one[0])), None)
-        if found is None:
-            raise
-        # Some errors have no text of their own, and say it in the one that they came from.
-        errors = [error, *([error.__cause__] if error.__cause__ is not None else [])]
-        said = hidden("; ".join(f"{type(one).__name__}: {one}" for one in errors))
-        ours = found[1](found[2].format(what=what, said=said))
-    raise ours
-
-
-def shown(values: Iterable[object]) -> str:
-    """Return the last of some values as text, for messages that say which there are."""
-    known = [str(value) for value in values]
-    return f"{', '.join(known[-_SHOWN:])}{' and older ones' * (len(known) > _SHOWN)}" or "none"
-
-
-# --- snapshots
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The snapshot that a user names; without any value the newest one.
+class ListedFiles(NamedTuple):
+    """The files of a snapshot as the plan sees them.
 
     Attributes:
-        snapshot_id: Its id.
-        tag: The name of a tag.
-        branch: The name of a branch.
-        as_of: A time at which it was the newest one.
-
-    Raises:
-        OptionError: More than one of them is given.
+        files: The files.
+        filter: The part of the filter that rows still have to pass.
+        counted: True if the files count live rows.
+        has_deletes: True if only reading tells how many rows are deleted.
     """
 
-    snapshot_id: int | None = None
-    tag: str | None = None
-    branch: str | None = None
-    as_of: datetime | str | int | None = None
-
-    def __post_init__(self) -> None:
-        given = [name for name in self.__slots__ if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
-        number = self.snapshot_id
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-            raise OptionError(f"snapshot_id must be a number, not {number!r}")
+    files: Sequence[DataFileInfo]
+    filter: ds.Expression | None
+    counted: bool
+    has_deletes: bool
 
 
-def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> NothingFoundError:
-    """Return the error for a snapshot that is not there."""
-    return NothingFoundError(
-        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired; there "
-        f"are {shown(known)}"
-    )
+class SnapshotFiles(NamedTuple, Generic[F]):
+    """All that a source is made of.
 
-
-def no_ref(table: str, kind: str, name: str, known: Iterable[object]) -> NothingFoundError:
-    """Return the error for a tag or a branch that is not there."""
-    return NothingFoundError(f"table {table!r} has no {kind} {name!r}; there are {shown(known)}")
-
-
-def no_schema(table: str, schema_id: int) -> NothingFoundError:
-    """Return the error for a schema that is not there any more."""
-    return NothingFoundError(
-        f"table {table!r} no longer has the schema {schema_id}, in which it was read"
-    )
-
-
-# --- where files are
-
-
-def store_path(path: str) -> str:
-    """Return a path of a table's metadata as stores call it.
-
-    Engines write local files as ``file:///x`` and ``file:/x``, and have other names for S3.
+    Attributes:
+        store: Reaches the files.
+        files: The files as the plan sees them.
+        planned: The files as the manifests describe them, by path.
+        columns: The columns of the table, by name.
+        schema: The schema of these columns.
+        counted: True if ``files`` count live rows.
     """
-    if path.startswith("file:"):
-        return "/" + path.removeprefix("file:").lstrip("/")
-    scheme, separator, rest = path.partition("://")
-    return f"s3://{rest}" if separator and scheme in ("s3a", "s3n") else path
+
+    store: Store
+    files: FileList
+    planned: Mapping[str, F]
+    columns: Mapping[str, Column]
+    schema: pa.Schema
+    counted: bool
 
 
-def renamed(options: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return options of a catalog under the names that stores know.
+class CatalogTable(ABC, Generic[P, F]):
+    """A table in a catalog, and the wanted rows of it. Bound to its process, as the catalog is.
 
     Args:
-        options: The options of the catalog.
-        names: For each name of a store, those of the catalog; the first one that is given counts.
+        name: The name of the table.
+        options: The options of the dataset.
+        access: Returns how files are reached.
     """
-    found = {
-        name: next((options[one] for one in known if options.get(one)), None)
-        for name, known in names.items()
-    }
-    return {name: value for name, value in found.items() if value is not None}
+
+    def __init__(self, name: str, options: DatasetOptions, access: StoreAccess) -> None:
+        self._name = name
+        self._columns = options["columns"]
+        self._filter = to_expression(options["filters"])
+        self._access = access
+        self.load()
+
+    def newest(self, *, reload: bool = False) -> tuple[int, int]:
+        """Return the ids of the snapshot that is wanted, and of the schema that goes with it."""
+        if reload:
+            self.load()
+        return self.explained(lambda: self.pin(None).version)
+
+    def discover(self, version: tuple[int, int]) -> Discovered:
+        """Return what there is to read in a snapshot."""
+        return self.explained(lambda: self._discover(self.pin(version)))
+
+    def _discover(self, pinned: P) -> Discovered:
+        columns = self.columns(pinned)
+        whole = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
+        output = project(whole, self._columns)
+        keep = None if self._filter is None else settle_filter(self._filter, whole)
+        needed = [] if keep is None else [columns[name] for name in columns_of(keep, whole)]
+        planned = self.plan(pinned, keep, _part_of(whole, output, needed))
+        by_partition = all(column.id in file.constants for file in planned for column in needed)
+        if keep is not None and needed and by_partition:
+            planned, keep, needed = _in_partitions(keep, needed, planned), None, []
+        location = store_path(pinned.location)
+        access, store = store_of(
+            pinned.name,
+            [file.path for file in planned] or [location],
+            self._access,
+            lambda protocol: self.storage_options(pinned, protocol),
+        )
+        listed = self.list_files(pinned, store, planned, keep, needed)
+        files = FileList(listed.files)
+        by_path = {file.path: file for file in planned}
+        found = SnapshotFiles(store, files, by_path, columns, whole, listed.counted)
+        read_schema = _part_of(whole, output, needed if listed.filter is not None else [])
+        return Discovered(
+            TabularReader(self.source(pinned, found), output, read_schema, listed.filter),
+            files,
+            roots=[location],
+            filter=self._filter,
+            counts=access.meter.drain(),
+            version=pinned.version,
+            has_deletes=listed.has_deletes,
+        )
+
+    # --- the steps of a table format
+
+    @abstractmethod
+    def load(self) -> None:
+        """Load the table from its catalog, as it is now."""
+
+    @abstractmethod
+    def explained(self, action: Callable[[], T]) -> T:
+        """Return the result of an action, with errors of the library as ours."""
+
+    @abstractmethod
+    def pin(self, version: tuple[int, int] | None) -> P:
+        """Return the snapshot and schema of a version; None: those that the user wants."""
+
+    @abstractmethod
+    def columns(self, pinned: P) -> Mapping[str, Column]:
+        """Return the columns by name, in the order of the table."""
+
+    @abstractmethod
+    def plan(self, pinned: P, keep: ds.Expression | None, read_schema: pa.Schema) -> Sequence[F]:
+        """Return the files that may hold rows for a filter, sorted by path."""
+
+    @abstractmethod
+    def storage_options(self, pinned: P, protocol: str) -> Mapping[str, Any]:
+        """Return the options that the catalog gives for files of a protocol."""
+
+    @abstractmethod
+    def source(self, pinned: P, found: SnapshotFiles[F]) -> TableSource[F]:
+        """Return the source of the rows."""
+
+    def list_files(
+        self,
+        pinned: P,
+        store: Store,
+        planned: Sequence[F],
+        keep: ds.Expression | None,
+        needed: Sequence[Column],
+    ) -> ListedFiles:
+        """Return the files for the plan. By default no file is opened, and live rows count.
+
+        Args:
+            pinned: The snapshot.
+            store: Reaches the files.
+            planned: The files.
+            keep: The filter.
+            needed: The columns of the filter.
+        """
+        files = []
+        for file in planned:
+            live = live_count_of(store, file)
+            files.append(DataFileInfo(file.path, file.size, live, splittable=live is not None))
+        return ListedFiles(files, keep, counted=True, has_deletes=False)
 
 
-def store_of(
-    table: str,
-    paths: Sequence[str],
-    access: Callable[[Callable[[], Mapping[str, Any]]], Access],
-    options: Callable[[str], Mapping[str, Any]],
-) -> tuple[Access, Store]:
-    """Return the one store that holds all files of a table.
-
-    Args:
-        table: The name of the table, for messages.
-        paths: Paths of its files; if there are none, its own.
-        access: Returns the way to stores, with the options that a function returns.
-        options: Returns the options that the catalog gives for files of a protocol.
-    """
-    one_each = {protocol_of(path): path for path in paths}
-    protocol = next(iter(one_each))
-    found = access(lambda: options(protocol))
-    given = found.filesystem
-    if given is not None and set(one_each) != {""}:
-        from fsspec import AbstractFileSystem
-
-        if not isinstance(given, AbstractFileSystem):
-            raise OptionError(
-                f"the files of table {table!r} have URLs ({next(iter(one_each.values()))}), which "
-                f"a {type(given).__name__} does not take: give a filesystem of fsspec, or "
-                "storage_options="
-            )
-    store = found.store_for(list(one_each.values()))[0]
-    return found, replace(store, immutable=True) if isinstance(store, RemoteStore) else store
-
-
-# --- which files are read
-
-
-def table_schema(columns: Mapping[str, Column]) -> pa.Schema:
-    """Return the schema of all columns of a table."""
-    return pa.schema([pa.field(name, column.type) for name, column in columns.items()])
-
-
-def pruning_predicate(
-    words: PredicateWords[P], types: Mapping[str, pa.DataType], keep: ds.Expression
-) -> P | None:
-    """Return a predicate of a table format that holds for all rows that a filter keeps."""
-    translator = Translator(words, types)
-    predicate = translator.predicate(keep)
-    logger.info("filters prune files by %.500s", predicate)
-    for part in translator.dropped:
-        logger.info("applied to rows only: %s", part)
-    return predicate
+def live_count_of(store: Store, file: TableFile) -> int | None:
+    """Return the number of rows of a file that its vector leaves, if the stored ones are known."""
+    if file.vector is None or file.rows is None:
+        return file.rows
+    return live_count(store, file.vector, file.path, file.rows)
 
 
 def log_plan(table: str, snapshot: int | None, files: int, files_before: int) -> None:
@@ -236,19 +219,13 @@ def log_plan(table: str, snapshot: int | None, files: int, files_before: int) ->
     )
 
 
-class Partitioned(Protocol):
-    """A file whose rows all have the same values in some columns."""
-
-    @property
-    def constants(self) -> Mapping[int, Any]:
-        """Return these values by the ids of columns: one object for all files of a partition."""
-        ...
+def _part_of(whole: pa.Schema, output: pa.Schema, needed: Sequence[Column]) -> pa.Schema:
+    """Return the columns that come out and those that a filter needs, in the table's order."""
+    names = {*output.names, *(column.name for column in needed)}
+    return pa.schema([one for one in whole if one.name in names])
 
 
-F = TypeVar("F", bound=Partitioned)
-
-
-def in_partitions(keep: ds.Expression, needed: Sequence[Column], files: Sequence[F]) -> list[F]:
+def _in_partitions(keep: ds.Expression, needed: Sequence[Column], files: Sequence[F]) -> list[F]:
     """Return the files that a filter keeps, which needs nothing but columns of partitions."""
     schema = pa.schema([*(pa.field(c.name, c.type) for c in needed), (_PLACE, pa.int64())])
     distinct = {id(file.constants): file.constants for file in files}

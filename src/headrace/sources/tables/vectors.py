@@ -19,7 +19,7 @@ from headrace.matrices import rows_kept
 from headrace.model import DataFileInfo, Int64Array, RowGroups, RowRange
 from headrace.sources.files.cache import BoundedCache
 from headrace.sources.files.failures import naming
-from headrace.sources.tables.table import store_path
+from headrace.sources.tables.catalog import store_path
 from headrace.storage import Store
 
 __all__ = [

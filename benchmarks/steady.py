@@ -1,0 +1,248 @@
+"""Throughput in the steady state on one machine: arms in fresh processes, interleaved, medians.
+
+    python benchmarks/steady.py cores      # in order and shuffled, by number of cores
+    python benchmarks/steady.py gpu        # the same on a CUDA device
+
+Writes a table (Markdown) and the figures (JSON) to ``docs/benchmarks/steady-<name>.*``. The data
+is 12M rows of 21 columns of Parquet in the page cache. An arm reads it once to warm up, then counts
+the rows of whole epochs. The other arms are ``pyarrow.dataset``'s scanner and plain torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import torch
+
+import headrace
+
+COLUMNS = 20
+SHUFFLED: dict[str, Any] = {"shuffle": True, "split_rows": 100_000, "mix": 4}
+ON_CARD: dict[str, Any] = {"shuffle": True, "split_rows": 100_000, "mix": 16}
+STACK: dict[str, Any] = {"stack": {"x": "f*"}}
+_STEP_S = 0.005
+
+
+def write_data(folder: Path, rows: int) -> None:
+    """Write files of 1.5M rows, unless they are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(1)
+    for part, first in enumerate(range(0, rows, 1_500_000)):
+        path = folder / f"{part}.parquet"
+        if path.exists():
+            continue
+        ids = np.arange(first, min(first + 1_500_000, rows))
+        columns = {f"f{n}": rng.normal(size=len(ids)).astype(np.float32) for n in range(COLUMNS)}
+        table = pa.table({"row": ids, **columns})
+        pq.write_table(table, path, row_group_size=100_000, use_dictionary=False, compression=None)
+
+
+def _loader(folder: Path, batch_size: int, **options: Any) -> Any:
+    return headrace.StructuredDataset.create_dataloader(
+        folder, batch_size=batch_size, num_workers=options.pop("num_workers", 0), **options
+    )[0]
+
+
+def _epochs(folder: Path, batch_size: int, **options: Any) -> Callable[[], int]:
+    loader = _loader(folder, batch_size, **options)
+
+    def epoch() -> int:
+        rows = 0
+        for batch in loader:
+            rows += len(next(iter(batch.values())))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return rows
+
+    return epoch
+
+
+def _scanner(folder: Path, batch_size: int) -> Callable[[], int]:
+    data = ds.dataset(folder)
+
+    def epoch() -> int:
+        return sum(batch.num_rows for batch in data.to_batches(batch_size=batch_size))
+
+    return epoch
+
+
+def _moved_by_column(folder: Path, batch_size: int) -> Callable[[], int]:
+    """Pinned memory and one copy a column and batch, over the same reader."""
+    loader = _loader(folder, batch_size, pin_memory=True)
+
+    def epoch() -> int:
+        rows = 0
+        for batch in loader:
+            moved = {name: values.to("cuda", non_blocking=True) for name, values in batch.items()}
+            rows += len(moved["row"])
+        torch.cuda.synchronize()
+        return rows
+
+    return epoch
+
+
+def _waiting(folder: Path, batch_size: int) -> Callable[[], int]:
+    """A step of 5 ms a batch; the share of the time that it waits is printed as the rate."""
+    loader = _loader(folder, batch_size, device="cuda", **ON_CARD, **STACK)
+
+    def epoch() -> int:
+        waited, rows, began = 0.0, 0, time.perf_counter()
+        for batch in _timed(loader):
+            waited += batch[0]
+            rows += len(batch[1]["row"])
+            torch.cuda.synchronize()
+            time.sleep(_STEP_S)
+        print(json.dumps({"share": waited / (time.perf_counter() - began)}), flush=True)
+        return rows
+
+    return epoch
+
+
+def _timed(loader: Any) -> Iterator[tuple[float, Any]]:
+    batches = iter(loader)
+    while True:
+        began = time.perf_counter()
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield time.perf_counter() - began, batch
+
+
+Arms = dict[str, Callable[[Path], Callable[[], int]]]
+
+CORES: Arms = {
+    "scanner": lambda folder: _scanner(folder, 131_072),
+    "in order, 1,024": lambda folder: _epochs(folder, 1024),
+    "in order, 1,024, stack": lambda folder: _epochs(folder, 1024, **STACK),
+    "in order, 8,192": lambda folder: _epochs(folder, 8192),
+    "shuffled, 1,024": lambda folder: _epochs(folder, 1024, **SHUFFLED),
+    "shuffled, 8,192": lambda folder: _epochs(folder, 8192, **SHUFFLED),
+    "shuffled, 8,192, stack": lambda folder: _epochs(folder, 8192, **SHUFFLED, **STACK),
+    "shuffle=True alone, 8,192": lambda folder: _epochs(folder, 8192, shuffle=True),
+}
+GPU: Arms = {
+    "scanner": lambda folder: _scanner(folder, 131_072),
+    "in order, 8,192": lambda folder: _epochs(folder, 8192, device="cuda"),
+    "in order, 1,024": lambda folder: _epochs(folder, 1024, device="cuda"),
+    "in order, 1,024, stack": lambda folder: _epochs(folder, 1024, device="cuda", **STACK),
+    "pinned, one .to a column, 1,024": lambda folder: _moved_by_column(folder, 1024),
+    "shuffled, 8,192": lambda folder: _epochs(
+        folder, 8192, device="cuda", device_bytes="4GiB", **ON_CARD
+    ),
+    "shuffled, 1,024, stack": lambda folder: _epochs(
+        folder, 1024, device="cuda", device_bytes="4GiB", **ON_CARD, **STACK
+    ),
+    "cached, shuffled, 8,192, stack": lambda folder: _epochs(
+        folder, 8192, device="cuda", device_bytes="8GiB", device_cache=True, **ON_CARD, **STACK
+    ),
+    "waits of a 5 ms step, 65,536": lambda folder: _waiting(folder, 65_536),
+}
+TABLES: dict[str, Arms] = {"cores": CORES, "gpu": GPU}
+
+
+def run_arm(name: str, arm: str, folder: Path, seconds: float) -> None:
+    """Print the rows per second of an arm, after one epoch to warm up."""
+    epoch = TABLES[name][arm](folder)
+    epoch()
+    rows, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        rows += epoch()
+    print(json.dumps({"rate": rows / (time.perf_counter() - began)}), flush=True)
+
+
+def measure(name: str, folder: Path, rounds: int, cores: list[int], seconds: float) -> list[Any]:
+    """Return a line for each arm and number of cores."""
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for _ in range(rounds):
+        for count in cores:
+            for arm in TABLES[name]:
+                command = [sys.executable, __file__, name, "--arm", arm, "--data", str(folder)]
+                done = subprocess.run(
+                    [*command, "--cores", str(count), "--seconds", str(seconds)],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                if done.returncode:
+                    print(f"{arm}: {done.stderr[-500:]}", file=sys.stderr)
+                    continue
+                result: dict[str, float] = {}
+                for line in done.stdout.splitlines():
+                    result.update(json.loads(line))
+                found.setdefault((arm, count), []).append(result)
+    return [
+        {
+            "arm": arm,
+            "cores": count,
+            "rows_per_s": statistics.median(each["rate"] for each in results),
+            "runs": [each["rate"] for each in results],
+            "share_waited": results[-1].get("share"),
+        }
+        for (arm, count), results in found.items()
+    ]
+
+
+def table(lines: list[Any]) -> str:
+    """Return the results as a Markdown table."""
+    scanner = {line["cores"]: line["rows_per_s"] for line in lines if line["arm"] == "scanner"}
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    text = [
+        f"{platform.machine()}, {os.cpu_count()} cores, {card}; torch {torch.__version__}, pyarrow "
+        f"{pa.__version__}, headrace {headrace.__version__}. Medians.",
+        "",
+        "| arm | cores | M rows/s | of the scanner | step waits |",
+        "|---|---|---|---|---|",
+    ]
+    for line in lines:
+        ratio = line["rows_per_s"] / scanner.get(line["cores"], float("nan"))
+        share = "" if line["share_waited"] is None else f"{100 * line['share_waited']:.1f} %"
+        text.append(
+            f"| {line['arm']} | {line['cores']} | {line['rows_per_s'] / 1e6:.1f} | {ratio:.2f} "
+            f"| {share} |"
+        )
+    return "\n".join(text) + "\n"
+
+
+def main() -> None:
+    """Measure all arms, or run one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=TABLES)
+    parser.add_argument("--arm")
+    parser.add_argument("--data", type=Path, default=Path("benchmarks/data/steady"))
+    parser.add_argument("--rows", type=int, default=12_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, nargs="+")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time of an arm, after warming")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    options = parser.parse_args()
+    mine = sorted(os.sched_getaffinity(0))
+    cores = options.cores or [len(mine)]
+    if options.arm is not None:
+        os.sched_setaffinity(0, mine[: cores[0]])
+        pa.set_cpu_count(cores[0])
+        run_arm(options.name, options.arm, options.data, options.seconds)
+        return
+    write_data(options.data, options.rows)
+    lines = measure(options.name, options.data, options.rounds, cores, options.seconds)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"steady-{options.name}.json").write_text(json.dumps(lines, indent=1))
+    (options.out / f"steady-{options.name}.md").write_text(table(lines))
+    print(table(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Catalogs of tables: their errors, the snapshot that a user names, and the store of the files.
+
+Errors of the libraries become errors that say what to do, without secrets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from headrace.errors import HeadraceError, NothingFoundError, OptionError
+from headrace.storage import Access, Redaction, RemoteStore, Store
+from headrace.storage.access import protocol_of
+
+__all__ = [
+    "Failures",
+    "StoreAccess",
+    "Wanted",
+    "explained",
+    "hiding",
+    "no_ref",
+    "no_schema",
+    "no_snapshot",
+    "renamed",
+    "shown",
+    "store_of",
+    "store_path",
+]
+
+T = TypeVar("T")
+Failures = Sequence[tuple[tuple[type[BaseException], ...], type[HeadraceError], str]]
+"""exceptions of a library, the error that stands for them, and its message, in which ``{what}`` was
+asked for and ``{said}`` is the text of the library; the first that fits counts"""
+StoreAccess = Callable[[Callable[[], Mapping[str, Any]]], Access]
+"""returns how files are reached, with options that the catalog gives if the user gave none"""
+
+_SECRET = re.compile("key|secret|token|credential|password|auth|sas|connection|header", re.I)
+_SHOWN = 20
+
+
+# --- errors
+
+
+def hiding(options: Mapping[str, Any]) -> Redaction:
+    """Return a redaction of the secrets of a catalog's options; its address is still shown."""
+    return Redaction({k: v for k, v in options.items() if _SECRET.search(str(k))})
+
+
+def explained(
+    what: str, hidden: Redaction, action: Callable[[], T], failures: Callable[[], Failures]
+) -> T:
+    """Return the result of an action, with errors of a library as ours.
+
+    Errors of libraries may hold secrets. Ours are raised outside of the handler, so that they
+    have no context.
+
+    Args:
+        what: The thing that is asked for, for messages.
+        hidden: Hides secrets.
+        action: Calls the library.
+        failures: Returns the meanings of errors. It is called after an error, when all libraries
+            that can raise one have been imported.
+    """
+    try:
+        return action()
+    except HeadraceError:
+        raise
+    except Exception as error:
+        found = next((one for one in failures() if isinstance(error, one[0])), None)
+        if found is None:
+            raise
+        # Some errors have no text of their own, and say it in the one that they came from.
+        errors = [error, *([error.__cause__] if error.__cause__ is not None else [])]
+        said = hidden("; ".join(f"{type(one).__name__}: {one}" for one in errors))
+        ours = found[1](found[2].format(what=what, said=said))
+    raise ours
+
+
+def shown(values: Iterable[object]) -> str:
+    """Return the last of some values as text, for messages that say which there are."""
+    known = [str(value) for value in values]
+    return f"{', '.join(known[-_SHOWN:])}{' and older ones' * (len(known) > _SHOWN)}" or "none"
+
+
+# --- snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The snapshot that a user names; without any value the newest one.
+
+    Attributes:
+        snapshot_id: Its id.
+        tag: The name of a tag.
+        branch: The name of a branch.
+        as_of: A time at which it was the newest one.
+
+    Raises:
+        OptionError: More than one of them is given.
+    """
+
+    snapshot_id: int | None = None
+    tag: str | None = None
+    branch: str | None = None
+    as_of: datetime | str | int | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in self.__slots__ if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
+        number = self.snapshot_id
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise OptionError(f"snapshot_id must be a number, not {number!r}")
+
+
+def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> NothingFoundError:
+    """Return the error for a snapshot that is not there."""
+    return NothingFoundError(
+        f"table {table!r} has no snapshot {snapshot_id}: it never had, or it has expired; there "
+        f"are {shown(known)}"
+    )
+
+
+def no_ref(table: str, kind: str, name: str, known: Iterable[object]) -> NothingFoundError:
+    """Return the error for a tag or a branch that is not there."""
+    return NothingFoundError(f"table {table!r} has no {kind} {name!r}; there are {shown(known)}")
+
+
+def no_schema(table: str, schema_id: int) -> NothingFoundError:
+    """Return the error for a schema that is not there any more."""
+    return NothingFoundError(
+        f"table {table!r} no longer has the schema {schema_id}, in which it was read"
+    )
+
+
+# --- where files are
+
+
+def store_path(path: str) -> str:
+    """Return a path of a table's metadata as stores call it.
+
+    Engines write local files as ``file:///x`` and ``file:/x``, and have other names for S3.
+    """
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    scheme, separator, rest = path.partition("://")
+    return f"s3://{rest}" if separator and scheme in ("s3a", "s3n") else path
+
+
+def renamed(options: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return options of a catalog under the names that stores know.
+
+    Args:
+        options: The options of the catalog.
+        names: For each name of a store, those of the catalog; the first one that is given counts.
+    """
+    found = {
+        name: next((options[one] for one in known if options.get(one)), None)
+        for name, known in names.items()
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def store_of(
+    table: str,
+    paths: Sequence[str],
+    access: StoreAccess,
+    options: Callable[[str], Mapping[str, Any]],
+) -> tuple[Access, Store]:
+    """Return the one store that holds all files of a table.
+
+    Args:
+        table: The name of the table, for messages.
+        paths: Paths of its files; if there are none, its own.
+        access: Returns the way to stores, with the options that a function returns.
+        options: Returns the options that the catalog gives for files of a protocol.
+    """
+    one_each = {protocol_of(path): path for path in paths}
+    protocol = next(iter(one_each))
+    found = access(lambda: options(protocol))
+    given = found.filesystem
+    if given is not None and set(one_each) != {""}:
+        from fsspec import AbstractFileSystem
+
+        if not isinstance(given, AbstractFileSystem):
+            raise OptionError(
+                f"the files of table {table!r} have URLs ({next(iter(one_each.values()))}), which "
+                f"a {type(given).__name__} does not take: give a filesystem of fsspec, or "
+                "storage_options="
+            )
+    store = found.store_for(list(one_each.values()))[0]
+    return found, replace(store, immutable=True) if isinstance(store, RemoteStore) else store
