@@ -45,8 +45,7 @@ LONGEST_SIDECAR = 1 << 20
 """Bytes of the largest sidecar that is embedded in an index."""
 TEXT_FIELDS = ("txt", "text", "caption", "captions")
 """Extensions of files that hold captions, in the order in which they are looked for."""
-_ENDINGS = tuple(f".{field}".encode() for field in ("json", *TEXT_FIELDS))
-_LONGEST_ENDING = max(map(len, _ENDINGS))
+_EXTENSIONS = frozenset(field.encode() for field in ("json", *TEXT_FIELDS))
 _JSON_SPACE = " \t\r\n"
 
 
@@ -74,7 +73,7 @@ def is_captions(value: object) -> TypeGuard[Captions]:
 
 def is_sidecar(name: bytes) -> bool:
     """Return True if a member of this name may be a sidecar that is embedded."""
-    return name[-_LONGEST_ENDING:].lower().endswith(_ENDINGS)
+    return name[name.rfind(b".") + 1 :].lower() in _EXTENSIONS
 
 
 def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) -> TarIndex:
@@ -109,7 +108,8 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
             len(broken),
             index.name(broken[0]),
         )
-    return replace(index, json=_column(texts), captions=_column(captions))
+    columns = {"json": _column(texts), "captions": _column(captions)}
+    return replace(index, **columns, stored_grouping=index.grouping)
 
 
 def _pairs(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
@@ -126,7 +126,9 @@ def _json_sidecar(payload: bytes) -> tuple[str | None, Captions | None]:
     text = payload.decode().removeprefix("\ufeff").strip(_JSON_SPACE)
     embedded: str | None = text
     try:
-        value = _strict(text)
+        value, end = _strict(text)
+        if end < len(text):
+            raise ValueError("there is more than one value")
     except _NotInJson:
         embedded, value = None, json.loads(text)
     return embedded, canonical_captions(value) if isinstance(value, dict) else None
@@ -140,7 +142,7 @@ def _refuse(constant: str) -> NoReturn:
     raise _NotInJson(constant)
 
 
-_strict = json.JSONDecoder(parse_constant=_refuse).decode
+_strict = json.JSONDecoder(parse_constant=_refuse).raw_decode
 _plain = json.JSONEncoder(ensure_ascii=False).encode
 
 
