@@ -24,6 +24,7 @@ __all__ = [
     "canonical_captions",
     "is_captions",
     "is_sidecar",
+    "text_caption",
     "with_sidecars",
 ]
 
@@ -64,6 +65,11 @@ def canonical_captions(entry: Mapping[str, Any]) -> Captions | None:
     return captions[0] if len(captions) == 1 else captions
 
 
+def text_caption(payload: bytes) -> str | None:
+    """Return the caption that a text sidecar is; None if it is empty."""
+    return payload.decode("utf-8-sig", "replace").strip() or None
+
+
 def is_captions(value: object) -> TypeGuard[Captions]:
     """Return True if a value is a string or a list of strings."""
     if isinstance(value, list):
@@ -99,8 +105,8 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
     for field in TEXT_FIELDS:
         for sidecar, member in _pairs(index, field):
             if captions[member] is None and sidecar in payloads:
-                text = payloads[sidecar].decode("utf-8-sig", "replace").strip()
-                captions[member] = _encoded(text) if text else None
+                text = text_caption(payloads[sidecar])
+                captions[member] = None if text is None else _encoded(text)
     if broken:
         logger.warning(
             "%s: %d JSON files are damaged and not embedded, the first is %s",
@@ -108,8 +114,12 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
             len(broken),
             index.name(broken[0]),
         )
-    columns = {"json": _column(texts), "captions": _column(captions)}
-    return replace(index, **columns, stored_grouping=index.grouping)
+    return replace(
+        index,
+        json=_column(texts),
+        captions=_column(captions),
+        stored_grouping=index.grouping,  # which takes a while to find out again
+    )
 
 
 def _pairs(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
