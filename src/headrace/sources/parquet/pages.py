@@ -242,53 +242,51 @@ class ChunkPages:
 class Layout:
     """The places of things, by a footer; without branches if pages cannot be read apart.
 
-    There may be many files with many row groups: chunks are kept as numbers.
+    Attributes:
+        footer: The footer without its schema and row groups.
+        root: The description of the schema.
+        branches: The parts of columns that are stored apart.
+        group_rows: The rows of each row group.
+        chunks: The chunks of each row group, by leaf; None for what is encrypted or lies in
+            another file.
     """
 
     footer: Struct
-    """without its schema and row groups"""
     root: Struct
     branches: Sequence[Branch]
     group_rows: Sequence[int]
-    chunks: Int64Array
-    """by row group and leaf, the numbers of a StoredChunk, its metadata being one of ``kinds``"""
-    kinds: Sequence[Struct]
-
-    def chunk(self, group: int, leaf: int) -> StoredChunk | None:
-        """None for what is encrypted or lies in another file."""
-        kind, start, size, decoded_size, values, first, stop = self.chunks[group, leaf].tolist()
-        index = (first, stop) if stop else None
-        if kind < 0:
-            return None
-        return StoredChunk(self.kinds[kind], start, size, decoded_size, values, index)
+    chunks: Sequence[Sequence[StoredChunk | None]]
 
     @property
     def nbytes(self) -> int:
         """About what it takes in memory, without what it shares with others."""
-        return 2000 + int(self.chunks.nbytes) + 40 * len(self.group_rows) + 1000 * len(self.kinds)
+        return 2000 + sum(100 + 300 * len(group) for group in self.chunks)
 
 
 def parse_layout(footer: bytes, schema: pa.Schema) -> Layout:
-    """The layout of a file, of which ``schema`` are the columns as pyarrow reads them.
+    """Return the layout of a file, of which ``schema`` are the columns as pyarrow reads them.
 
-    ValueError if the footer is none.
+    Raises:
+        ValueError: The footer is none.
     """
     fields, _ = parse_struct(footer)
     groups: list[Struct] = fields[4][1][1]
-    kinds: dict[bytes, tuple[int, Struct]] = {}
-    chunks = [[_numbers(chunk, kinds) for chunk in group[1][1][1]] for group in groups]
+    kinds: dict[bytes, Struct] = {}
     return Layout(
         footer={number: fields[number] for number in (1, 6) if number in fields},
         root=fields[2][1][1][0],
         branches=_shared_branches(fields[2], schema),
         group_rows=[group[3][1] for group in groups],
-        chunks=np.array(chunks, np.int64),
-        kinds=[kind for _, kind in kinds.values()],
+        chunks=[[_stored_chunk(chunk, kinds) for chunk in group[1][1][1]] for group in groups],
     )
 
 
 def parse_pages(index: bytes) -> ChunkPages:
-    """An offset index. ValueError if it is none, or none that can be."""
+    """Return the pages of an offset index.
+
+    Raises:
+        ValueError: It is none, or none that can be.
+    """
     fields, _ = parse_struct(index)
     pages: list[Struct] = fields[1][1][1] if 1 in fields else []
     if not all({1, 2, 3} <= page.keys() for page in pages):
@@ -302,17 +300,20 @@ def parse_pages(index: bytes) -> ChunkPages:
     return found
 
 
-def _numbers(chunk: Struct, kinds: dict[bytes, tuple[int, Struct]]) -> tuple[int, ...]:
+def _stored_chunk(chunk: Struct, kinds: dict[bytes, Struct]) -> StoredChunk | None:
+    """Return a column chunk; the metadata of chunks of one kind is one object."""
     if 3 not in chunk or chunk.keys() & {1, 8, 9}:
-        return -1, 0, 0, 0, 0, 0, 0
+        return None
     metadata: Struct = chunk[3][1]
     start = metadata[9][1]
     if 11 in metadata and 0 < metadata[11][1] < start:  # the dictionary
         start = metadata[11][1]
-    first, length = (chunk[4][1], chunk[5][1]) if {4, 5} <= chunk.keys() else (0, 0)
-    kind = {number: metadata[number] for number in _KEPT}
-    place, _ = kinds.setdefault(write_struct(kind), (len(kinds), kind))
-    return place, start, metadata[7][1], metadata[6][1], metadata[5][1], first, first + length
+    index = None
+    if {4, 5} <= chunk.keys() and chunk[5][1]:
+        index = chunk[4][1], chunk[4][1] + chunk[5][1]
+    kept = {number: metadata[number] for number in _KEPT}
+    kind = kinds.setdefault(write_struct(kept), kept)
+    return StoredChunk(kind, start, metadata[7][1], metadata[6][1], metadata[5][1], index)
 
 
 def _shared_branches(described: tuple[int, Any], schema: pa.Schema) -> Sequence[Branch]:
@@ -611,19 +612,19 @@ class PageReader:
         footer = footer_alone(self.source)
         size = footer.size()
         if size > _LARGEST_FOOTER_BYTES or footer.read_at(4, size - 4) != MAGIC:
-            return Layout({}, {}, [], [], np.empty((0, 0, 0), np.int64), [])
+            return Layout({}, {}, [], [], [])
         schema = pq.ParquetFile(footer, **self.options).schema_arrow
         return parse_layout(footer.read_at(size - 8, 0), schema)
 
     def _can_find(self, layout: Layout, group: int, leaves: Sequence[int]) -> bool:
-        chunks = [layout.chunk(group, leaf) for leaf in leaves]
+        chunks = [layout.chunks[group][leaf] for leaf in leaves]
         return all(chunk and (self.walks or chunk.index is not None) for chunk in chunks)
 
     def _announce_indices(
         self, layout: Layout, groups: Sequence[int], leaves: Sequence[int]
     ) -> None:
         chunks = [
-            layout.chunk(group, leaf)
+            layout.chunks[group][leaf]
             for group in groups
             for leaf in leaves
             if _indices.get((*self.key, group, leaf)) is None
@@ -646,7 +647,7 @@ class PageReader:
         self, layout: Layout, branch: Branch, group: int, rows: Int64Array
     ) -> BranchPages:
         """Spans of rows that begin and end with pages of all leaves, and hold these rows."""
-        chunks = [chunk for i in branch.leaves if (chunk := layout.chunk(group, i)) is not None]
+        chunks = [chunk for i in branch.leaves if (chunk := layout.chunks[group][i]) is not None]
         indices = [
             self._pages(chunk, group, leaf, branch.repeated)
             for chunk, leaf in zip(chunks, branch.leaves, strict=True)
