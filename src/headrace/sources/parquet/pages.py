@@ -317,7 +317,7 @@ def _stored_chunk(chunk: Struct, kinds: dict[bytes, Struct]) -> StoredChunk | No
 
 
 def _shared_branches(described: tuple[int, Any], schema: pa.Schema) -> Sequence[Branch]:
-    """Of many files with the same columns, the same."""
+    """Return the branches of a schema, which are the same objects for many files."""
     key = write_struct({2: described}), schema.serialize().to_pybytes()
     return _known_branches.get_or_make(
         key, lambda: list(_branches(described[1][1], schema)), limit_bytes=_BRANCHES_BYTES
@@ -334,7 +334,7 @@ def _branches(elements: Sequence[Struct], schema: pa.Schema) -> Iterator[Branch]
 
 
 def _apart(field: pa.Field, elements: Sequence[Struct], at: int, leaf: int) -> Iterator[Branch]:
-    """The parts of a field that are stored apart, each with all that it is inside of."""
+    """Yield the parts of a field that are stored apart, each with all that it is inside of."""
     if not pa.types.is_struct(field.type):
         described = elements[at : _end(elements, at)]
         leaves = sum(1 in element for element in described)  # groups have no type
@@ -356,7 +356,7 @@ def _apart(field: pa.Field, elements: Sequence[Struct], at: int, leaf: int) -> I
 
 
 def _end(elements: Sequence[Struct], at: int) -> int:
-    """Where the element after this one and all that is inside of it is."""
+    """Return the place after an element and all that is inside of it."""
     inside: tuple[int, Any] = elements[at].get(5, (I32, 0))
     at += 1
     for _ in range(inside[1]):
@@ -373,7 +373,7 @@ _DATA, _DATA_V2 = 0, 3
 
 
 def walk_pages(source: pa.NativeFile, chunk: StoredChunk, *, repeated: bool) -> ChunkPages:
-    """The data pages of a chunk; ValueError if they are none.
+    """Return the data pages of a chunk.
 
     Of values that are ``repeated``, as those of lists, only newer pages tell how many rows they
     hold; older ones are taken together as if they were one.
@@ -390,7 +390,7 @@ def walk_pages(source: pa.NativeFile, chunk: StoredChunk, *, repeated: bool) -> 
 
 
 def _headers(source: pa.NativeFile, chunk: StoredChunk) -> Iterator[tuple[int, int, Struct]]:
-    """Where each data page begins and ends, and its header, until all values were seen."""
+    """Yield the begin, the end and the header of each data page, until all values were seen."""
     at, left = chunk.start, chunk.values
     while left > 0:
         header, length = _header(source, at)
@@ -455,7 +455,7 @@ def values_in_page(page: memoryview) -> int:
 
 
 def excerpt_chunk(stored: StoredChunk, values: int, begins: int, pages: int, ends: int) -> Struct:
-    """Describes some pages of a column chunk that lie one after the other, after a dictionary."""
+    """Describe some pages of a column chunk that follow each other, after a dictionary."""
     metadata: Struct = {
         **stored.metadata,
         5: (I64, values),
@@ -471,7 +471,7 @@ def excerpt_chunk(stored: StoredChunk, values: int, begins: int, pages: int, end
 def excerpt_footer(
     layout: Layout, branch: Branch, row_count: int, columns: Sequence[Struct]
 ) -> pq.FileMetaData:
-    """The footer of a file with nothing but some column chunks of one branch."""
+    """Return the footer of a file with nothing but some column chunks of one branch."""
     rows = I64, row_count
     size = sum(column[3][1][6][1] for column in columns)
     group: Struct = {1: (LIST, (STRUCT, columns)), 2: (I64, size), 3: rows}
@@ -495,7 +495,7 @@ def _arrow_schema(branch: Branch) -> bytes:
 
 
 def joined(branches: Sequence[tuple[tuple[int, ...], pa.Array]]) -> pa.Array:
-    """A column of all its branches, each with its path; they agree on which structs are null."""
+    """Return a column of all its branches, each with its path; they have the same null structs."""
     path, first = branches[0]
     if not path:
         return first
@@ -575,9 +575,14 @@ class PageReader:
     """whether pages that no index lists are looked for: a small read each, one after the other"""
 
     def select(self, wanted: Mapping[int, Int64Array], columns: Sequence[str]) -> list[Selection]:
-        """Pages for some rows, ascending, of some groups; none where they cannot be found.
+        """Return the pages that hold some rows, for the groups in which they can be found.
 
-        PageMismatch if an index is none.
+        Args:
+            wanted: The rows of each group, ascending.
+            columns: The columns.
+
+        Raises:
+            PageMismatch: A page index is damaged.
         """
         layout = self._layout()
         branches = [branch for branch in layout.branches if branch.column in columns]
@@ -593,7 +598,11 @@ class PageReader:
         ]
 
     def read(self, selections: Sequence[Selection]) -> Iterator[pa.Table]:
-        """The rows that each selection is for. PageMismatch if pages are not as they should be."""
+        """Yield the rows that each selection is for.
+
+        Raises:
+            PageMismatch: Pages are not as their index describes them.
+        """
         layout = self._layout()
         will_read(self.source, [r for s in selections for part in s.parts for r in part.ranges])
         for selection in selections:
@@ -646,7 +655,7 @@ class PageReader:
     def _branch_pages(
         self, layout: Layout, branch: Branch, group: int, rows: Int64Array
     ) -> BranchPages:
-        """Spans of rows that begin and end with pages of all leaves, and hold these rows."""
+        """Return pages that hold some rows: spans that begin and end with pages of all leaves."""
         chunks = [chunk for i in branch.leaves if (chunk := layout.chunks[group][i]) is not None]
         indices = [
             self._pages(chunk, group, leaf, branch.repeated)
@@ -679,7 +688,7 @@ class PageReader:
         return pick(column, part.places)
 
     def _fetched(self, part: BranchPages) -> tuple[pa.Buffer, list[Struct]]:
-        """The pages one after the other, and how a footer describes the column chunks they make."""
+        """Return pages one after the other, and the description of the chunks that they make."""
         size = sum(stop - start for start, stop in part.ranges)
         buffer = pa.allocate_buffer(len(MAGIC) + size)  # nothing may be at byte 0
         view = memoryview(buffer).cast("B")
@@ -700,7 +709,7 @@ class PageReader:
         return buffer, columns
 
     def _read_into(self, view: memoryview, at: int, start: int, stop: int) -> int:
-        """Bytes of the file to ``at``, and the place behind them."""
+        """Read bytes of the file to ``at``, and return the place after them."""
         self.source.seek(start)
         if self.source.readinto(view[at : at + stop - start]) < stop - start:
             raise PageMismatch(f"the file ends before byte {stop}")
@@ -708,7 +717,7 @@ class PageReader:
 
 
 def _pages_of(index: ChunkPages, begins: Int64Array, ends: Int64Array) -> Int64Array:
-    """The numbers of the pages between rows at which pages begin and end.
+    """Return the numbers of the pages between rows at which pages begin and end.
 
     Pages without rows, which pyarrow itself may write, are left out: if such a page comes first, it
     takes it for the end.
@@ -722,7 +731,7 @@ def _pages_of(index: ChunkPages, begins: Int64Array, ends: Int64Array) -> Int64A
 
 
 def _dictionary(chunk: StoredChunk, index: ChunkPages) -> Iterator[tuple[int, int]]:
-    """Where the dictionary of a chunk is, before all of its other pages, if it has one."""
+    """Yield the span of the dictionary of a chunk, before its other pages, if it has one."""
     if chunk.start < index.offsets[0]:
         yield chunk.start, int(index.offsets[0])
 
