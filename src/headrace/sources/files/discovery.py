@@ -191,22 +191,12 @@ class _Inspection:
                 self.broken.append(str(one))
                 continue
             facts.append(one)
-            infos.append(
-                DataFileInfo(
-                    status.path,
-                    status.size,
-                    one.record_count,
-                    one.row_groups,
-                    status.etag,
-                    one.body_offset,
-                    one.splittable,
-                )
-            )
+            infos.append(one.added_to(_info(status)))
         return infos, facts
 
     def look(self, status: FileStatus, keep: ds.Expression | None) -> FileFacts | ReadError:
         """Look into a file; return why it is broken if broken files are skipped."""
-        file = DataFileInfo(status.path, status.size, etag=status.etag)
+        file = _info(status)
         try:
             facts = self.format.inspect(self.store, file, keep)
             if keep is not None and set(facts.schema.names) & set(self.in_path.schema.names):
@@ -251,10 +241,7 @@ class _Inspection:
         for file, fact in zip(infos, facts, strict=True):
             types = dict(zip(fact.schema.names, fact.schema.types, strict=True))
             if any(types.get(column.name, column.type) != column.type for column in needed):
-                all_of_it = self.format.inspect(self.store, file)
-                file = replace(
-                    file, record_count=all_of_it.record_count, row_groups=all_of_it.row_groups
-                )
+                file = self.format.inspect(self.store, file).added_to(file)
             trusted.append(file)
         groups = [file.row_groups for file in trusted]
         if groups and all(one is not None and one.settled.all() for one in groups):
@@ -275,6 +262,10 @@ class _Inspection:
         except (HeadraceError, OSError):
             hint = None
         return error if hint is None else ReadError(f"{error}; {hint}")
+
+
+def _info(status: FileStatus) -> DataFileInfo:
+    return DataFileInfo(status.path, status.size, etag=status.etag)
 
 
 def _wanted(
@@ -418,9 +409,8 @@ def _seen_format(listing: Listing) -> str:
     for file in files:
         if file.size == 0:
             continue
-        info = DataFileInfo(file.path, file.size, etag=file.etag)
         with naming(file.path):
-            head = read_head(listing.store, info)
+            head = read_head(listing.store, _info(file))
         compression, name = compression_in(head), looks_like(head)
         if compression is not None and not file.path.lower().endswith(compression[1]):
             raise OptionError(f"{file.path}: {hint_of(file.path, head, name or '')}")
