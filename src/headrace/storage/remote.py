@@ -56,7 +56,6 @@ _MAGIC = "*?["
 _LONGEST_DETAIL = 600
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 20.0
-_POLL_S = 0.25
 
 Entries = list[FileStatus | str]
 """Files, and the paths of directories."""
@@ -98,14 +97,11 @@ class _Attempts:
         """
         self.failed += 1
         most = min(_FIRST_PAUSE_S * 2 ** min(self.failed - 1, 30), _LONGEST_PAUSE_S)
-        until = time.monotonic() + random.uniform(most / 2, most)
-        if self.failed > self._policy.retries or until > self._began + self._policy.max_elapsed_s:
+        pause_s = random.uniform(most / 2, most)
+        elapsed_s = time.monotonic() + pause_s - self._began
+        if self.failed > self._policy.retries or elapsed_s > self._policy.max_elapsed_s:
             return False
-        while (left := until - time.monotonic()) > 0:
-            if self._patience.over:
-                return False
-            time.sleep(min(left, _POLL_S))
-        return True
+        return self._patience.sleep(pause_s)
 
     def __str__(self) -> str:
         seconds = time.monotonic() - self._began
@@ -120,6 +116,7 @@ class _Session:
     engine: Engine | None = None
     resolved: Resolved | None = None
     redact: Redaction = field(default_factory=Redaction)
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -181,9 +178,12 @@ class RemoteStore:
         """
         if self.filesystem is not None:
             return self._name
-        urls = set(map(unsigned_url, self.signed_urls.values())) - set(self.signed_urls)
-        names = [self.protocol, self._client()[0].place, *sorted(urls)]
-        return sha256("\0".join(names).encode()).hexdigest()[:16]
+        session = self._sessions.get()
+        if not session.identity:
+            urls = set(map(unsigned_url, self.signed_urls.values())) - set(self.signed_urls)
+            names = [self.protocol, self._client()[0].place, *sorted(urls)]
+            session.identity = sha256("\0".join(names).encode()).hexdigest()[:16]
+        return session.identity
 
     @property
     def _is_web(self) -> bool:
