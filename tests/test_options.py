@@ -28,17 +28,17 @@ from headrace import (
 from headrace.options import parse_bytes
 
 ROOT = Path(__file__).parents[1]
-DATASETS = [
-    headrace.StructuredDataset,
-    headrace.SourceDataset,
-    headrace.ArrowDataset,
-    headrace.ArrayRecordDataset,
-    headrace.VideoFramesDataset,
-    headrace.TarDataset,
-    headrace.IcebergDataset,
-    headrace.PaimonDataset,
-    headrace.LanceDataset,
-]
+DATASETS = {
+    headrace.StructuredDataset: options.StructuredOptions,
+    headrace.SourceDataset: options.DatasetOptions,
+    headrace.ArrowDataset: options.ArrowOptions,
+    headrace.ArrayRecordDataset: options.ArrayRecordOptions,
+    headrace.VideoFramesDataset: options.VideoFramesOptions,
+    headrace.TarDataset: options.TarOptions,
+    headrace.IcebergDataset: options.IcebergOptions,
+    headrace.PaimonDataset: options.PaimonOptions,
+    headrace.LanceDataset: options.LanceOptions,
+}
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_wrong_values_and_contradictions(folder: Path, given: dict[str, Any], me
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_every_keyword_is_in_signatures_and_help(dataset: Any) -> None:
     own, of_loader = (
-        options.known_options(kind) for kind in (dataset.options_class, options.LoaderOptions)
+        options.known_options(kind) for kind in (DATASETS[dataset], options.LoaderOptions)
     )
     constructor = inspect.signature(dataset).parameters
     assert set(own) <= set(constructor)

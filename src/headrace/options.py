@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
+from itertools import groupby
 from multiprocessing.context import BaseContext
-from types import MappingProxyType
 from typing import (
     Annotated,
     Any,
@@ -655,6 +655,7 @@ _COMMON: tuple[type, ...] = (
     ContentOptions,
     OrderOptions,
     BatchOptions,
+    DeviceOptions,
     RankOptions,
     ReadingOptions,
     StorageGroup,
@@ -799,14 +800,12 @@ _MODULES = re.compile(r"\b(?:typing|collections\.abc|os|datetime|\w[\w.]*)\.(?=[
 """The modules of types, which are left out where a type is shown."""
 
 
-def documented(
-    *kinds: type, other_calls: Mapping[str, type] = MappingProxyType({})
-) -> Callable[[Function], Function]:
+def documented(*kinds: type) -> Callable[[Function], Function]:
     """Give a method of a dataset that takes ``**options`` the signature and help of its keywords.
 
     Type checkers see the keywords by ``Unpack``; this is for ``help()``, ``inspect.signature`` and
     notebooks. A call with a keyword that is not known is an UnknownOptionError, which names similar
-    ones, or the call that the keyword belongs to: that of ``other_calls``, or one of the dataset.
+    ones, or the call of the dataset that the keyword belongs to.
     """
 
     def document(function: Function) -> Function:
@@ -827,7 +826,7 @@ def documented(
             for name in given:
                 if name not in signature.parameters:
                     dataset = owner if isinstance(owner, type) else type(owner)
-                    raise _misplaced(name, function.__name__, dataset, signature, other_calls)
+                    raise _misplaced(name, function.__name__, dataset, signature)
             return function(owner, *args, **given)
 
         text = inspect.cleandoc(function.__doc__ or "")
@@ -839,23 +838,18 @@ def documented(
 
 
 def _misplaced(
-    name: str,
-    method: str,
-    dataset: type,
-    signature: inspect.Signature,
-    other_calls: Mapping[str, type],
+    name: str, method: str, dataset: Any, signature: inspect.Signature
 ) -> UnknownOptionError:
     """Return the error for an unknown keyword of a method of a dataset."""
-    place = dataset.__name__
-    if method != "__init__":
-        place = f"{place}.{method}" if method == "create_dataloader" else method
-    homes = {
-        **other_calls,
-        f"{dataset.__name__}.create_dataloader and to dataset.loader": LoaderOptions,
-        dataset.__name__: getattr(dataset, "options_class", LoaderOptions),
+    kind = dataset.__name__
+    calls = {
+        f"{kind}.create_dataloader and to dataset.loader": "loader",
+        kind: "__init__",
+        f"{kind}.create_dataloader": "create_dataloader",
     }
-    for call, kind in homes.items():
-        if name in known_options(kind):
+    place = {"__init__": kind, "loader": "loader"}.get(method, f"{kind}.{method}")
+    for call, other in calls.items():
+        if name in inspect.signature(getattr(dataset, other, dict)).parameters:
             return UnknownOptionError(f"{place} has no keyword {name}: it belongs to {call}")
     return _unknown(name, signature.parameters, place)
 
@@ -883,17 +877,15 @@ def checked_keywords(public: Function) -> Function:
 
 def _listing(kind: type) -> str:
     """Return the keywords of a kind as the section of a docstring."""
-    lines, heading = [], ""
-    for name, option in known_options(kind).items():
-        if option.group != heading:
-            heading = option.group
-            lines.append(f"{heading}:")
-        shown = option.type.__name__ if isinstance(option.type, type) else str(option.type)
-        if option.choices is not None and option.type is not bool:
-            shown = " | ".join(map(repr, option.choices))
-        shown = _MODULES.sub("", shown)
-        text = f"{name} ({shown}, default {option.default!r}): {option.doc}"
-        lines += textwrap.wrap(text, 88, initial_indent="    ", subsequent_indent="        ")
+    lines = []
+    for heading, options in groupby(known_options(kind).items(), lambda item: item[1].group):
+        lines.append(f"{heading}:")
+        for name, option in options:
+            shown = option.type.__name__ if isinstance(option.type, type) else str(option.type)
+            if option.choices is not None and option.type is not bool:
+                shown = " | ".join(map(repr, option.choices))
+            text = f"{name} ({_MODULES.sub('', shown)}, default {option.default!r}): {option.doc}"
+            lines += textwrap.wrap(text, 88, initial_indent="    ", subsequent_indent="        ")
     return "\n".join(lines)
 
 
@@ -901,12 +893,11 @@ def options_table(*kinds: type) -> str:
     """Return the keywords of options classes as a Markdown table."""
     lines = ["| keyword | default | meaning |", "|---|---|---|"]
     for kind in kinds:
-        heading = ""
-        for name, option in known_options(kind).items():
-            if option.group != heading:
-                heading = option.group
-                lines.append(f"| **{heading}** | | |")
-            default = f'"{option.default}"' if isinstance(option.default, str) else option.default
-            doc = option.doc.replace("|", r"\|")
-            lines.append(f"| `{name}` | `{default}` | {doc} |")
+        for heading, options in groupby(known_options(kind).items(), lambda item: item[1].group):
+            lines.append(f"| **{heading}** | | |")
+            for name, option in options:
+                default = option.default
+                default = f'"{default}"' if isinstance(default, str) else default
+                doc = option.doc.replace("|", r"\|")
+                lines.append(f"| `{name}` | `{default}` | {doc} |")
     return "\n".join(lines)

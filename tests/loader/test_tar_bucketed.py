@@ -235,6 +235,12 @@ def counted(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "rows": len(batch["png"])}
 
 
+@pytest.mark.parametrize("option", [{"mix": 2}, {"device": "cpu"}, {"stack": {"x": ["a"]}}])
+def test_options_of_streams_are_refused(folder: Path, option: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=f"{next(iter(option))} has no effect beside bucketed"):
+        loaded(folder, **option)
+
+
 def test_shapes_have_to_be_known(tmp_path: Path, folder: Path) -> None:
     write_samples(tmp_path, [8])
     with pytest.raises(OptionError, match="geometry"):

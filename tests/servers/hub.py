@@ -56,11 +56,13 @@ class Repository:
 class HubServer(AnsweringServer):
     """`url` is the endpoint (HF_ENDPOINT). Private repositories open to one of `tokens`.
 
-    `page_size` is the number of entries on a page of a listing.
+    `page_size` is the number of entries on a page of a listing; the links to further pages lead to
+    `next_pages_at`, if another host is named there.
     """
 
     def __init__(self) -> None:
         self.tokens: set[str] = set()
+        self.next_pages_at: str | None = None
         self.page_size = 1000
         self._repositories: dict[str, Repository] = {}
         self._links: dict[str, Stored] = {}
@@ -215,7 +217,9 @@ class HubServer(AnsweringServer):
         status, headers, body = _json(entries[start:stop])
         if stop < len(entries):
             kept = "".join(f"{name}={quote(query[name][0])}&" for name in query if name != "cursor")
-            headers["Link"] = f'<{self.url}{path}?{kept}cursor={stop}>; rel="next"'
+            headers["Link"] = (
+                f'<{self.next_pages_at or self.url}{path}?{kept}cursor={stop}>; rel="next"'
+            )
         return status, headers, body
 
     def _resolve(self, asked: Asked, file: HubFile | None, sha: str) -> Reply:

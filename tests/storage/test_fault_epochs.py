@@ -58,6 +58,13 @@ def source(
     return Source("s3", proxy_to(s3_server.url), BUCKET)
 
 
+EACH_ONCE = pytest.mark.parametrize(
+    ("source", "workers"), [("s3", 0), ("http", 2)], indirect=["source"]
+)
+"""Kinds of stores and numbers of workers, each once: obstore reads both kinds."""
+ON_THE_WEB = pytest.mark.parametrize("source", ["http"], indirect=True)
+
+
 def inject_mixed(
     proxy: FaultProxy, share: float, seed: int, faults: tuple[Fault, ...] = MIXED
 ) -> list[Rule]:
@@ -69,7 +76,7 @@ def inject_mixed(
     ]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@EACH_ONCE
 def test_five_percent_of_requests_fail_at_random(source: Source, workers: int) -> None:
     loader = source.loader(
         num_workers=workers, max_request_bytes=2000, batch_size=32, split_rows=200
@@ -87,12 +94,13 @@ def test_five_percent_of_requests_fail_at_random(source: Source, workers: int) -
     assert loader.stats()["retries"] == struck
 
 
+@pytest.mark.parametrize("source", ["s3"], indirect=True)
 def test_faults_at_random_while_files_are_found_and_read(source: Source) -> None:
     """A third of all requests, of listing and footers too."""
     rules = inject_mixed(source.proxy, 0.2, seed=7, faults=MIXED + SILENT)
     rules += [source.proxy.inject(SLOW_DOWN, probability=0.15, seed=8)]
     folder = f"{source.folder}/"  # or its index page is looked at by a GET whose body nobody reads
-    loader = make_loader(folder, storage_options=source.options, retries=20, timeout_s=2.0)
+    loader = make_loader(folder, storage_options=source.options, retries=20, timeout_s=1.0)
     assert ids_of(loader) == ALL_IDS
     assert loader.stats()["retries"] >= sum(rule.hits for rule in rules) >= 4
 
@@ -113,7 +121,7 @@ def patient_loader(source: Source, workers: int) -> StatefulLoader:
     )
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_a_server_restarts_in_mid_epoch(
     folder: Path, proxy_to: Callable[..., FaultProxy], workers: int
 ) -> None:
@@ -142,7 +150,7 @@ def test_a_server_restarts_in_mid_epoch(
     assert loader.stats()["retries"] >= len(lost) > 0
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@EACH_ONCE
 def test_the_way_to_a_server_is_cut_in_mid_epoch(source: Source, workers: int) -> None:
     source.proxy.latency_s = 0.02
     loader = patient_loader(source, workers)
@@ -164,14 +172,15 @@ def test_the_way_to_a_server_is_cut_in_mid_epoch(source: Source, workers: int) -
     assert loader.stats()["retries"] > 0
 
 
+@ON_THE_WEB
 def test_a_state_taken_among_faults_goes_on(source: Source) -> None:
-    loader = source.loader(timeout_s=2.0, retries=20)
+    loader = source.loader(timeout_s=1.0, retries=20)
     inject_mixed(source.proxy, 0.3, seed=3, faults=MIXED + SILENT)
     batches = iter(loader)
     found = ids_of([next(batches) for _ in range(7)])
     state: dict[str, Any] = loader.state_dict()
     del batches
-    resumed = source.loader(timeout_s=2.0, retries=20)
+    resumed = source.loader(timeout_s=1.0, retries=20)
     resumed.load_state_dict(state)
     assert found + ids_of(resumed) == ALL_IDS
 

@@ -72,7 +72,17 @@ SURVIVED: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("fault", SURVIVED.values(), ids=SURVIVED)
+ON_S3_AS_WELL = ("slow down", "reset within the body", "stalled body")
+"""For the others one kind of store is enough: obstore reads both."""
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [("http", fault) for fault in SURVIVED.values()]
+    + [("s3", SURVIVED[name]) for name in ON_S3_AS_WELL],
+    indirect=["source"],
+    ids=[f"http-{name}" for name in SURVIVED] + [f"s3-{name}" for name in ON_S3_AS_WELL],
+)
 def test_a_fault_that_passes_costs_retries_and_no_row(source: Source, fault: Fault) -> None:
     loader = source.loader(**time_out_for(fault))
     rule = source.proxy.inject(fault, ranged=True, skip=3, first=4)
@@ -238,7 +248,7 @@ def test_what_is_refused_is_not_asked_again(source: Source) -> None:
     assert len(permanent_failure(source, Answer(400, {}, b"no"), "400 Bad Request")) == 1
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("source", "workers"), [("s3", 0), ("http", 2)], indirect=["source"])
 def test_a_permanent_failure_may_be_skipped(source: Source, workers: int) -> None:
     loader = source.loader(on_error="skip", retries=1, num_workers=workers)
     source.proxy.inject(INTERNAL_ERROR, ranged=True, path=NAMES[2], where=_is_last_group)

@@ -302,8 +302,3 @@ def test_what_is_no_path_is_refused(wrong: Any) -> None:
 def test_nothing_at_all_is_refused(empty: Any) -> None:
     with pytest.raises(OptionError, match="empty"):
         find_files(empty)
-
-
-def test_many_files_are_listed_quickly(tmp_path: Path) -> None:
-    plant(tmp_path, *(f"{i % 10}/{i:05}.parquet" for i in range(3000)))
-    assert len(find_files(tmp_path).files) == 3000

@@ -14,9 +14,8 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from obstore.store import LocalStore, MemoryStore, S3Store
-from servers.gcs import GcsServer
 from servers.s3 import S3Server
-from store_contract import NAMES_OF_THE_EMULATOR, ROWS, Place, StoreContract, file_of, ids
+from store_contract import ROWS, Place, StoreContract, file_of, ids
 
 from headrace import StructuredDataset
 from headrace.errors import (
@@ -159,15 +158,6 @@ class TestGivenArrowS3(StoreContract):
         return Place(bucket, put, {"filesystem": arrow_s3(s3_server)})
 
 
-class TestGivenObjectStore(StoreContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def place(cls, s3_server: S3Server) -> Place:
-        bucket, put = bucket_of(s3_server)
-        put_inside = lambda path, body: put(f"top/{path}", body)  # noqa: E731
-        return Place("top", put_inside, {"filesystem": object_store(s3_server, bucket)})
-
-
 class TestGivenObjectStoreWithPrefix(StoreContract):
     @pytest.fixture(scope="class")
     @classmethod
@@ -191,20 +181,6 @@ class TestGivenObjectStoreInMemory(StoreContract):
         store = MemoryStore()
         put = lambda path, body: store.put(f"top/{path}", body)  # noqa: E731
         return Place("top", put, {"filesystem": store})
-
-
-class TestGivenGcsfs(StoreContract):
-    odd_names = NAMES_OF_THE_EMULATOR
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def place(cls, gcs_server: GcsServer) -> Place:
-        import gcsfs
-
-        bucket = gcs_server.make_bucket(f"given-{uuid4().hex[:12]}")
-        put = lambda path, body: gcs_server.put(bucket, path, body)  # noqa: E731
-        files = gcsfs.GCSFileSystem(**gcs_server.storage_options)
-        return Place(bucket, put, {"filesystem": files})
 
 
 @pytest.mark.parametrize("kind", ["obstore", "pyarrow", "fsspec"])

@@ -51,8 +51,8 @@ class Names(FolderBucket):
 
 
 @contextmanager
-def many(folder: Path, layout: str, count: int = MANY) -> Iterator[Bucket]:
-    names = list(map(LAYOUTS[layout], range(count)))
+def many(folder: Path, layout: str) -> Iterator[Bucket]:
+    names = list(map(LAYOUTS[layout], range(MANY)))
     listener = Listener(Names(folder.name, names, put(folder, "empty", b"")).serve)
     listener.open()
     with FaultProxy(listener.url) as proxy:
@@ -116,9 +116,8 @@ def test_100000_objects_though_pages_fail(large: Bucket) -> None:
     assert counts["requests"] >= len(asked.listings)
 
 
-def test_memory_of_many_objects(tmp_path: Path) -> None:
-    count = 50_000
-    with many(tmp_path / "listing-memory", "hive", count) as large:
+def test_memory_of_100000_objects(tmp_path: Path) -> None:
+    with many(tmp_path / "listing-memory", "hive") as large:
         options = Access(storage_options=large.served.options)
         tracemalloc.start()
         try:
@@ -128,9 +127,9 @@ def test_memory_of_many_objects(tmp_path: Path) -> None:
             held, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert len(listing.files) == count
-    assert held < 600 * count
-    assert most < 1500 * count
+    assert len(listing.files) == MANY
+    assert held < 600 * MANY
+    assert most < 1500 * MANY
 
 
 @pytest.fixture(scope="module")

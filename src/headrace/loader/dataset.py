@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import FrameType
-from typing import Any, ClassVar, Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -80,9 +80,6 @@ class TabularDataset(IterableDataset[Any]):
     Iterating gives every row exactly once, in one process as in the workers of a plain
     ``DataLoader(dataset, batch_size=None, num_workers=n)``, whatever their number.
     """
-
-    options_class: ClassVar[type] = DatasetOptions
-    """The keywords of the dataset."""
 
     def __init__(self, found: Discovered, options: DatasetOptions) -> None:
         super().__init__()

@@ -62,8 +62,6 @@ class StructuredDataset(TabularDataset):
     them: their files hold rows that were deleted. ``as_files=True`` reads them nevertheless.
     """
 
-    options_class = StructuredOptions
-
     @documented(StructuredOptions)
     def __init__(
         self,
@@ -167,11 +165,8 @@ class ArrowLoaderOptions(ArrowOptions, LoaderOptions, total=False):
 class ArrowDataset(BackendDataset):
     """Rows of Arrow IPC files and streams, or of a table in memory.
 
-    ``rows`` gives them by index. Columns are those of the first file, and all files have the same;
-    ``StructuredDataset`` brings files together that differ.
+    ``rows`` gives them by index. Files with other columns or types are brought to one schema.
     """
-
-    options_class = ArrowOptions
 
     @documented(ArrowOptions)
     def __init__(
@@ -214,8 +209,6 @@ class ArrayRecordDataset(BackendDataset):
 
     ``decode`` says what a record holds, unless it was packed by this library.
     """
-
-    options_class = ArrayRecordOptions
 
     @documented(ArrayRecordOptions)
     def __init__(self, paths: ArrayRecordPaths, **options: Unpack[ArrayRecordOptions]) -> None:
@@ -263,8 +256,6 @@ class VideoFramesDataset(BackendDataset):
     with the same windows only. ``on_error="skip"`` leaves out windows that have a frame which does
     not decode, and those alone.
     """
-
-    options_class = VideoFramesOptions
 
     @documented(VideoFramesOptions)
     def __init__(self, uri: PathLike, **options: Unpack[VideoFramesOptions]) -> None:

@@ -164,8 +164,6 @@ class IcebergDataset(TableDataset):
     ``tag``, ``branch`` or ``as_of`` say which) and kept until ``refresh``.
     """
 
-    options_class = IcebergOptions
-
     @documented(IcebergOptions)
     def __init__(
         self,
@@ -212,8 +210,6 @@ class PaimonDataset(TableDataset):
     manifests alone. Files of a primary-key table that may hold the same keys are merged while they
     are read: such files are one chunk together, whatever their number of rows.
     """
-
-    options_class = PaimonOptions
 
     @documented(PaimonOptions)
     def __init__(
@@ -275,8 +271,6 @@ class LanceDataset(TableDataset):
     The version is chosen when the dataset is made (the newest one, unless ``version`` says which)
     and kept until ``refresh``. Rows that are deleted are left out, and blobs come as bytes.
     """
-
-    options_class = LanceOptions
 
     @documented(LanceOptions)
     def __init__(self, uri: str | os.PathLike[str], **options: Unpack[LanceOptions]) -> None:

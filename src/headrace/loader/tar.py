@@ -53,6 +53,11 @@ _OF_STREAMS = (
     "lanes",
     "even",
     "balance",
+    "stack",
+    "cast",
+    "device",
+    "device_bytes",
+    "device_cache",
 )
 
 
@@ -304,9 +309,7 @@ class TarDataset(TabularDataset):
     see ``TarBackend``.
     """
 
-    options_class = TarOptions
-
-    @documented(TarOptions, other_calls={"TarDataset.create_dataloader": BucketOptions})
+    @documented(TarOptions)
     def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
         """Open a tar, a directory, a glob, a URL or a list of such."""
         chosen = resolve(TarOptions, options)

@@ -11,7 +11,7 @@ from headrace.matrices import values_at
 from headrace.model import Int64Array
 from headrace.sources.files.blocks import rows_only
 
-__all__ = ["in_order", "pick", "take_from", "take_rows"]
+__all__ = ["as_stream", "copied", "in_order", "pick", "take_from", "take_rows"]
 
 
 def take_from(
@@ -85,3 +85,16 @@ def pick(column: pa.ChunkedArray, places: Int64Array) -> pa.Array:
         if len(mine)
     ]
     return pa.concat_arrays(taken) if taken else pa.array([], column.type)
+
+
+def as_stream(table: pa.Table) -> pa.Buffer:
+    """Return a table as an Arrow IPC stream, which holds the rows of a slice and no others."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def copied(table: pa.Table) -> pa.Table:
+    """Return a copy that does not hold on to files, or to rows beside a slice."""
+    return pa.ipc.open_stream(as_stream(table)).read_all() if table.num_columns else table

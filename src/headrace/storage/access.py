@@ -101,8 +101,8 @@ def _shown_urls(locations: list[str], shown: list[str]) -> list[str]:
     for public, group in alike.items():
         if len({unsigned_url(one) for one in group}) < len(group):
             raise OptionError(
-                "two URLs differ only in what signs them, so that their files could not be told "
-                f"apart: {public}"
+                "two URLs differ only in what signs them, so that their files could not be "
+                f"distinguished: {public}"
             )
         if len(group) > 1:
             for number, location in enumerate(sorted(group), 1):

@@ -7,21 +7,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
-from inspect import iscoroutinefunction
 from ssl import SSLError
 from typing import Any
 
 import fsspec
 import pyarrow.fs as pafs
-from fsspec.asyn import sync
-from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
 from headrace.storage.engine import Engine, Failure, RequestError, complete, translated
 from headrace.storage.native import PYARROW_CLIENTS
 from headrace.storage.store import FileStatus
-from headrace.storage.threads import TooSlowError, longest_wait, within
+from headrace.storage.threads import longest_wait, within
 
 __all__ = ["FsspecEngine", "filesystem_for"]
 
@@ -104,15 +101,7 @@ class FsspecEngine(Engine):
 
     def _ask(self, limit_s: float, name: str, *args: Any, **options: Any) -> Any:
         """Call a method of the filesystem, and give it up after ``limit_s`` seconds."""
-        method = getattr(self._filesystem, name)
-        inner = getattr(method, "__wrapped__", None)
-        if name in vars(self._filesystem) and iscoroutinefunction(inner):
-            # fsspec made the method of a coroutine, which it can also cancel.
-            try:
-                return sync(self._filesystem.loop, inner, *args, timeout=limit_s, **options)
-            except FSTimeoutError:
-                raise TooSlowError.after(limit_s) from None
-        return within(limit_s, partial(method, *args, **options))
+        return within(limit_s, partial(getattr(self._filesystem, name), *args, **options))
 
     def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
         mark = next((info[key] for key in _MARKS if info.get(key) is not None), None)

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
 from headrace.storage.engine import Engine, Failure, RequestError, translated
@@ -26,7 +25,6 @@ T = TypeVar("T")
 _PATH = re.compile(
     r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"
 )
-_PAGE = 1000
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _KINDS = {None: "model", "datasets": "dataset", "spaces": "space"}
 
@@ -80,15 +78,38 @@ class HubEngine(Engine):
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
         place = self._pinned(directory)
-        found = self._api.list_repo_tree(
-            place.repo, place.inner.strip("/") or None, recursive=recursive, **place.where
-        )
-        while page := self._ask(lambda: list(islice(found, _PAGE))):
+        parts = (f"{place.kind}s", place.repo, "tree", quote(place.revision, safe=""))
+        folder = quote(place.inner.strip("/"), safe="")
+        url = "/".join([self._api.endpoint, "api", *parts, *filter(None, [folder])])
+        following: str | None = f"{url}?recursive={recursive}&expand=False"
+        while following is not None:
+            page, following = self._ask(self._page, following)
             for entry in page:
-                if isinstance(entry, self._hub.hf_api.RepoFile):
-                    yield _status(place, entry)
+                if entry["type"] == "file":
+                    yield _status(place, self._hub.hf_api.RepoFile(**entry))
                 elif not recursive:
-                    yield str(place._replace(inner=entry.path))
+                    yield str(place._replace(inner=entry["path"]))
+
+    def _page(self, url: str) -> tuple[list[dict[str, Any]], str | None]:
+        """Return a page of a listing, and the URL of the next one.
+
+        huggingface_hub itself would retry by itself, uncounted, and send the token to any host that
+        a link to the next page names.
+        """
+        utils = self._hub.utils
+        headers = utils.build_hf_headers(token=self._token)
+        answer = utils.get_session().get(url, headers=headers, timeout=self._timeout_s)
+        utils.hf_raise_for_status(answer)
+        link = answer.links.get("next", {}).get("url")
+        following = None if link is None else urljoin(url, link)
+        if following is not None and not self._is_own(following):
+            host = urlsplit(following).netloc.rpartition("@")[2]
+            raise RequestError(
+                Failure.REFUSED,
+                f"the hub says that the list goes on at another host ({host}), which must not get "
+                "the token; check the endpoint",
+            )
+        return answer.json(), following
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         place = self._pinned(path)

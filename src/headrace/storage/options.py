@@ -493,7 +493,7 @@ _AZURE_CREDENTIALS = {
     "sas_key": "sas_token",
     "client_secret": "client_secret",
 }
-"""By option: the kind of credential that obstore is told to use."""
+"""By option: the kind of credential that obstore uses."""
 
 
 def azure_options(given: Mapping[str, Any]) -> StoreOptions:

@@ -115,7 +115,7 @@ class _Threads:
 
 
 def _cancel(future: Future[Any]) -> None:
-    """Cancel a future and wake those who wait for it; by itself it wakes them once it is begun."""
+    """Cancel a future and wake its waiters, which ``cancel`` alone does when it is begun."""
     if not future.cancelled() and future.cancel():
         future.set_running_or_notify_cancel()
 
@@ -145,7 +145,7 @@ class _Pools:
         self.all[id(threads)] = threads
 
     def leave(self) -> None:
-        """Wake all who wait, and wait for the threads; a forked child does not have them."""
+        """Wake all waiters and join the threads; a forked child does not have them."""
         if self._pid != os.getpid():
             return
         if not self.exit.done():
@@ -179,7 +179,7 @@ class Patience:
         return getattr(self._waited, "seconds", 0.0)
 
     def give_up(self) -> None:
-        """Wake all who wait; what is under way ends by itself, and is not tried again."""
+        """Wake all waiters; a request that is under way ends by itself and is not tried again."""
         end = self._end.get()
         if not end.done():
             end.set_result(None)

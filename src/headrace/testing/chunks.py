@@ -8,22 +8,8 @@ from itertools import pairwise
 import pyarrow as pa
 
 from headrace.model import ByteRange, DataFileInfo, FileSplit, RowRange
-from headrace.sources.files.protocol import FileFacts
 
-__all__ = ["assert_same_rows", "cut_chunks", "joined", "with_facts"]
-
-
-def with_facts(file: DataFileInfo, facts: FileFacts) -> DataFileInfo:
-    """Return ``file`` with what inspecting it found."""
-    return DataFileInfo(
-        file.path,
-        file_size=file.file_size,
-        etag=file.etag,
-        record_count=facts.record_count,
-        row_groups=facts.row_groups,
-        body_offset=facts.body_offset,
-        splittable=facts.splittable,
-    )
+__all__ = ["assert_same_rows", "cut_chunks", "joined"]
 
 
 def cut_chunks(file: DataFileInfo, cuts: Sequence[float]) -> list[FileSplit]:

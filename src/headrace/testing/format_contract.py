@@ -20,7 +20,7 @@ from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo, FileSplit, RowRange
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.storage import Store, store_for
-from headrace.testing.chunks import assert_same_rows, cut_chunks, joined, with_facts
+from headrace.testing.chunks import assert_same_rows, cut_chunks, joined
 
 __all__ = ["FormatContract"]
 
@@ -189,7 +189,7 @@ class FormatContract:
             return
         if self.prunes:
             assert 0 < facts.row_groups.rows.sum() < _ROWS
-        planned = with_facts(file, facts)
+        planned = facts.added_to(file)
         groups = zip(facts.row_groups.start, facts.row_groups.rows, strict=True)
         ranges = [RowRange(int(start), int(rows)) for start, rows in groups]
         chunks = [self.read_all(store, FileSplit(planned, r), table.schema) for r in ranges]
@@ -278,7 +278,7 @@ class FormatContract:
 
     def planned(self, store: Store, file: DataFileInfo) -> DataFileInfo:
         """The file with all that inspecting it tells, as a plan carries it."""
-        return with_facts(file, self.inspect(store, file))
+        return self.inspect(store, file).added_to(file)
 
     def tables(self, store: Store, chunk: FileSplit, schema: pa.Schema) -> Iterator[pa.Table]:
         """Return what ``read`` yields for a chunk, whose file is inspected first if it was not."""

@@ -23,8 +23,8 @@ import pyarrow as pa
 from headrace.errors import OptionError, WriteError
 from headrace.process import usable_cores
 from headrace.storage.pool import run_by_processes
+from headrace.storage.ray_tasks import check_on, cores_of_a_node, run_on_ray
 from headrace.write.journal import Journal
-from headrace.write.ray_tasks import cores_of_a_node, run_on_ray
 from headrace.write.targets import Receipt, TargetWriter
 
 __all__ = [
@@ -62,6 +62,9 @@ class Task:
     first: int = 0
     rows: int | None = None
     size_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"part {self.part}"
 
 
 class PartSource(Protocol):
@@ -148,8 +151,7 @@ class Runner:
             raise OptionError(
                 f"workers must be a number of processes, or 0 for none, not {workers!r}"
             )
-        if self.on not in (None, "ray"):
-            raise OptionError(f'on must be "ray", or None for this machine, not {self.on!r}')
+        check_on(self.on)
         if self.on == "ray" and workers == 0:
             raise OptionError('workers=0 is this process, and on="ray" is others; give one of them')
 

@@ -20,7 +20,6 @@ from headrace.sources.files.csv import CsvFormat
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.storage import store_for
 from headrace.testing import FormatContract
-from headrace.testing.chunks import with_facts
 
 BLOCK_BYTES = 1 << 20
 
@@ -84,7 +83,7 @@ def found(
     csv = CsvFormat(options, schema=schema)
     file = DataFileInfo(str(path), file_size=len(text))
     facts = csv.inspect(store_for(str(path)), file)
-    return csv, with_facts(file, facts), facts
+    return csv, facts.added_to(file), facts
 
 
 def rows_of(

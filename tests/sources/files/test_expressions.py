@@ -59,10 +59,12 @@ def test_constants_keep_type_and_value(value: pa.Scalar) -> None:
 def test_calls_keep_their_arguments_in_order_and_their_options() -> None:
     x, y = pc.field("x"), pc.field("y")
     node = take_apart(pc.and_not(pc.less(pc.scalar(1), x), x.isin([1, None]) & ~y))
-    assert str(node) == (
-        "and_not(less(1, x), "
-        "and_kleene(is_in(x, value_set=[1, None], null_matching_behavior=0), invert(y)))"
-    )
+    assert str(node) == "and_not(less(1, x), and_kleene(is_in(x), invert(y)))"
+    assert isinstance(node, Call)
+    (listed, _) = node.arguments[1].arguments  # type: ignore[union-attr]
+    assert isinstance(listed, Call)
+    assert listed.options is not None
+    assert listed.options["value_set"].as_py() == [1, None]
 
 
 @pytest.mark.parametrize("right_first", [False, True])
@@ -76,13 +78,6 @@ def test_a_chain_is_one_call_however_long(right_first: bool) -> None:
     assert isinstance(node, Call)
     assert (len(node.arguments), node.depth) == (2000, 3)
     assert len(str(node)) < 500
-
-
-def test_long_lists_are_abbreviated_in_the_text() -> None:
-    node = take_apart(pc.field("x").isin(range(10_000)))
-    assert str(node) == (
-        "is_in(x, value_set=[0, 1, 2, 3, 4, … 10000 in all], null_matching_behavior=0)"
-    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from headrace.sources.files.json import JsonFormat, JsonLinesFormat
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.storage import store_for
 from headrace.testing import FormatContract
-from headrace.testing.chunks import with_facts
 
 BLOCK_BYTES = 1 << 20
 
@@ -101,7 +100,7 @@ def found(
     file = DataFileInfo(str(path), file_size=len(text))
     facts = format_.inspect(store_for(str(path)), file)
     strict = JsonFormat(options, schema=schema, known=facts.schema)
-    return strict, with_facts(file, facts), facts
+    return strict, facts.added_to(file), facts
 
 
 def rows_of(

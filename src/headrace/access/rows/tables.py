@@ -20,6 +20,7 @@ from headrace.access.rows.views import View
 from headrace.errors import OptionError, SchemaError
 from headrace.model import Int64Array
 from headrace.sources.files.filters import rows_where
+from headrace.sources.taking import copied
 from headrace.sources.values import plain_value
 
 __all__ = [
@@ -45,7 +46,7 @@ _CANNOT = (pa.ArrowInvalid, pa.ArrowTypeError, NotImplementedError, OverflowErro
 
 def gathered(reader: RowReader, view: View) -> pa.Table:
     """Return all rows of a view, in memory of their own."""
-    return _copied(_rows(reader, view, 0, view.count))
+    return copied(_rows(reader, view, 0, view.count))
 
 
 def in_parts(reader: RowReader, view: View, part_rows: int) -> Iterator[pa.Table]:
@@ -58,16 +59,6 @@ def _rows(reader: RowReader, view: View, start: int, stop: int) -> pa.Table:
     if view.is_run and stop > start:
         return reader.slice(view.start + start, stop - start)
     return reader.table(view.at(np.arange(start, stop, dtype=np.int64)))
-
-
-def _copied(table: pa.Table) -> pa.Table:
-    """Return a copy that does not hold on to files, or to rows beside a slice."""
-    if not table.num_columns:
-        return table
-    memory = pa.BufferOutputStream()
-    with pa.ipc.new_stream(memory, table.schema) as stream:
-        stream.write_table(table)
-    return pa.ipc.open_stream(memory.getvalue()).read_all()
 
 
 def _in_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -235,7 +226,7 @@ def joined(tables: Iterable[pa.Table], empty: pa.Table) -> pa.Table:
     """
     held = list(tables) or [empty]
     schema = _common_schema([table.schema for table in held])
-    return _copied(pa.concat_tables([_in_types(table, schema) for table in held]))
+    return copied(pa.concat_tables([_in_types(table, schema) for table in held]))
 
 
 def write_shards(tables: Iterable[pa.Table], empty: pa.Table, folder: Path) -> list[str]:

@@ -26,7 +26,7 @@ from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.discovery import discover, select_files
 from headrace.sources.files.plain_types import plain_schema, plain_table
 from headrace.sources.files.source import FileSource
-from headrace.sources.taking import take_from
+from headrace.sources.taking import as_stream, take_from
 from headrace.storage import Access, Listing, LocalStore, Options, find_files
 
 __all__ = ["ArrowBackend"]
@@ -139,9 +139,7 @@ class ArrowBackend(FileBackend):
             missing = [name for name in self._schema.names if name not in facts.schema.names]
             if missing:
                 raise SchemaError(f"{file.path} has no column {missing[0]!r}, which schema= names")
-            self._inspected[shard] = replace(
-                file, row_groups=facts.row_groups, splittable=facts.splittable
-            )
+            self._inspected[shard] = facts.added_to(file)
         return self._inspected.get(shard, file)
 
     # --- rows
@@ -244,7 +242,9 @@ class ArrowBackend(FileBackend):
         return np.cumsum([0, *counts[:-1]], dtype=np.int64), batches
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**super().__getstate__(), "_maps": None, "_table": _packed(self._table)}
+        # As a stream: of a slice pyarrow would pickle all that it is a slice of.
+        table = None if self._table is None else as_stream(self._table)
+        state = {**super().__getstate__(), "_maps": None, "_table": table}
         state.pop("_held", None)
         return state
 
@@ -252,16 +252,6 @@ class ArrowBackend(FileBackend):
         packed = state["_table"]
         table = None if packed is None else ipc.open_stream(packed).read_all()
         self.__dict__.update(state, _table=table)
-
-
-def _packed(table: pa.Table | None) -> pa.Buffer | None:
-    """Return a table as a stream: of a slice pyarrow would pickle all that it is a slice of."""
-    if table is None:
-        return None
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
 
 
 # --- which rows there are

@@ -19,7 +19,7 @@ from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array
 from headrace.sources.arrow.format import FileVersion, has_dictionary, read_index, reading
 from headrace.sources.arrow.gather import DamagedRowError, Region, Taken, gather_for
-from headrace.sources.taking import take_from
+from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
 
 __all__ = ["MappedFiles", "NotMappedError", "check_count"]
@@ -260,7 +260,8 @@ class MappedFiles:
         for number in np.unique(batches).tolist():
             file = self._mapped[int(self._batch_files[number])]
             arrays[number] = file.columns(int(self._batch_places[number]))[name]
-        return _owned(take_from(arrays, batches, within))
+        # Copied: ``take`` may leave dictionaries, and rows that are slices, in a map.
+        return copied(pa.table({"": take_from(arrays, batches, within)})).column(0)
 
     def _damaged(self, row: int) -> ReadError:
         file = int(np.searchsorted(self._first_rows, row, side="right")) - 1
@@ -389,12 +390,3 @@ def _of_type(type_: pa.DataType, taken: Taken) -> Taken:
     if isinstance(type_, pa.BaseExtensionType) and isinstance(taken, pa.Array):
         return pa.ExtensionArray.from_storage(type_, taken)
     return taken
-
-
-def _owned(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a copy of what ``take`` may leave in a map: dictionaries, and rows that are slices."""
-    table = pa.table({"": column})
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return ipc.open_stream(sink.getvalue()).read_all().column(0)

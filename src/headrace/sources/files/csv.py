@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from headrace.model import DataFileInfo, FileSplit
 from headrace.sources.files.failures import naming
 from headrace.sources.files.lines import (
     BOM,
+    LineParser,
     TextBlock,
     checked_options,
     compression_of,
@@ -27,9 +28,7 @@ from headrace.sources.files.lines import (
     line_number,
     lines_of_chunk,
     open_text,
-    parsed_in_pieces,
     refuse_parts,
-    shortest_failing_lines,
     shown,
     without_compression,
 )
@@ -37,10 +36,10 @@ from headrace.sources.files.protocol import FileFacts
 from headrace.sources.files.sniffing import HEAD_BYTES, looks_like
 from headrace.storage import Store
 
-__all__ = ["CURES", "UNREADABLE", "CsvFormat", "CsvLines", "names_in"]
+__all__ = ["CsvFormat"]
 
-UNREADABLE = (pa.ArrowInvalid, UnicodeDecodeError)
-CURES = (
+_UNREADABLE = (pa.ArrowInvalid, UnicodeDecodeError)
+_CURES = (
     "give the column another type with schema=, or say how the file is written with "
     'format_options={"read_options": ..., "parse_options": ..., "convert_options": ...}'
 )
@@ -49,31 +48,33 @@ _PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class CsvLines:
-    """Parses whole lines of one file; the header is not among them."""
+class CsvLines(LineParser):
+    """Parses whole lines of one file; the header is not among them.
 
-    store: Store
-    file: DataFileInfo
+    Attributes:
+        names: The names of all columns of the file.
+        read: How text is read.
+        parse: How lines are parsed.
+        convert: The columns to read, and their types.
+    """
+
     names: list[str]
-    """of all columns of the file"""
     read: pacsv.ReadOptions
     parse: pacsv.ParseOptions
     convert: pacsv.ConvertOptions
-    """with the columns to read, and their types"""
+
+    failures = _UNREADABLE
+    cures = _CURES
+
+    @property
+    def piece_bytes(self) -> int:
+        return min(int(self.read.block_size), _PIECE_BYTES)
+
+    def rows(self, data: pa.Buffer | bytes, piece_bytes: int | None = None) -> pa.Table:
+        return self._rows(data, self.convert, piece_bytes)
 
     def table(self, block: TextBlock) -> pa.Table:
-        """The rows of a block, parsed on all cores."""
-        try:
-            table = parsed_in_pieces(
-                lambda nbytes: self._rows(block.data, self.convert, nbytes),
-                block.data.size,
-                min(self.read.block_size, _PIECE_BYTES),
-                *UNREADABLE,
-            )
-        except pa.ArrowNotImplementedError as error:
-            raise SchemaError(f"{self.file.path}: {error}; name another type in schema=") from error
-        except UNREADABLE as error:
-            raise self._blame(block, error) from error
+        table = LineParser.table(self, block)
         if self.ends_inside_quotes(block, table.num_rows):
             raise ReadError(self._unclosed_quote(block))
         return table
@@ -129,34 +130,15 @@ class CsvLines:
         types = dict.fromkeys(names, pa.binary())
         return pacsv.ConvertOptions(include_columns=names, column_types=types)
 
-    def _blame(self, block: TextBlock, error: Exception) -> ReadError:
-        data = bytes(block.data)
-        found = shortest_failing_lines(
-            data, lambda lines: self._fails(lines, self.convert), from_start=False
-        )
-        if found is None:
-            stop = block.offset + len(data)
-            return ReadError(f"{self.file.path}, bytes {block.offset}-{stop}: {error}; {CURES}")
-        offset, line = found
-        number = line_number(self.store, self.file, block.offset + offset)
-        return ReadError(f"{self.file.path}, line {number}: {self._complaint(line)}; {CURES}")
-
-    def _fails(self, lines: bytes, convert: pacsv.ConvertOptions) -> bool:
-        try:
-            self._rows(lines, convert)
-        except UNREADABLE:
-            return True
-        return False
-
-    def _complaint(self, line: bytes) -> str:
+    def complaint(self, line: bytes, error: Exception) -> str:
         numbered = pacsv.ReadOptions(encoding=self.read.encoding, autogenerate_column_names=True)
-        found = len(names_in(line, numbered, self.parse))
+        found = len(_names_in(line, numbered, self.parse))
         if found != len(self.names):
             return f"{found} columns where {len(self.names)} are expected: {shown(line)}"
         for name in self.convert.include_columns or self.names:
             alone = copy(self.convert)
             alone.include_columns = [name]
-            if self._fails(line, alone):
+            if replace(self, convert=alone)._fails(line):
                 value = self._rows(line, self._as_bytes([name])).column(0)[0].as_py()
                 wanted = self.convert.column_types.get(name)
                 if wanted == pa.string():
@@ -165,7 +147,7 @@ class CsvLines:
         return f"it cannot be parsed: {shown(line)}"
 
 
-def names_in(line: bytes, read: pacsv.ReadOptions, parse: pacsv.ParseOptions) -> list[str]:
+def _names_in(line: bytes, read: pacsv.ReadOptions, parse: pacsv.ParseOptions) -> list[str]:
     """The values of a line as names of columns; f0, f1... where the options ask for those."""
     header = pacsv.ReadOptions(
         encoding=read.encoding, autogenerate_column_names=read.autogenerate_column_names
@@ -283,7 +265,7 @@ class CsvFormat:
         return CsvLines(store, file, names, self._read, self._parsing(file), convert)
 
     def _layout(self, store: Store, file: DataFileInfo, head: bytes, whole: bool) -> _Layout:
-        with naming(file.path, *UNREADABLE):
+        with naming(file.path, *_UNREADABLE):
             if not self._lines_can_be_cut(head):
                 return self._layout_of_stream(store, file)
             start = len(head) - len(head.removeprefix(BOM))
@@ -293,7 +275,7 @@ class CsvFormat:
             else:
                 start = start if not self._parse.ignore_empty_lines else _skip_blank(head, start)
                 end = _line_end(head, start)
-                names = names_in(head[start:end] + b"\n", self._read, self._parsing(file))
+                names = _names_in(head[start:end] + b"\n", self._read, self._parsing(file))
                 body_offset = start if self._read.autogenerate_column_names else end
         lines = self._lines(store, file, names, self._convert)
         if _newlines_in_quotes(lines, head[body_offset:], whole):
@@ -336,7 +318,7 @@ class CsvFormat:
         self, store: Store, file: DataFileInfo, convert: pacsv.ConvertOptions
     ) -> pa.Schema:
         with (
-            naming(file.path, *UNREADABLE),
+            naming(file.path, *_UNREADABLE),
             open_text(store, file) as text,
             self._open(text, file, convert, 0) as reader,
         ):
@@ -354,8 +336,8 @@ class CsvFormat:
                         yield pa.Table.from_batches([batch])
             except pa.ArrowNotImplementedError as error:
                 raise SchemaError(f"{file.path}: {error}; name another type in schema=") from error
-            except UNREADABLE as error:
-                raise ReadError(f"{file.path}, after row {rows}: {error}; {CURES}") from error
+            except _UNREADABLE as error:
+                raise ReadError(f"{file.path}, after row {rows}: {error}; {_CURES}") from error
 
     def _open(
         self, text: pa.NativeFile, file: DataFileInfo, convert: pacsv.ConvertOptions, nbytes: int
@@ -379,7 +361,7 @@ def _newlines_in_quotes(lines: CsvLines, body: bytes, whole: bool) -> bool:
         if rows == sum(1 for line in body.split(b"\n") if line.strip(b"\r")):
             return False
         return not (whole and lines.ends_inside_quotes(TextBlock(in_arrow_memory(body), 0), rows))
-    except UNREADABLE:
+    except _UNREADABLE:
         return False
 
 

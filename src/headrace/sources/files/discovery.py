@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -69,7 +68,8 @@ logger = logging.getLogger(__name__)
 
 _INSPECTING_THREADS = 16
 _WAITING_THREADS = 48
-_SECONDS_WORTH_A_THREAD = 0.005
+_FILES_A_THREAD = 16
+"""local files that make it worth starting a thread"""
 _KINDS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
 _EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _KINDS}
 FORMAT_NAMES = tuple(_EXTENSIONS)
@@ -176,23 +176,14 @@ class _Inspection:
     def inspect(
         self, statuses: list[FileStatus], keep: ds.Expression | None
     ) -> tuple[list[DataFileInfo], list[FileFacts]]:
-        """Look into files in parallel; broken ones are left out or raise.
-
-        Local files cost no waiting: threads are used if looking takes long. The second file tells
-        how long, for the first also makes things that all others use again.
-        """
-        looked: list[FileFacts | ReadError] = []
-        threads, seconds = _WAITING_THREADS, 0.0
+        """Look into files in parallel; broken ones are left out or raise."""
+        threads = _WAITING_THREADS
         if self.store.local:
-            for status in statuses[:2]:
-                began = time.perf_counter()
-                looked.append(self.look(status, keep))
-                seconds = time.perf_counter() - began
-            worth = int(len(statuses) * seconds / _SECONDS_WORTH_A_THREAD)
-            threads = min(_INSPECTING_THREADS, worth)
+            threads = min(_INSPECTING_THREADS, len(statuses) // _FILES_A_THREAD)
         look = partial(self.look, keep=keep)
-        rest = statuses[len(looked) :]
-        looked.extend(side_by_side(look, rest, threads=threads) if threads > 1 else map(look, rest))
+        looked: Iterable[FileFacts | ReadError] = map(look, statuses)
+        if threads > 1:
+            looked = side_by_side(look, statuses, threads=threads)
         infos: list[DataFileInfo] = []
         facts: list[FileFacts] = []
         for status, one in zip(statuses, looked, strict=True):
@@ -200,22 +191,12 @@ class _Inspection:
                 self.broken.append(str(one))
                 continue
             facts.append(one)
-            infos.append(
-                DataFileInfo(
-                    status.path,
-                    status.size,
-                    one.record_count,
-                    one.row_groups,
-                    status.etag,
-                    one.body_offset,
-                    one.splittable,
-                )
-            )
+            infos.append(one.added_to(_info(status)))
         return infos, facts
 
     def look(self, status: FileStatus, keep: ds.Expression | None) -> FileFacts | ReadError:
         """Look into a file; return why it is broken if broken files are skipped."""
-        file = DataFileInfo(status.path, status.size, etag=status.etag)
+        file = _info(status)
         try:
             facts = self.format.inspect(self.store, file, keep)
             if keep is not None and set(facts.schema.names) & set(self.in_path.schema.names):
@@ -260,10 +241,7 @@ class _Inspection:
         for file, fact in zip(infos, facts, strict=True):
             types = dict(zip(fact.schema.names, fact.schema.types, strict=True))
             if any(types.get(column.name, column.type) != column.type for column in needed):
-                all_of_it = self.format.inspect(self.store, file)
-                file = replace(
-                    file, record_count=all_of_it.record_count, row_groups=all_of_it.row_groups
-                )
+                file = self.format.inspect(self.store, file).added_to(file)
             trusted.append(file)
         groups = [file.row_groups for file in trusted]
         if groups and all(one is not None and one.settled.all() for one in groups):
@@ -284,6 +262,10 @@ class _Inspection:
         except (HeadraceError, OSError):
             hint = None
         return error if hint is None else ReadError(f"{error}; {hint}")
+
+
+def _info(status: FileStatus) -> DataFileInfo:
+    return DataFileInfo(status.path, status.size, etag=status.etag)
 
 
 def _wanted(
@@ -427,9 +409,8 @@ def _seen_format(listing: Listing) -> str:
     for file in files:
         if file.size == 0:
             continue
-        info = DataFileInfo(file.path, file.size, etag=file.etag)
         with naming(file.path):
-            head = read_head(listing.store, info)
+            head = read_head(listing.store, _info(file))
         compression, name = compression_in(head), looks_like(head)
         if compression is not None and not file.path.lower().endswith(compression[1]):
             raise OptionError(f"{file.path}: {hint_of(file.path, head, name or '')}")

@@ -108,8 +108,6 @@ class Call:
         shown = [str(argument) for argument in self.arguments[:10]]
         if len(self.arguments) > 10:
             shown.append(f"… {len(self.arguments)} in all")
-        if self.options is not None:
-            shown.append(_options_text(self.options))
         return f"{self.function}({', '.join(shown)})"
 
 
@@ -274,21 +272,6 @@ def _int32(address: int) -> tuple[int, int]:
 def _text(address: int) -> tuple[str, int]:
     length, address = _int32(address)
     return ctypes.string_at(address, length).decode(), address + length
-
-
-def _options_text(options: pa.StructScalar) -> str:
-    shown = []
-    for name, value in options.items():
-        if name == "_type_name" or (name.startswith("allow_") and not value.as_py()):
-            continue
-        if isinstance(value, pa.ListScalar) and value.values is not None:
-            members = ", ".join(_scalar_text(member) for member in value.values[:5])
-            count = len(value.values)
-            text = f"[{members}{f', … {count} in all' if count > 5 else ''}]"
-        else:
-            text = str(value.type) if name == "to_type" else _scalar_text(value)
-        shown.append(f"{name}={text}")
-    return ", ".join(shown)
 
 
 def _scalar_text(value: pa.Scalar) -> str:

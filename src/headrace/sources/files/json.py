@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Generator, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -15,22 +15,20 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.json as pajson
 
-from headrace.errors import ReadError, SchemaError
+from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit
 from headrace.sources.files.failures import naming
 from headrace.sources.files.lines import (
     BOM,
+    LineParser,
     TextBlock,
     checked_options,
     compression_of,
     in_arrow_memory,
-    line_number,
     lines_of_chunk,
     open_text,
-    parsed_in_pieces,
     read_fully,
     refuse_parts,
-    shortest_failing_lines,
     shown,
 )
 from headrace.sources.files.protocol import FileFacts
@@ -145,34 +143,31 @@ _NO_FIELD = pa.schema([("no field has this name 5d1e", pa.null())])
 
 
 @dataclass(frozen=True, slots=True)
-class JsonLines:
-    """Parses lines of one file, each of which holds an object."""
+class JsonLines(LineParser):
+    """Parses lines of one file, each of which holds an object.
 
-    store: Store
-    file: DataFileInfo
+    Attributes:
+        schema: The fields to read, in the types that come out.
+        read: How text is read.
+        unknown: What to do with other fields: error, ignore or infer.
+    """
+
     schema: pa.Schema
-    """the fields to read, in the types that come out"""
     read: pajson.ReadOptions
     unknown: str
-    """what to do with other fields: error, ignore or infer"""
 
-    def table(self, block: TextBlock) -> pa.Table:
-        """The rows of a block, parsed on all cores."""
-        try:
-            return parsed_in_pieces(
-                lambda nbytes: self._rows(block.data, self.schema, nbytes),
-                block.data.size,
-                self.read.block_size,
-                pa.ArrowInvalid,
-            )
-        except pa.ArrowNotImplementedError as error:
-            raise SchemaError(f"{self.file.path}: {error}; name another type in schema=") from error
-        except pa.ArrowInvalid as error:
-            raise self._blame(block, error) from error
+    cures = _CURES
 
-    def _rows(
-        self, data: pa.Buffer | bytes, schema: pa.Schema, piece_bytes: int | None = None
-    ) -> pa.Table:
+    @property
+    def piece_bytes(self) -> int:
+        return int(self.read.block_size)
+
+    @property
+    def depends_on_lines_before(self) -> bool:
+        return self.unknown == "infer"
+
+    def rows(self, data: pa.Buffer | bytes, piece_bytes: int | None = None) -> pa.Table:
+        schema = self.schema
         text = data if isinstance(data, pa.Buffer) else in_arrow_memory(data)
         _require_utf8(text)
         read = copy(self.read)
@@ -187,27 +182,7 @@ class JsonLines:
             table = table.drop_columns(_NO_FIELD.names)
         return _in_types_of(table, schema)
 
-    def _blame(self, block: TextBlock, error: Exception) -> ReadError:
-        data = bytes(block.data)
-        found = shortest_failing_lines(data, self._fails, from_start=self.unknown == "infer")
-        if found is None:
-            stop = block.offset + len(data)
-            return ReadError(f"{self.file.path}, bytes {block.offset}-{stop}: {error}; {_CURES}")
-        offset, line = found
-        begin = offset + len(line) - len(line.lstrip())
-        number = line_number(self.store, self.file, block.offset + begin)
-        return ReadError(
-            f"{self.file.path}, line {number}: {self._complaint(line, error)}; {_CURES}"
-        )
-
-    def _fails(self, lines: bytes, schema: pa.Schema | None = None) -> bool:
-        try:
-            self._rows(lines, self.schema if schema is None else schema)
-        except pa.ArrowInvalid:
-            return True
-        return False
-
-    def _complaint(self, line: bytes, error: Exception) -> str:
+    def complaint(self, line: bytes, error: Exception) -> str:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as problem:
@@ -225,7 +200,7 @@ class JsonLines:
         for name in row.keys() & set(self.schema.names):
             field = self.schema.field(name)
             value = json.dumps({name: row[name]}).encode()
-            if self._fails(value, pa.schema([field])):
+            if replace(self, schema=pa.schema([field]))._fails(value):
                 held = shown(json.dumps(row[name], ensure_ascii=False).encode())
                 return f"field {name!r} holds {held}, which is not {field.type}"
         return f"{error}: {shown(line)}"

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import OptionError
+from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import ByteRange, DataFileInfo, FileSplit
 from headrace.sources.files.failures import naming
 from headrace.storage import Store, will_read
@@ -25,6 +26,7 @@ from headrace.storage import Store, will_read
 __all__ = [
     "BOM",
     "INFERENCE_BYTES",
+    "LineParser",
     "TextBlock",
     "checked_options",
     "compression_of",
@@ -35,7 +37,6 @@ __all__ = [
     "lines_of_range",
     "lines_of_stream",
     "open_text",
-    "parsed_in_pieces",
     "read_fully",
     "refuse_parts",
     "shortest_failing_lines",
@@ -231,19 +232,6 @@ def read_fully(stream: pa.NativeFile, nbytes: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def parsed_in_pieces(
-    parse: Callable[[int], pa.Table], size: int, piece_bytes: int, *errors: type[Exception]
-) -> pa.Table:
-    """Return the table of a text of ``size`` bytes, parsed in blocks of ``piece_bytes`` or larger.
-
-    Small blocks keep all cores busy until the end; a line longer than a block fails in them.
-    """
-    for larger in (piece_bytes, _LARGER_PIECES * piece_bytes):
-        with suppress(*errors):
-            return parse(larger)
-    return parse(size + 1)
-
-
 def line_number(store: Store, file: DataFileInfo, offset: int) -> int:
     """The 1-based number of the line that holds byte ``offset`` of the text."""
     with open_text(store, file) as text:
@@ -252,30 +240,6 @@ def line_number(store: Store, file: DataFileInfo, offset: int) -> int:
             newlines += piece.count(b"\n")
             offset -= len(piece)
     return newlines + 1
-
-
-def shortest_failing_lines(
-    data: bytes, fails: Callable[[bytes], bool], *, from_start: bool
-) -> tuple[int, bytes] | None:
-    """Offset and text of the line that makes ``fails`` true; None if no single line does.
-
-    ``from_start``: a line may fail only because of those before it, so every try begins with
-    the first line; else lines are tried by themselves.
-    """
-    ends = (np.flatnonzero(np.frombuffer(data, np.uint8) == 0x0A) + 1).tolist()
-    if not data.endswith(b"\n"):
-        ends.append(len(data))
-    good, bad = 0, len(ends)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        begin = 0 if from_start or not good else ends[good - 1]
-        if fails(data[begin : ends[middle - 1]]):
-            bad = middle
-        else:
-            good = middle
-    begin = ends[good - 1] if good else 0
-    line = data[begin : ends[bad - 1]]
-    return (begin, line) if fails(data[: ends[bad - 1]] if from_start else line) else None
 
 
 def shown(value: bytes) -> str:
@@ -315,3 +279,101 @@ def _lines_between(file: pa.NativeFile, start: int, stop: int, size: int) -> Tex
             in_python = isinstance(file, pa.PythonFile)
             return TextBlock(in_arrow_memory(lines) if in_python else lines, start)
         slack = max(2 * slack, data.size)
+
+
+@dataclass(frozen=True, slots=True)
+class LineParser(ABC):
+    """Parses whole lines of one file, and finds the line that cannot be parsed.
+
+    Attributes:
+        store: Reaches the file.
+        file: The file.
+    """
+
+    store: Store
+    file: DataFileInfo
+
+    failures: ClassVar[tuple[type[Exception], ...]] = (pa.ArrowInvalid,)
+    """errors of lines that are not as they should be"""
+    cures: ClassVar[str]
+    """what a user can do about such lines"""
+
+    @property
+    @abstractmethod
+    def piece_bytes(self) -> int:
+        """The size of the pieces of a block that are parsed on several cores."""
+
+    @abstractmethod
+    def rows(self, data: pa.Buffer | bytes, piece_bytes: int | None = None) -> pa.Table:
+        """Return the rows of some lines, parsed in pieces; None for all at once."""
+
+    @abstractmethod
+    def complaint(self, line: bytes, error: Exception) -> str:
+        """Return what is wrong with a line."""
+
+    @property
+    def depends_on_lines_before(self) -> bool:
+        """True if a line may fail because of those before it."""
+        return False
+
+    def table(self, block: TextBlock) -> pa.Table:
+        """Return the rows of a block.
+
+        Small pieces keep all cores busy until the end; a line longer than a piece fails in them.
+
+        Raises:
+            SchemaError: A type cannot be read from text.
+            ReadError: A line is not as it should be.
+        """
+        try:
+            for larger in (1, _LARGER_PIECES):
+                with suppress(*self.failures):
+                    return self.rows(block.data, larger * self.piece_bytes)
+            return self.rows(block.data)
+        except pa.ArrowNotImplementedError as error:
+            raise SchemaError(f"{self.file.path}: {error}; name another type in schema=") from error
+        except self.failures as error:
+            raise self._blame(block, error) from error
+
+    def _blame(self, block: TextBlock, error: Exception) -> ReadError:
+        data = bytes(block.data)
+        found = shortest_failing_lines(data, self._fails, from_start=self.depends_on_lines_before)
+        if found is None:
+            place, reason = f"bytes {block.offset}-{block.offset + len(data)}", str(error)
+        else:
+            offset, line = found
+            begin = block.offset + offset + len(line) - len(line.lstrip())
+            place = f"line {line_number(self.store, self.file, begin)}"
+            reason = self.complaint(line, error)
+        return ReadError(f"{self.file.path}, {place}: {reason}; {self.cures}")
+
+    def _fails(self, lines: bytes) -> bool:
+        try:
+            self.rows(lines)
+        except self.failures:
+            return True
+        return False
+
+
+def shortest_failing_lines(
+    data: bytes, fails: Callable[[bytes], bool], *, from_start: bool
+) -> tuple[int, bytes] | None:
+    """Return offset and text of the line that makes ``fails`` true; None if no single line does.
+
+    ``from_start``: a line may fail only because of those before it, so every try begins with
+    the first line; else lines are tried by themselves.
+    """
+    ends = (np.flatnonzero(np.frombuffer(data, np.uint8) == 0x0A) + 1).tolist()
+    if not data.endswith(b"\n"):
+        ends.append(len(data))
+    good, bad = 0, len(ends)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        begin = 0 if from_start or not good else ends[good - 1]
+        if fails(data[begin : ends[middle - 1]]):
+            bad = middle
+        else:
+            good = middle
+    begin = ends[good - 1] if good else 0
+    line = data[begin : ends[bad - 1]]
+    return (begin, line) if fails(data[: ends[bad - 1]] if from_start else line) else None

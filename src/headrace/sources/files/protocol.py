@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -17,15 +17,31 @@ __all__ = ["FileFacts", "Format"]
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """The result of inspecting one file."""
+    """The result of inspecting one file.
+
+    Attributes:
+        schema: The file's own columns, without metadata of the schema.
+        record_count: See `DataFileInfo`.
+        row_groups: The row groups that may hold rows for the filter.
+        body_offset: See `DataFileInfo`.
+        splittable: See `DataFileInfo`.
+    """
 
     schema: pa.Schema
-    """the file's own columns, without metadata of the schema"""
     record_count: int | None = None
     row_groups: RowGroups | None = None
-    """those that may hold rows for the filter"""
     body_offset: int = 0
     splittable: bool = True
+
+    def added_to(self, file: DataFileInfo) -> DataFileInfo:
+        """Return a file with these facts."""
+        return replace(
+            file,
+            record_count=self.record_count,
+            row_groups=self.row_groups,
+            body_offset=self.body_offset,
+            splittable=self.splittable,
+        )
 
 
 class Format(Protocol):
@@ -54,7 +70,7 @@ class Format(Protocol):
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        """Exactly the rows of ``chunk``, in order, in tables of about ``block_bytes`` each.
+        """Yield exactly the rows of ``chunk``, in order, in tables of about ``block_bytes`` each.
 
         ``schema`` names the wanted columns with the types of the data set. Tables hold those
         of them that the file has, in any order, in the file's own types where it has types.

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyarrow import ipc
 
 from headrace.model import FileList, FileSplit
-from headrace.sources.files.blocks import rows_only
+from headrace.sources.files.blocks import in_blocks
 from headrace.sources.files.cache import read_groups
 from headrace.sources.files.failures import naming
 from headrace.sources.files.partitioning import PathColumns
@@ -70,10 +70,9 @@ class FileSource(StoredSource):
             return
         constants = self.path_columns.values(chunk.file.path)
         stored = pa.schema([field for field in schema if field.name not in constants])
-        added_bytes = sum(len(v) for v in constants.values() if isinstance(v, str | bytes))
-        for table in self.format.read(self.store, chunk, stored, block_bytes):
-            for part in _within(table, added_bytes, block_bytes):
-                yield align(part, schema, constants, str(chunk))
+        tables = self.format.read(self.store, chunk, stored, block_bytes)
+        aligned = (align(table, schema, constants, str(chunk)) for table in tables)
+        yield from in_blocks(aligned, block_bytes)
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -113,16 +112,3 @@ class FileSource(StoredSource):
             else:
                 found = None
         return found or {}
-
-
-def _within(table: pa.Table, added_bytes: int, block_bytes: int) -> Iterator[pa.Table]:
-    """Yield the rows in tables that are no larger once bytes have been added to each row."""
-    if added_bytes * table.num_rows <= block_bytes:
-        yield table
-        return
-    rows = max(block_bytes // added_bytes, 1)
-    for start in range(0, table.num_rows, rows):
-        if table.num_columns:
-            yield table.slice(start, rows)
-        else:  # of which pyarrow cannot make a slice
-            yield rows_only(min(rows, table.num_rows - start))

@@ -40,6 +40,7 @@ from headrace.sources.tar.scan import Progress, scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
 from headrace.storage import FileStatus, Options, Store, side_by_side
 from headrace.storage.pool import run_by_processes
+from headrace.storage.ray_tasks import check_on, run_on_ray
 
 __all__ = ["IndexReport", "Indexed", "ReportProgress", "index_tars", "verify_tars"]
 
@@ -105,6 +106,7 @@ def index_tars(
     range: tuple[int, int] | None = None,
     keep_going: bool = False,
     force: bool = False,
+    on: str | None = None,
     storage_options: Options | None = None,
     progress: ReportProgress | None = None,
 ) -> IndexReport:
@@ -128,6 +130,8 @@ def index_tars(
         keep_going: Note a tar that cannot be indexed in the report, and index one that breaks off
             as far as it goes.
         force: Index anew what has an index.
+        on: ``"ray"`` to scan tars on a Ray cluster, whose nodes reach the tars and the folder of
+            the indexes.
         storage_options: Options of the store.
         progress: Is called while tars are scanned.
 
@@ -139,12 +143,18 @@ def index_tars(
         raise OptionError(f"format must be one of {', '.join(ENDINGS)}, not {format!r}")
     if out is not None and one_file is not None:
         raise OptionError("out is a folder for an index of each tar, one_file is one for all")
+    check_on(on)
     found = find_tars(source, access_of(storage_options))
+    if on is not None and not found.store.local and out is None and one_file is None:
+        raise OptionError(
+            f'with on="{on}" the indexes of remote tars need a folder that all nodes reach: give '
+            "out= or one_file="
+        )
     chosen = _chosen(list(zip(found.tars, found.names, strict=True)), range)
     scope = _Scope(geometry, sidecars, hash, keep_going, force)
     if one_file is not None:
         path = local_path("one_file", one_file)
-        return _index_into_one_file(path, found, chosen, scope, workers, progress)
+        return _index_into_one_file(path, found, chosen, scope, workers, on, progress)
     _refuse_equal_stems(tar.path for tar, _ in chosen)
     folder = None if out is None else local_path("out", out)
     jobs = [
@@ -157,7 +167,7 @@ def index_tars(
         )
         for tar, name in chosen
     ]
-    return _run(jobs, workers, progress)
+    return _run(jobs, workers, on, progress)
 
 
 # --- which tars, and where their indexes go
@@ -261,6 +271,9 @@ class _Job:
     scope: _Scope
     target: str
 
+    def __str__(self) -> str:
+        return self.file.path
+
     def run(self, progress: Progress | None = None) -> Indexed:
         """Write the index, unless there is one. A file that is no index is never written over."""
         refuse_other_file(self.target)
@@ -353,6 +366,7 @@ def _index_into_one_file(
     chosen: Sequence[tuple[FileStatus, str]],
     scope: _Scope,
     workers: int | None,
+    on: str | None,
     progress: ReportProgress | None,
 ) -> IndexReport:
     """Index tars into files of their own first, so that an interrupted run can go on."""
@@ -369,7 +383,7 @@ def _index_into_one_file(
             done[name] = job.done(there[name], was_there=True)
         else:
             jobs.append(job)
-    report = _run(jobs, workers, progress)
+    report = _run(jobs, workers, on, progress)
     done |= {tar.name: tar for tar in report.tars}
     new: dict[str, TarIndex] = {}
     for job in jobs:
@@ -399,13 +413,18 @@ def _read_all(path: str) -> dict[str, TarIndex]:
 # --- many at a time
 
 
-def _run(jobs: Sequence[_Job], workers: int | None, progress: ReportProgress | None) -> IndexReport:
+def _run(
+    jobs: Sequence[_Job], workers: int | None, on: str | None, progress: ReportProgress | None
+) -> IndexReport:
     if not jobs:
         return IndexReport([])
     share = _Share(jobs, progress)
     done: dict[str, Indexed] = {}
     failed: dict[str, str] = {}
-    for job, outcome in _outcomes(jobs, _at_a_time(jobs, workers), share.advance):
+    outcomes = _outcomes(jobs, _at_a_time(jobs, workers), share.advance)
+    if on is not None:
+        outcomes = run_on_ray(_outcome, jobs, workers)
+    for job, outcome in outcomes:
         if isinstance(outcome, Indexed):
             done[job.name] = outcome
         elif job.scope.keep_going and isinstance(outcome, ReadError):

@@ -1,7 +1,7 @@
-"""Run the tasks of a copy on a Ray cluster: the same function as worker processes run.
+"""Run tasks on a Ray cluster: the same function as worker processes run.
 
 Tasks may run anywhere and more than once: Ray runs those of a lost node again on another one. Their
-results are noted in the journal by the process that began the copy.
+results come to the process that began the work.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from headrace.errors import MissingExtraError, WriteError
+from headrace.errors import MissingExtraError, OptionError, WriteError
 from headrace.storage.pool import Run, perform
 
-__all__ = ["cores_of_a_node", "run_on_ray"]
+__all__ = ["check_on", "cores_of_a_node", "run_on_ray"]
 
 _RETRIES = 5
 """of a task whose node or process is lost"""
+
+
+def check_on(on: str | None) -> None:
+    """Raise an OptionError unless ``on`` names a place where tasks can run."""
+    if on not in (None, "ray"):
+        raise OptionError(f'on must be "ray", or None for this machine, not {on!r}')
 
 
 def run_on_ray(run: Run, tasks: Sequence[Any], count: int | None) -> Iterator[tuple[Any, Any]]:
@@ -45,7 +51,7 @@ def run_on_ray(run: Run, tasks: Sequence[Any], count: int | None) -> Iterator[tu
                 kind, value = pickle.loads(ray.get(done))
             except ray.exceptions.RayError as error:
                 raise WriteError(
-                    f"Ray gave up part {task.part} after {_RETRIES} retries: {error}; run the same "
+                    f"Ray gave up {task} after {_RETRIES} retries: {error}; run the same "
                     "again: it continues where it stopped"
                 ) from error
             if kind == "error":
