@@ -6,9 +6,7 @@ that uses it. Every read names the version of the file that was discovered.
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +30,7 @@ from headrace.errors import (
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.engine import OBJECT_STORES, Engine, Failure, RequestError, connect
+from headrace.storage.engine import Engine, Failure, RequestError, connect
 from headrace.storage.options import Options, Resolved, resolve
 from headrace.storage.ranges import Parts, RangeReader, RemoteFile, Requests
 from headrace.storage.redaction import Redaction, of_environment, unsigned_url
@@ -176,10 +174,16 @@ class RemoteStore:
 
     @property
     def identity(self) -> str:
-        """A text that is the same for all readers of a store; a given filesystem has its own."""
+        """A text that is the same for all readers of a store; a given filesystem has its own.
+
+        Credentials do not change it. Parameters of URLs that are not shown do, unless they are
+        known to be signatures: they may name files.
+        """
         if self.filesystem is not None:
             return self._name
-        return _store_identity(self.protocol, self._client()[1].options, self.signed_urls)
+        urls = set(map(unsigned_url, self.signed_urls.values())) - set(self.signed_urls)
+        names = [self.protocol, self._client()[0].place, *sorted(urls)]
+        return sha256("\0".join(names).encode()).hexdigest()[:16]
 
     @property
     def _is_web(self) -> bool:
@@ -434,43 +438,3 @@ def _without_markers(
             above.add(path)
             path = path.rpartition("/")[0]
     return [status for status in files if status.size or status.path not in above]
-
-
-# --- which store a path is in: the same path may be another file at another endpoint
-
-_PLACES = re.compile(r"(?:aws_)?endpoint\w*|account_(?:name|url|host)|base_url")
-_IN_STRING = re.compile(r"(?i)(?:AccountName|BlobEndpoint|EndpointSuffix)=[^;]*")
-_VARIABLES = (
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
-    "AZURE_STORAGE_ACCOUNT_NAME",
-    "STORAGE_EMULATOR_HOST",
-    "HF_ENDPOINT",
-)
-
-
-def _store_identity(
-    protocol: str, options: Mapping[str, Any], signed_urls: Mapping[str, str]
-) -> str:
-    """Return a short text that names a store, without its secrets; credentials do not change it.
-
-    Of a filesystem of fsspec any option may say where files are: there all of them count. So may
-    parameters of URLs that are not shown, unless they are known to be signatures.
-    """
-    known = protocol in OBJECT_STORES or protocol in ("http", "https", "hf")
-    places = sorted(_places(options)) if known else [repr(sorted(options.items(), key=str))]
-    around = [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES if known]
-    hidden = sorted(
-        one for one in map(unsigned_url, signed_urls.values()) if one not in signed_urls
-    )
-    return sha256("\0".join([protocol, *places, *around, *hidden]).encode()).hexdigest()[:16]
-
-
-def _places(options: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _places(value)
-        elif isinstance(value, str) and _PLACES.fullmatch(name):
-            yield f"{name}={value}"
-        elif isinstance(value, str) and name == "connection_string":
-            yield from _IN_STRING.findall(value)
