@@ -1,6 +1,6 @@
 """The Python blocks of the README and of the documentation run, in order, as they stand.
 
-A block that cannot run here, such as one in the dialect of another library, is marked ``py`` and not
+A block that cannot run here, such as one in the dialect of another library, is marked ``py``, not
 ``python``, and is only compiled. The line before it is a comment with the reason.
 """
 
