@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headrace.cli.sources import add_copy_arguments, copy_options, open_source
-from headrace.cli.terminal import chosen_storage, counted, progress_bar
+from headrace.cli.terminal import counted, progress_bar
 from headrace.errors import OptionError
 from headrace.sources.array_record.codecs import CODECS
 from headrace.write import (
     ROW_GROUP_ROWS,
+    ArrayRecordReport,
+    RowsReport,
+    TarReport,
+    VideoFramesReport,
     copy_rows,
     write_array_record,
     write_tar,
@@ -53,14 +59,21 @@ def add_form_arguments(parser: ArgumentParser, given: Sequence[str]) -> None:
     finder.add_argument("--to", nargs="?")
     form = finder.parse_known_args(given)[0].to
     if form in _FORMS:
-        add, _ = _FORMS[form]
-        add(parser.add_argument_group(form))
+        _FORMS[form].add(parser.add_argument_group(form))
 
 
 def run(arguments: Namespace) -> int:
     """Do the work, print to stdout, and return the exit code."""
-    _, write = _FORMS[arguments.to]
-    print(write(arguments))
+    form = _FORMS[arguments.to]
+    source, options = open_source(arguments.source, arguments, as_paths=form.as_paths)
+    own = ArgumentParser()
+    form.add(own)
+    options |= {name: getattr(arguments, name) for name in vars(own.parse_args([]))}
+    with progress_bar() as bar:
+        report = form.write(
+            source, arguments.target, progress=bar, **copy_options(arguments), **options
+        )
+    print(f"{form.summary(report)}: {report.target}")
     return 0
 
 
@@ -71,23 +84,8 @@ def _add_rows(group: Any) -> None:
     group.add_argument("--file-bytes", help="size of a file's data in memory (default: 512MiB)")
 
 
-def _write_rows(arguments: Namespace) -> str:
-    source, options = open_source(arguments.source, arguments)
-    with progress_bar() as bar:
-        report = copy_rows(
-            source,
-            arguments.target,
-            target_format=arguments.to,
-            compression=arguments.compression,
-            row_group_rows=arguments.row_group_rows,
-            file_rows=arguments.file_rows,
-            file_bytes=arguments.file_bytes,
-            progress=bar,
-            **copy_options(arguments),
-            **options,
-        )
-    parts = counted(len(report.parts), f"{report.format} part")
-    return f"{report.rows:,} rows in {parts}: {report.target}"
+def _rows_summary(report: RowsReport) -> str:
+    return f"{report.rows:,} rows in {counted(len(report.parts), f'{report.format} part')}"
 
 
 def _add_records(group: Any) -> None:
@@ -99,21 +97,8 @@ def _add_records(group: Any) -> None:
     )
 
 
-def _write_records(arguments: Namespace) -> str:
-    source, options = open_source(arguments.source, arguments)
-    with progress_bar() as bar:
-        report = write_array_record(
-            source,
-            arguments.target,
-            codec=arguments.codec,
-            group_size=arguments.group_size,
-            compression=arguments.compression,
-            shard_records=arguments.shard_records,
-            progress=bar,
-            **copy_options(arguments),
-            **options,
-        )
-    return f"{report.rows:,} rows in {counted(len(report.files), 'file')}: {report.target}"
+def _records_summary(report: ArrayRecordReport) -> str:
+    return f"{report.rows:,} rows in {counted(len(report.files), 'file')}"
 
 
 def _add_tars(group: Any) -> None:
@@ -135,6 +120,7 @@ def _add_tars(group: Any) -> None:
     group.add_argument(
         "--field",
         metavar="COLUMN=FIELD",
+        dest="fields",
         action="append",
         default=[],
         help="what a column is called in the tar, such as image=jpg; may be repeated",
@@ -149,32 +135,16 @@ def _add_tars(group: Any) -> None:
     group.add_argument("--metadata", help="where the indexes of source tars are")
 
 
-def _write_tars(arguments: Namespace) -> str:
-    source, options = open_source(arguments.source, arguments, as_paths=["tar"])
-    noted = [name for name in arguments.note.split(",") if name]
+def _write_tars(
+    source: Any, target: str, *, note: str, index: str, fields: Sequence[str], **options: Any
+) -> TarReport:
+    noted = [name for name in note.split(",") if name]
     unknown = [name for name in noted if name not in _NOTED]
     if unknown:
         raise OptionError(f"--note must be some of {', '.join(_NOTED)}, not {unknown[0]!r}")
-    with progress_bar() as bar:
-        report = write_tar(
-            source,
-            arguments.target,
-            shard_bytes=arguments.shard_bytes,
-            shard_samples=arguments.shard_samples,
-            pattern=arguments.pattern,
-            index=None if arguments.index == "none" else arguments.index,
-            geometry="geometry" in noted,
-            hash="hash" in noted,
-            sidecars="sidecars" in noted,
-            fields=_fields(arguments.field),
-            key_column=arguments.key_column,
-            keys=arguments.keys,
-            metadata=arguments.metadata,
-            progress=bar,
-            **copy_options(arguments),
-            **options,
-        )
-    return f"{report.samples:,} samples in {counted(len(report.shards), 'tar')}: {report.target}"
+    options |= {name: name in noted for name in _NOTED}
+    form = None if index == "none" else index
+    return write_tar(source, target, index=form, fields=_fields(fields), **options)
 
 
 def _fields(given: Sequence[str]) -> dict[str, str]:
@@ -185,6 +155,10 @@ def _fields(given: Sequence[str]) -> dict[str, str]:
             raise OptionError(f"--field must be like image=jpg, not {text!r}")
         fields[column] = field
     return fields
+
+
+def _tars_summary(report: TarReport) -> str:
+    return f"{report.samples:,} samples in {counted(len(report.shards), 'tar')}"
 
 
 def _add_frames(group: Any) -> None:
@@ -199,33 +173,43 @@ def _add_frames(group: Any) -> None:
     )
 
 
-def _write_frames(arguments: Namespace) -> str:
-    for name in ("format", "columns", "catalog"):
-        if getattr(arguments, name) is not None:
+def _write_frames(
+    source: Any, target: str, *, format: str | None, columns: Any, **options: Any
+) -> VideoFramesReport:
+    for name, value in (("format", format), ("columns", columns)):
+        if value is not None:
             raise OptionError(f"--{name} has no effect with --to video-frames")
-    with progress_bar() as bar:
-        report = write_video_frames(
-            arguments.source,
-            arguments.target,
-            codec=arguments.codec,
-            quality=arguments.quality,
-            size=arguments.size,
-            fps=arguments.fps,
-            every=arguments.every,
-            fragment_bytes=arguments.fragment_bytes,
-            on_error=arguments.on_error,
-            storage_options=chosen_storage(arguments),
-            progress=bar,
-            **copy_options(arguments),
-        )
+    return write_video_frames(source, target, **options)
+
+
+def _frames_summary(report: VideoFramesReport) -> str:
     left_out = f", {len(report.skipped):,} skipped" if report.skipped else ""
-    videos = counted(report.videos, "video")
-    return f"{report.frames:,} frames of {videos}{left_out}: {report.target}"
+    return f"{report.frames:,} frames of {counted(report.videos, 'video')}{left_out}"
 
 
-_FORMS: dict[str, tuple[Callable[[Any], None], Callable[[Namespace], str]]] = {
-    **dict.fromkeys(("parquet", "arrow", "lance", "paimon"), (_add_rows, _write_rows)),
-    "array-record": (_add_records, _write_records),
-    "tar": (_add_tars, _write_tars),
-    "video-frames": (_add_frames, _write_frames),
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A form of the target.
+
+    Attributes:
+        add: Declares its options, which are called like the keywords of ``write``.
+        write: Writes a source.
+        summary: Returns what was written, in words.
+        as_paths: Kinds of sources that ``write`` opens itself.
+    """
+
+    add: Callable[[Any], None]
+    write: Callable[..., Any]
+    summary: Callable[[Any], str]
+    as_paths: Sequence[str] = ()
+
+
+_FORMS = {
+    **{
+        name: _Form(_add_rows, partial(copy_rows, target_format=name), _rows_summary)
+        for name in ("parquet", "arrow", "lance", "paimon")
+    },
+    "array-record": _Form(_add_records, write_array_record, _records_summary),
+    "tar": _Form(_add_tars, _write_tars, _tars_summary, ["tar"]),
+    "video-frames": _Form(_add_frames, _write_frames, _frames_summary, ["tar", "lance"]),
 }

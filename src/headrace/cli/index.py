@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from headrace.cli.terminal import Bar, chosen_storage
+from headrace.cli.terminal import Bar, chosen_storage, counted, progress_bar
 from headrace.errors import OptionError
 from headrace.sources.tar import IndexReport, index_tars
 from headrace.sources.tar.index_files import convert_indexes
@@ -89,17 +86,8 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-@contextmanager
-def _bar() -> Iterator[Bar]:
-    bar = Bar(sys.stderr)
-    try:
-        yield bar
-    finally:
-        bar.close()
-
-
 def _index(arguments: Namespace) -> int:
-    with _bar() as bar:
+    with progress_bar() as bar:
         report = _indexed(arguments, bar)
     for problem in report.failed:
         print(f"not indexed: {problem}")
@@ -107,7 +95,7 @@ def _index(arguments: Namespace) -> int:
         print(f"breaks off: {tar.name}, the last good member is {tar.last_good!r}")
     there = sum(tar.was_there for tar in report.tars)
     earlier = f" ({there:,} of them before)" if there else ""
-    print(f"{report.members:,} members of {_counted(len(report.tars), 'tar')} indexed{earlier}")
+    print(f"{report.members:,} members of {counted(len(report.tars), 'tar')} indexed{earlier}")
     return 1 if report.failed or report.broken else 0
 
 
@@ -153,7 +141,7 @@ def _convert(arguments: Namespace) -> int:
 
 
 def _verify(arguments: Namespace) -> int:
-    with _bar() as bar:
+    with progress_bar() as bar:
         problems = verify_tars(
             arguments.source,
             arguments.metadata,
@@ -164,10 +152,6 @@ def _verify(arguments: Namespace) -> int:
         for problem in found:
             print(f"{name}: {problem}")
     wrong = sum(bool(found) for found in problems.values())
-    good = _counted(len(problems) - wrong, "index", "indices")
+    good = counted(len(problems) - wrong, "index", "indices")
     print(f"{good} right, {wrong:,} not")
     return 1 if wrong else 0
-
-
-def _counted(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -38,6 +38,7 @@ __all__ = [
     "TablesAtHand",
     "as_rows",
     "plan_parts",
+    "read_ahead",
     "refuse_overlap",
 ]
 
@@ -52,7 +53,30 @@ _ROUNDING = 1e-6
 _NOT_TRUE_OF_A_COPY = (b"iceberg.", b"org.apache.spark", b"parquet.")
 _WAITING_THREADS, _DECODING_THREADS = 8, 2
 
+S = TypeVar("S")
+T = TypeVar("T")
 Tables = Generator[pa.Table, None, None]
+
+
+def read_ahead(
+    work: Callable[[S], T], items: Iterable[S], threads: int, *, see_off: bool = False
+) -> Generator[T, None, None]:
+    """Yield the result of ``work`` for each item, in order, while threads work on the next ones.
+
+    Args:
+        work: Is called in the threads.
+        items: Are gone through in the thread of the caller.
+        threads: The number of threads; the results of as many and one wait at most.
+        see_off: Wait at the end for work that has begun.
+    """
+    begun: deque[Future[T]] = deque()
+    with side_threads(threads, see_off=see_off) as submit:
+        for item in items:
+            begun.append(submit(partial(work, item)))
+            if len(begun) > threads:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
 
 
 @dataclass(frozen=True)
@@ -214,40 +238,24 @@ class StoredRows:
     def read_chunks(self, first: int, stop: int) -> Generator[tuple[int, pa.Table], None, None]:
         """Yield tables with the numbers of their chunks, which threads read ahead.
 
-        A chunk that may be large is not read ahead, but block by block when its turn comes.
+        Where chunks may be large they are not read ahead, but block by block.
         """
+        chunks = range(first, stop)
         local = self.reader.store.local
-        threads = _DECODING_THREADS if local else _WAITING_THREADS
-        sizes = self.sizes[:stop].tolist()
-        under_way: deque[tuple[int, Future[list[pa.Table]] | None]] = deque()
-        following, waiting_bytes = first, 0
-        with side_threads(threads, see_off=local) as submit:
-            while following < stop or under_way:
-                while following < stop and (
-                    not under_way
-                    or (
-                        len(under_way) <= threads
-                        and waiting_bytes + sizes[following] <= self.ahead_bytes
-                    )
-                ):
-                    begun = None
-                    if self._is_bounded(following) and sizes[following] <= self.ahead_bytes:
-                        begun = submit(partial(self._read_chunk, following))
-                    under_way.append((following, begun))
-                    waiting_bytes += sizes[following]
-                    following += 1
-                chunk, begun = under_way.popleft()
-                waiting_bytes -= sizes[chunk]
-                read = self._tables(chunk)  # which begins when it is asked
-                tables = read if begun is None else iter(begun.result())
-                del begun
+        largest = int(self.sizes[first:stop].max(initial=1))
+        bounded = bool(np.isin(self.chunks.kind[first:stop], (ROWS, BYTES)).all())
+        threads = min(
+            _DECODING_THREADS if local else _WAITING_THREADS, self.ahead_bytes // largest - 1
+        )
+        if threads < 1 or not bounded or largest > 2 * _CHUNK_BYTES:
+            for chunk in chunks:
+                for table in self._tables(chunk):
+                    yield chunk, table
+            return
+        with closing(read_ahead(self._read_chunk, chunks, threads, see_off=local)) as reading:
+            for chunk, tables in zip(chunks, reading, strict=True):
                 for table in tables:
                     yield chunk, table
-
-    def _is_bounded(self, chunk: int) -> bool:
-        """Return True if a chunk certainly is not much larger than its size says."""
-        known = self.chunks.kind[chunk] in (ROWS, BYTES)
-        return bool(known and self.sizes[chunk] <= 2 * _CHUNK_BYTES)
 
     def _tables(self, chunk: int) -> Iterator[pa.Table]:
         return self.reader.read(self.chunks.split(chunk, self.files), self.block_bytes)

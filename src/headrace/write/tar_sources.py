@@ -12,12 +12,9 @@ import json
 import logging
 import math
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, groupby, islice, pairwise, takewhile
 from typing import Any
 
@@ -32,10 +29,10 @@ from headrace.sources.tar.grouping import WHOLE, Int32Array
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.sidecars import Captions, is_captions
-from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store, side_threads
+from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store
 from headrace.write.copier import Runner, Task
 from headrace.write.journal import Journal
-from headrace.write.rows import RowParts, digest_of, plan_parts
+from headrace.write.rows import RowParts, digest_of, plan_parts, read_ahead
 from headrace.write.tar_format import KEY, RECORD_BYTES, room
 from headrace.write.tar_writer import Captioned, Member, Pieces, TarLayout
 
@@ -140,15 +137,8 @@ class FolderSamples:
 
     def read(self, task: Task) -> Generator[Sample, None, None]:
         """Yield samples, while threads read the next."""
-        stop = task.first + (task.rows or 0)
-        under_way: deque[Future[Sample]] = deque()
-        with side_threads(_THREADS) as submit:
-            following = task.first
-            for number in range(task.first, stop):
-                while following < min(stop, number + _THREADS + 1):
-                    under_way.append(submit(partial(self._sample, following)))
-                    following += 1
-                yield under_way.popleft().result()
+        numbers = range(task.first, task.first + (task.rows or 0))
+        return read_ahead(self._sample, numbers, _THREADS)
 
     def _key(self, number: int) -> str:
         return numbered_key(number) if self.numbered else self.groups[number][0].key

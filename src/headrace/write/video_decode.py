@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from headrace.errors import MissingExtraError, OptionError, ReadError
 from headrace.process import usable_cores
+from headrace.write.rows import read_ahead
 
 __all__ = [
     "Encoding",
@@ -207,19 +207,8 @@ def encoded_frames(
     frames: Iterable[Any], encoding: Encoding, height: int, width: int
 ) -> Generator[bytes, None, None]:
     """Yield frames as images, in order; a few are encoded at a time, whatever their number."""
-    threads = min(usable_cores(), _MOST_THREADS)
-    waiting: deque[Future[bytes]] = deque()
-    with ThreadPoolExecutor(threads, "headrace-encode") as pool:
-        try:
-            for frame in frames:
-                waiting.append(pool.submit(encoding.encoded, frame, height, width))
-                if len(waiting) > 2 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    encode = partial(encoding.encoded, height=height, width=width)
+    return read_ahead(encode, frames, min(usable_cores(), _MOST_THREADS), see_off=True)
 
 
 def _said(error: Exception) -> str:

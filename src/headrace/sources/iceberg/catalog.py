@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -32,6 +31,7 @@ from headrace.errors import (
 )
 from headrace.sources.tables.catalog import (
     Failures,
+    Pinned,
     Wanted,
     explained,
     hiding,
@@ -44,17 +44,19 @@ from headrace.sources.tables.catalog import (
 from headrace.sources.tables.rows import LISTED
 
 __all__ = [
+    "IcebergSnapshot",
     "LentCredentials",
-    "Pinned",
     "load_table",
     "pin",
     "pin_again",
     "reading_metadata",
+    "schema_of",
     "storage_options",
     "table_options",
 ]
 
 T = TypeVar("T")
+IcebergSnapshot = Pinned[Table, Snapshot]
 
 _MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
 _NOT_UNDERSTOOD = (exceptions.ValidationError, ValidationError)
@@ -216,33 +218,7 @@ def _failures() -> Failures:
 # --- snapshots
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """A snapshot of a table, and the schema in which it is read."""
-
-    name: str
-    table: Table
-    schema: Schema
-    snapshot: Snapshot | None
-    """None: nothing was ever written"""
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """The ids of snapshot and schema; -1: no snapshot."""
-        return self.snapshot_id or -1, self.schema.schema_id
-
-    @property
-    def location(self) -> str:
-        """The directory of the table."""
-        return str(self.table.metadata.location)
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot's id."""
-        return None if self.snapshot is None else self.snapshot.snapshot_id
-
-
-def pin(name: str, table: Table, wanted: Wanted) -> Pinned:
+def pin(name: str, table: Table, wanted: Wanted) -> IcebergSnapshot:
     """Return the snapshot that is wanted.
 
     The newest one, and that of a branch, is read in the table's current schema; one of the past
@@ -258,14 +234,14 @@ def pin(name: str, table: Table, wanted: Wanted) -> Pinned:
     elif wanted.snapshot_id is not None:
         snapshot = _by_id(name, metadata, wanted.snapshot_id)
     else:
-        return Pinned(name, table, table.schema(), metadata.current_snapshot())
+        return _pinned(name, table, metadata.current_snapshot(), table.schema())
     schema = table.schema()
     if wanted.branch is None and snapshot.schema_id is not None:
         schema = _schema(metadata, snapshot.schema_id) or schema
-    return Pinned(name, table, schema, snapshot)
+    return _pinned(name, table, snapshot, schema)
 
 
-def pin_again(name: str, table: Table, version: tuple[int, int]) -> Pinned:
+def pin_again(name: str, table: Table, version: tuple[int, int]) -> IcebergSnapshot:
     """Return the snapshot and schema of a ``version`` that was pinned before."""
     snapshot_id, schema_id = version
     metadata = table.metadata
@@ -273,7 +249,20 @@ def pin_again(name: str, table: Table, version: tuple[int, int]) -> Pinned:
     schema = _schema(metadata, schema_id)
     if schema is None:
         raise no_schema(name, schema_id)
-    return Pinned(name, table, schema, snapshot)
+    return _pinned(name, table, snapshot, schema)
+
+
+def _pinned(name: str, table: Table, snapshot: Snapshot | None, schema: Schema) -> IcebergSnapshot:
+    snapshot_id = -1 if snapshot is None else snapshot.snapshot_id
+    version = snapshot_id, schema.schema_id
+    return Pinned(name, str(table.metadata.location), table, snapshot, version)
+
+
+def schema_of(pinned: IcebergSnapshot) -> Schema:
+    """Return the schema in which a snapshot is read."""
+    schema = _schema(pinned.table.metadata, pinned.version[1])
+    assert schema is not None
+    return schema
 
 
 def _schema(metadata: TableMetadata, schema_id: int) -> Schema | None:

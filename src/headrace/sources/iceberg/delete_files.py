@@ -96,11 +96,19 @@ def _positions_by_path(store: Store, delete: PositionDeleteFile) -> dict[str, Po
     schema = format_.inspect(store, file).schema
     names = [_position_column(delete, schema, *column) for column in _POSITION_COLUMNS]
     wanted = pa.schema([(names[0], pa.string()), (names[1], pa.int64())])
+    blocks = format_.read(store, FileSplit(file), wanted, BLOCK_BYTES)
+    tables = [block.select(names).cast(wanted) for block in blocks]
+    table = pa.concat_tables([wanted.empty_table(), *tables]).rename_columns(["path", "at"])
+    if any(column.null_count for column in table.columns):
+        raise ReadError(f"{delete.path} has nulls where it names rows: the table is damaged")
     parts: dict[str, list[Int64Array]] = {}
-    for table in format_.read(store, FileSplit(file), wanted, BLOCK_BYTES):
-        for path, found in _split(table.select(names), delete.path):
-            parts.setdefault(plain_path(path), []).append(found)
-    return {path: _compact(np.concatenate(found)) for path, found in parts.items()}
+    grouped = table.group_by("path").aggregate([("at", "list")])
+    for path, found in zip(grouped["path"], grouped["at_list"], strict=True):
+        named = np.unique(found.values.to_numpy())
+        if named[0] < 0:
+            raise ReadError(f"{delete.path} names row {named[0]} of {path}: the table is damaged")
+        parts.setdefault(plain_path(path.as_py()), []).append(named)
+    return {path: _compact(found) for path, found in parts.items()}
 
 
 def _position_column(delete: PositionDeleteFile, schema: pa.Schema, number: int, name: str) -> str:
@@ -113,30 +121,10 @@ def _position_column(delete: PositionDeleteFile, schema: pa.Schema, number: int,
     return by_id[0] if by_id else name
 
 
-def _split(table: pa.Table, where: str) -> Iterator[tuple[str, Int64Array]]:
-    """Yield the paths in a table of paths and positions, each with its positions."""
-    paths, numbers = (column.combine_chunks() for column in table.columns)
-    if paths.null_count or numbers.null_count:
-        raise ReadError(f"{where} has nulls where it names rows: the table is damaged")
-    at = numbers.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    encoded = paths.cast(pa.large_string()).dictionary_encode()
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
-    if (np.diff(codes) < 0).any():
-        order = np.argsort(codes, kind="stable")
-        codes, at = codes[order], at[order]
-    cuts = np.searchsorted(codes, np.arange(len(encoded.dictionary) + 1)).tolist()
-    for number, path in enumerate(encoded.dictionary.to_pylist()):
-        found = at[cuts[number] : cuts[number + 1]]
-        if found.min() < 0:
-            raise ReadError(f"{where} names row {found.min()} of {path}: the table is damaged")
-        yield path, found
-
-
-def _compact(found: Int64Array) -> Positions:
+def _compact(parts: Sequence[Int64Array]) -> Positions:
     """Return positions ascending, each once, in half of the bytes where they fit."""
-    if not (np.diff(found) > 0).all():
-        found = np.unique(found)
-    return found.astype(np.uint32) if found[-1] < 1 << 32 else found.copy()
+    found = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+    return found.astype(np.uint32) if found[-1] < 1 << 32 else found
 
 
 # --- by values

@@ -21,7 +21,7 @@ from headrace.errors import ReadError
 from headrace.model import DataFileInfo, RowGroups
 from headrace.sources.files.orc import OrcFormat
 from headrace.sources.files.protocol import FileFacts, Format
-from headrace.sources.iceberg.catalog import Pinned
+from headrace.sources.iceberg.catalog import IcebergSnapshot
 from headrace.sources.iceberg.deletes import (
     NO_DELETES,
     DeleteIndex,
@@ -64,7 +64,7 @@ class IcebergFile(TableFile):
     deletes: DeletesOf
 
 
-def plan_files(pinned: Pinned, row_filter: BooleanExpression) -> list[IcebergFile]:
+def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[IcebergFile]:
     """Return data files that may hold rows for a filter, and every delete that applies to them.
 
     They are sorted by path.
@@ -76,9 +76,7 @@ def plan_files(pinned: Pinned, row_filter: BooleanExpression) -> list[IcebergFil
         return []
     io = pinned.table.io
     # The planner binds filters to the current schema, and a snapshot may have another one.
-    metadata = pinned.table.metadata.model_copy(
-        update={"current_schema_id": pinned.schema.schema_id}
-    )
+    metadata = pinned.table.metadata.model_copy(update={"current_schema_id": pinned.version[1]})
     manifests = pinned.snapshot.manifests(io)
     data = [one for one in manifests if one.content == ManifestContent.DATA]
     planner = ManifestGroupPlanner(metadata, io, row_filter)

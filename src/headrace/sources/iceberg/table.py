@@ -21,11 +21,12 @@ from headrace.options import IcebergOptions
 from headrace.sources.files.cache import BoundedCache
 from headrace.sources.files.protocol import Format
 from headrace.sources.iceberg.catalog import (
-    Pinned,
+    IcebergSnapshot,
     load_table,
     pin,
     pin_again,
     reading_metadata,
+    schema_of,
     table_options,
 )
 from headrace.sources.iceberg.delete_files import (
@@ -58,7 +59,7 @@ _KEY_COLUMN = "\0key {}"
 """name of a column by whose values rows are deleted, with its field id"""
 
 
-class IcebergTable(CatalogTable[Pinned, IcebergFile]):
+class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
     """A table, and the wanted rows of it.
 
     Args:
@@ -98,7 +99,7 @@ class IcebergTable(CatalogTable[Pinned, IcebergFile]):
     def explained(self, action: Callable[[], T]) -> T:
         return reading_metadata(self._name, self._table, action)
 
-    def pin(self, version: tuple[int, int] | None) -> Pinned:
+    def pin(self, version: tuple[int, int] | None) -> IcebergSnapshot:
         if version is None:
             return pin(self._name, self._table, self._wanted)
         return pin_again(self._name, self._table, version)
@@ -112,17 +113,17 @@ class IcebergTable(CatalogTable[Pinned, IcebergFile]):
             self.load()
             return super().discover(version)
 
-    def columns(self, pinned: Pinned) -> Mapping[str, Column]:
-        return {column.name: column for column in table_columns(pinned.schema)}
+    def columns(self, pinned: IcebergSnapshot) -> Mapping[str, Column]:
+        return {column.name: column for column in table_columns(schema_of(pinned))}
 
     def plan(
-        self, pinned: Pinned, keep: ds.Expression | None, read_schema: pa.Schema
+        self, pinned: IcebergSnapshot, keep: ds.Expression | None, read_schema: pa.Schema
     ) -> Sequence[IcebergFile]:
         row_filter = AlwaysTrue()
         if self._scan_filter is not None:
             row_filter = _checked(self._scan_filter, pinned)
         elif keep is not None:
-            columns = prunable_columns(pinned.schema)
+            columns = prunable_columns(schema_of(pinned))
             row_filter = pruning_predicate(IcebergWords(), columns, keep) or row_filter
         try:
             return plan_files(pinned, row_filter)
@@ -135,12 +136,12 @@ class IcebergTable(CatalogTable[Pinned, IcebergFile]):
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def storage_options(self, pinned: Pinned, protocol: str) -> Mapping[str, Any]:
+    def storage_options(self, pinned: IcebergSnapshot, protocol: str) -> Mapping[str, Any]:
         return table_options(pinned.table, protocol)
 
     def list_files(
         self,
-        pinned: Pinned,
+        pinned: IcebergSnapshot,
         store: Store,
         planned: Sequence[IcebergFile],
         keep: ds.Expression | None,
@@ -183,7 +184,7 @@ class IcebergTable(CatalogTable[Pinned, IcebergFile]):
             return (file.rows or 0) > self._split_rows
         return file.size > self._split_bytes
 
-    def source(self, pinned: Pinned, found: SnapshotFiles[IcebergFile]) -> IcebergSource:
+    def source(self, pinned: IcebergSnapshot, found: SnapshotFiles[IcebergFile]) -> IcebergSource:
         names = name_mapping(pinned.table.metadata)
         known = () if names is None else tuple(sorted(names.items()))
         ids = {number for file in found.planned.values() for number in file.deletes.field_ids}
@@ -192,7 +193,7 @@ class IcebergTable(CatalogTable[Pinned, IcebergFile]):
             found.store,
             found.schema,
             found.files,
-            f"{pinned.table.metadata.table_uuid} {pinned.schema.schema_id} {hash(known)}",
+            f"{pinned.table.metadata.table_uuid} {pinned.version[1]} {hash(known)}",
             {**found.columns, **keys},
             found.planned,
             {} if names is None else {-1: names},
@@ -200,9 +201,9 @@ class IcebergTable(CatalogTable[Pinned, IcebergFile]):
         )
 
 
-def _checked(scan_filter: BooleanExpression, pinned: Pinned) -> BooleanExpression:
+def _checked(scan_filter: BooleanExpression, pinned: IcebergSnapshot) -> BooleanExpression:
     try:
-        bind(pinned.schema, scan_filter, case_sensitive=True)
+        bind(schema_of(pinned), scan_filter, case_sensitive=True)
     except (ValueError, TypeError) as error:
         raise OptionError(
             f"scan_filter {scan_filter} does not fit table {pinned.name!r}: {error}"
@@ -230,9 +231,9 @@ def _live(store: Store, file: IcebergDataFileInfo, planned: IcebergFile) -> Iceb
     return replace(file, record_count=live_count_of(store, planned), row_groups=None)
 
 
-def _by_id(pinned: Pinned, column: int) -> Column:
+def _by_id(pinned: IcebergSnapshot, column: int) -> Column:
     """Return a column by whose values rows are deleted, which the table may have dropped since."""
-    schemas = [pinned.schema, *reversed(pinned.table.metadata.schemas)]
+    schemas = [schema_of(pinned), *reversed(pinned.table.metadata.schemas)]
     for schema in schemas:
         if column in schema.field_ids:
             return column_of(schema.find_field(column))

@@ -17,6 +17,7 @@ from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, R
 from headrace.sources.paimon.native import at_snapshot, in_schema, lends_options, lent_options
 from headrace.sources.tables.catalog import (
     Failures,
+    Pinned,
     Wanted,
     explained,
     hiding,
@@ -27,13 +28,15 @@ from headrace.sources.tables.catalog import (
 )
 
 __all__ = [
-    "Pinned",
+    "PaimonSnapshot",
     "failures",
     "load_table",
     "pin",
     "pin_again",
     "storage_options",
 ]
+
+PaimonSnapshot = Pinned[FileStoreTable, Snapshot]
 
 _FAILURES: Failures = (
     (
@@ -137,28 +140,7 @@ def failures() -> Failures:
 # --- snapshots
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """A snapshot of a table, and the schema in which it is read."""
-
-    name: str
-    table: FileStoreTable = field(repr=False)
-    """in that schema, at that snapshot"""
-    snapshot: Snapshot | None
-    """None: nothing was ever written"""
-
-    @property
-    def location(self) -> str:
-        """The directory of the table."""
-        return str(self.table.table_path)
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """The ids of snapshot and schema; -1: no snapshot."""
-        return (-1 if self.snapshot is None else self.snapshot.id), self.table.table_schema.id
-
-
-def pin(name: str, table: FileStoreTable, wanted: Wanted) -> Pinned:
+def pin(name: str, table: FileStoreTable, wanted: Wanted) -> PaimonSnapshot:
     """Return the snapshot that is wanted.
 
     The newest one is read in the table's current schema; one of the past in the schema that it was
@@ -170,25 +152,28 @@ def pin(name: str, table: FileStoreTable, wanted: Wanted) -> Pinned:
         snapshot = _by_id(name, table, wanted.snapshot_id)
     else:
         newest = table.snapshot_manager().get_latest_snapshot()
-        return Pinned(name, at_snapshot(table, newest), newest)
+        return _pinned(name, table, newest, table.table_schema.id)
     return _pinned(name, table, snapshot, snapshot.schema_id)
 
 
-def pin_again(name: str, table: FileStoreTable, version: tuple[int, int]) -> Pinned:
+def pin_again(name: str, table: FileStoreTable, version: tuple[int, int]) -> PaimonSnapshot:
     """Return the snapshot and schema of a ``version`` that was pinned before."""
     snapshot_id, schema_id = version
     snapshot = None if snapshot_id == -1 else _by_id(name, table, snapshot_id)
     return _pinned(name, table, snapshot, schema_id)
 
 
-def _pinned(name: str, table: FileStoreTable, snapshot: Snapshot | None, schema_id: int) -> Pinned:
+def _pinned(
+    name: str, table: FileStoreTable, snapshot: Snapshot | None, schema_id: int
+) -> PaimonSnapshot:
     """Return the table in one of its schemas, with the options that it has today."""
     if schema_id != table.table_schema.id:
         schema = table.schema_manager.get_schema(schema_id)
         if schema is None:
             raise no_schema(name, schema_id)
         table = in_schema(table, schema)
-    return Pinned(name, at_snapshot(table, snapshot), snapshot)
+    version = -1 if snapshot is None else snapshot.id, schema_id
+    return Pinned(name, str(table.table_path), at_snapshot(table, snapshot), snapshot, version)
 
 
 def _by_id(name: str, table: FileStoreTable, snapshot_id: int) -> Snapshot:

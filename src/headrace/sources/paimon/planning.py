@@ -15,7 +15,7 @@ from pypaimon.schema.table_schema import TableSchema
 from pypaimon.table.source.deletion_file import DeletionFile
 
 from headrace.errors import ReadError
-from headrace.sources.paimon.catalog import Pinned
+from headrace.sources.paimon.catalog import PaimonSnapshot
 from headrace.sources.paimon.native import scan_files
 from headrace.sources.paimon.schema import is_blob, is_readable_as, is_variant
 from headrace.sources.tables.catalog import store_path
@@ -45,7 +45,7 @@ class PaimonFile(TableFile):
 class Schemas:
     """The schemas that files of a table were written in, each of which is read once."""
 
-    def __init__(self, pinned: Pinned) -> None:
+    def __init__(self, pinned: PaimonSnapshot) -> None:
         self._table = pinned.table
         self._known: dict[int, TableSchema] = {
             pinned.table.table_schema.id: pinned.table.table_schema
@@ -64,7 +64,7 @@ class Schemas:
 
 
 def plan_files(
-    pinned: Pinned,
+    pinned: PaimonSnapshot,
     schemas: Schemas,
     wanted: Sequence[DataField],
     *,
@@ -95,7 +95,7 @@ class _Planner:
 
     def __init__(
         self,
-        pinned: Pinned,
+        pinned: PaimonSnapshot,
         schemas: Schemas,
         wanted: Sequence[DataField],
         vectors: Mapping[tuple[Any, int], Mapping[str, DeletionFile]],

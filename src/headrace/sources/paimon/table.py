@@ -15,7 +15,7 @@ from headrace.errors import OptionError, ReadError
 from headrace.model import DataFileInfo, FileSplit, RowGroups
 from headrace.options import PaimonOptions
 from headrace.sources.paimon.catalog import (
-    Pinned,
+    PaimonSnapshot,
     failures,
     load_table,
     pin,
@@ -45,7 +45,7 @@ _BY_ROWS = ("row", "several")
 """formats of which pypaimon reads some rows without the others"""
 
 
-class PaimonTable(CatalogTable[Pinned, PaimonFile]):
+class PaimonTable(CatalogTable[PaimonSnapshot, PaimonFile]):
     """A table, and the wanted rows of it.
 
     Args:
@@ -78,16 +78,16 @@ class PaimonTable(CatalogTable[Pinned, PaimonFile]):
     def explained(self, action: Callable[[], T]) -> T:
         return explained(f"table {self._name!r}", hiding(self._catalog_options), action, failures)
 
-    def pin(self, version: tuple[int, int] | None) -> Pinned:
+    def pin(self, version: tuple[int, int] | None) -> PaimonSnapshot:
         if version is None:
             return pin(self._name, self._table, self._wanted)
         return pin_again(self._name, self._table, version)
 
-    def columns(self, pinned: Pinned) -> Mapping[str, Column]:
+    def columns(self, pinned: PaimonSnapshot) -> Mapping[str, Column]:
         return table_columns(pinned.table.fields, self._columns)
 
     def plan(
-        self, pinned: Pinned, keep: ds.Expression | None, read_schema: pa.Schema
+        self, pinned: PaimonSnapshot, keep: ds.Expression | None, read_schema: pa.Schema
     ) -> Sequence[PaimonFile]:
         columns = self.columns(pinned)
         fields = [field for field in pinned.table.fields if field.name in read_schema.names]
@@ -103,10 +103,10 @@ class PaimonTable(CatalogTable[Pinned, PaimonFile]):
             pinned, Schemas(pinned), fields, partitions=partitions, predicate=predicate
         )
 
-    def storage_options(self, pinned: Pinned, protocol: str) -> Mapping[str, Any]:
+    def storage_options(self, pinned: PaimonSnapshot, protocol: str) -> Mapping[str, Any]:
         return storage_options(self._catalog_options, pinned.table.file_io, protocol)
 
-    def source(self, pinned: Pinned, found: SnapshotFiles[PaimonFile]) -> PaimonSource:
+    def source(self, pinned: PaimonSnapshot, found: SnapshotFiles[PaimonFile]) -> PaimonSource:
         table, schemas = pinned.table, Schemas(pinned)
         names = {
             schema_id: name_mapping(schemas[schema_id].fields, without=table.partition_keys)
@@ -131,7 +131,7 @@ class PaimonTable(CatalogTable[Pinned, PaimonFile]):
         )
 
 
-def _comparable(pinned: Pinned, columns: Mapping[str, Column]) -> dict[str, pa.DataType]:
+def _comparable(pinned: PaimonSnapshot, columns: Mapping[str, Column]) -> dict[str, pa.DataType]:
     """Return columns that have never changed their type: statistics are of the types of files."""
     types = {column.id: column.type for column in columns.values()}
     changed: set[int] = set()

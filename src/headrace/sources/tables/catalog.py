@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headrace.errors import HeadraceError, NothingFoundError, OptionError
 from headrace.storage import Access, Redaction, RemoteStore, Store
@@ -17,6 +17,7 @@ from headrace.storage.access import protocol_of
 
 __all__ = [
     "Failures",
+    "Pinned",
     "StoreAccess",
     "Wanted",
     "explained",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+N = TypeVar("N")
+S = TypeVar("S")
 Failures = Sequence[tuple[tuple[type[BaseException], ...], type[HeadraceError], str]]
 """exceptions of a library, the error that stands for them, and its message, in which ``{what}`` was
 asked for and ``{said}`` is the text of the library; the first that fits counts"""
@@ -114,6 +117,30 @@ class Wanted:
         number = self.snapshot_id
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
             raise OptionError(f"snapshot_id must be a number, not {number!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned(Generic[N, S]):
+    """A snapshot of a table, and the schema in which it is read.
+
+    Attributes:
+        name: The name of the table.
+        location: The directory of the table.
+        table: The table, as its library has it.
+        snapshot: The snapshot, as the library has it; None if nothing was ever written.
+        version: The ids of snapshot and schema; -1 for no snapshot.
+    """
+
+    name: str
+    location: str
+    table: N = field(repr=False)
+    snapshot: S | None
+    version: tuple[int, int]
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The id of the snapshot."""
+        return None if self.snapshot is None else self.version[0]
 
 
 def no_snapshot(table: str, snapshot_id: int, known: Iterable[object]) -> NothingFoundError:

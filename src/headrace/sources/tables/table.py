@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -20,40 +20,21 @@ from headrace.options import DatasetOptions
 from headrace.sources.files.filters import columns_of, rows_where, settle_filter, to_expression
 from headrace.sources.files.schemas import project
 from headrace.sources.reader import Discovered, TabularReader
-from headrace.sources.tables.catalog import StoreAccess, store_of, store_path
+from headrace.sources.tables.catalog import Pinned, StoreAccess, store_of, store_path
 from headrace.sources.tables.columns import Column
 from headrace.sources.tables.rows import TableFile, TableSource
 from headrace.sources.tables.vectors import live_count
 from headrace.storage import Store
 
-__all__ = ["CatalogTable", "ListedFiles", "Pinned", "SnapshotFiles", "live_count_of", "log_plan"]
+__all__ = ["CatalogTable", "ListedFiles", "SnapshotFiles", "live_count_of", "log_plan"]
 
 logger = logging.getLogger(__name__)
 
 _PLACE = "\0place"
 
 
-class Pinned(Protocol):
-    """A snapshot of a table, and the schema in which it is read."""
-
-    @property
-    def name(self) -> str:
-        """The name of the table."""
-        ...
-
-    @property
-    def location(self) -> str:
-        """The directory of the table."""
-        ...
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """The ids of snapshot and schema; -1: no snapshot, for nothing was ever written."""
-        ...
-
-
 T = TypeVar("T")
-P = TypeVar("P", bound=Pinned)
+P = TypeVar("P", bound=Pinned[Any, Any])
 F = TypeVar("F", bound=TableFile)
 
 

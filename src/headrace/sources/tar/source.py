@@ -26,6 +26,7 @@ from headrace.sources.broken_records import BrokenRecords
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
+from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.decoding import IMAGES, Decode, FieldForm, field_forms
 from headrace.sources.tar.grouping import LeftOut, SampleKey
@@ -454,10 +455,10 @@ class _Rows:
         """
         found = np.empty(len(self.shards), np.int64)
         for index, rows in self._parts:
-            members = index.members_as(*extensions)[self._samples[rows]]
+            found[rows] = index.members_as(*extensions)[self._samples[rows]]
             if limit is not None:
-                self._check(index, rows, members, limit)
-            found[rows] = members
+                path = self._collection.files.paths[int(self.shards[rows[0]])]
+                check_file_sizes(path, index, found[rows], limit)
         return found
 
     def joined(self, make: Callable[[TarIndex, Int64Array], pa.Array]) -> pa.Array:
@@ -479,17 +480,6 @@ class _Rows:
             return f"{self._collection.files[shard].path}, member {name!r}"
 
         return named
-
-    def _check(self, index: TarIndex, rows: Int64Array, members: Any, limit: int) -> None:
-        large = np.flatnonzero((members >= 0) & (index.sizes[members] > limit))
-        if len(large):
-            path = self._collection.files[int(self.shards[rows[large[0]]])].path
-            member = int(members[large[0]])
-            raise ReadError(
-                f"{path}, member {index.name(member)!r} has {int(index.sizes[member])} bytes, more "
-                f"than max_file_size={limit}; raise that, leave its field out of columns=, or "
-                'leave such samples out with oversized="skip" or on_error="skip"'
-            )
 
 
 # --- columns of one index
