@@ -204,8 +204,8 @@ class StoredRows:
 
         Of no rows at all there is one part, so that a copy has its columns.
         """
-        rows_before = self.rows_before
-        bytes_before = np.concatenate([[0], np.cumsum(self.sizes)])
+        rows_before = self.rows_before.astype(np.float64)  # as interp wants them, in each call
+        bytes_before = np.concatenate([[0.0], np.cumsum(self.sizes, dtype=np.float64)])
         total = int(rows_before[-1])
         tasks: list[Task] = []
         first, begin = 0, 0.0
