@@ -1,7 +1,7 @@
 """The Python blocks of the README and of the documentation run, in order, as they stand.
 
-A block in the dialect of another library begins with a comment line such as
-``# Mosaic streaming``; it is marked ``py`` instead of ``python``, and is compiled only.
+A block that cannot run here, such as one in the dialect of another library, is marked ``py``, not
+``python``, and is only compiled. The line before it is a comment with the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-COMPILED_ONLY = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMPILED_ONLY = re.compile(r"^([^\n]*)\n```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#]+)")
 REPOSITORY_LINK = re.compile(r"https://github\.com/headrace/headrace/blob/main/([^)#\s]+)")
 SITE_LINK = re.compile(r"https://headrace\.github\.io/headrace/([^)#\s]*)")
@@ -48,8 +48,9 @@ def test_python_blocks_run(page: Path) -> None:
         # Blank lines in front, so that a traceback shows the line of the page.
         above = "\n" * (text[: block.start()].count("\n") + 1)
         exec(compile(above + code, str(page), "exec"), namespace)
-    for block in COMPILED_ONLY.finditer(text):
-        compile(block.group(1), str(page), "exec")
+    for line_before, code in COMPILED_ONLY.findall(text):
+        assert line_before.startswith("<!-- compiled only: "), f"say why, or run it:\n{code}"
+        compile(code, str(page), "exec")
 
 
 def test_readme_has_blocks_to_run() -> None:

@@ -126,7 +126,7 @@ def test_ids_of_lists_and_of_columns_that_are_missing() -> None:
 
 
 def test_the_documented_example_prints_what_the_documentation_shows(tmp_path: Path) -> None:
-    (module,) = re.findall(r"`forgetful.py`:\n\n```py\n(.*?)```", PAGE, re.DOTALL)
+    (module,) = re.findall(r"`forgetful.py`:\n\n<!-- .*? -->\n```py\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "forgetful.py").write_text(module)
     command, shown = re.findall(
         r"```console\n\$ headrace audit (forgetful.*?)\n(.*?)```", PAGE, re.DOTALL

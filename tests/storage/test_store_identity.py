@@ -15,11 +15,11 @@ from obstore.store import MemoryStore
 from servers.http_files import HttpServer
 
 from headrace import FileChangedError, StructuredDataset
-from headrace.storage import remote
+from headrace.storage import store_for
 
 
 def store_identity(protocol: str, options: dict[str, Any]) -> str:
-    return remote._store_identity(protocol, options, {})
+    return store_for(f"{protocol}://place/file", options).identity
 
 
 def parquet(start: int, rows: int = 1_000) -> bytes:
@@ -63,17 +63,26 @@ def test_two_stores_that_share_a_cache(tmp_path: Path) -> None:
 
 
 def test_places_tell_stores_apart_and_credentials_do_not() -> None:
-    here = store_identity("s3", {"key": "a", "secret": "b", "endpoint_url": "http://here"})
-    assert here == store_identity("s3", {"key": "c", "token": "d", "endpoint_url": "http://here"})
-    assert here != store_identity("s3", {"client_kwargs": {"endpoint_url": "http://there"}})
-    string = "AccountName=one;AccountKey=x;"
-    assert store_identity("az", {"connection_string": string}) == store_identity(
-        "az", {"connection_string": string.replace("=x", "=y")}
+    keys = {"key": "a", "secret": "b"}
+    here = store_identity("s3", {**keys, "endpoint_url": "http://here"})
+    assert here == store_identity("s3", {"anon": True, "endpoint": "http://here/"})
+    assert here != store_identity("s3", {**keys, "client_kwargs": {"endpoint_url": "http://there"}})
+    assert here != store_identity("s3", keys)
+    string = "AccountName=one;AccountKey=eA==;"
+    one = store_identity("az", {"connection_string": string})
+    assert one == store_identity("az", {"connection_string": string.replace("eA", "eQ")})
+    assert one == store_identity("az", {"account_name": "one", "account_key": "eA=="})
+    assert one != store_identity("az", {"connection_string": string.replace("one", "two")})
+    hub = store_identity("hf", {"endpoint": "http://here", "token": "a"})
+    assert hub == store_identity("hf", {"endpoint": "http://here", "token": "b"})
+    assert hub != store_identity("hf", {"endpoint": "http://there", "token": "a"})
+    gcs = store_identity("gs", {"endpoint_url": "http://here", "token": "anon"})
+    assert gcs == store_identity("gs", {"endpoint_url": "http://here", "anon": True})
+    assert gcs != store_identity("gs", {"endpoint_url": "http://there", "anon": True})
+    first, second = ({"target_protocol": "memory", "target_options": {"a": a}} for a in "ab")
+    assert store_identity("dir", {**first, "path": "/a"}) != store_identity(
+        "dir", {**second, "path": "/a"}
     )
-    assert store_identity("az", {"connection_string": string}) != store_identity(
-        "az", {"connection_string": string.replace("one", "two")}
-    )
-    assert store_identity("zip", {"fo": "a.zip"}) != store_identity("zip", {"fo": "b.zip"})
 
 
 def test_a_file_of_another_size_on_a_server_without_etags(http_server: HttpServer) -> None:

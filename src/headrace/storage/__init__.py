@@ -5,7 +5,7 @@ from headrace.storage.disk_cache import DiskCache
 from headrace.storage.engine import Engine, Failure, RequestError
 from headrace.storage.files import atomic_write, file_lock, flush_directory, remove_partial
 from headrace.storage.listing import Listing, find_files, named_locations
-from headrace.storage.manifest import load_manifest, locations_in_manifest, save_manifest
+from headrace.storage.manifest import load_manifest, save_manifest
 from headrace.storage.native import PYARROW_CLIENTS, NativeLibrary
 from headrace.storage.options import Options, Resolved, resolve
 from headrace.storage.ranges import Parts, Requests, will_read
@@ -42,7 +42,6 @@ __all__ = [
     "flush_directory",
     "interruptibly",
     "load_manifest",
-    "locations_in_manifest",
     "named_locations",
     "protocol_of",
     "remove_partial",

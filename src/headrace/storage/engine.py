@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from os import environ
 from typing import Any
 
 from headrace.errors import OptionError, WorkerError
@@ -108,9 +109,12 @@ class Engine:
     Attributes:
         conditional: True if ``fetch`` itself refuses to return bytes of another version.
         secrets: Credentials, as or in options, that the engine found by itself.
+        place: Tells apart stores in which the same path may be another file, such as those of two
+            endpoints. Credentials do not change it.
     """
 
     conditional = False
+    place = ""
     secrets: Collection[Any] = ()
 
     def resolved(self, location: str) -> str:
@@ -192,8 +196,13 @@ def connect(
         return BucketEngine(kind, options, timeout_s)
     from headrace.storage.filesystems import FsspecEngine, filesystem_for
 
-    options = gcsfs_options(options) if by_gcsfs else options
-    return FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
+    place = repr(sorted(options.items(), key=str))  # any of them may say where files are
+    if by_gcsfs:
+        place = options.get("endpoint_url") or environ["STORAGE_EMULATOR_HOST"]
+        options = gcsfs_options(options)
+    engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
+    engine.place = place
+    return engine
 
 
 def _given(filesystem: Any, timeout_s: float) -> Engine:

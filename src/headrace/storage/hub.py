@@ -53,6 +53,7 @@ class HubEngine(Engine):
         self._hub: Any = huggingface_hub
         self._token = token or False
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self._token)
+        self.place = self._api.endpoint
         self._timeout_s = timeout_s
         self._own_host = WebEngine({"token": token} if token else {}, timeout_s, {})
         self._other_hosts = WebEngine({}, timeout_s, {})

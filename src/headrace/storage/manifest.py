@@ -28,7 +28,7 @@ from headrace.storage.redaction import public_url
 from headrace.storage.remote import RemoteStore
 from headrace.storage.store import FileStatus
 
-__all__ = ["load_manifest", "locations_in_manifest", "save_manifest"]
+__all__ = ["load_manifest", "save_manifest"]
 
 _ABOUT = b"headrace.manifest"
 _VERSION = 2
@@ -114,18 +114,6 @@ def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -
 
 def _without_slashes(locations: Sequence[str]) -> list[str]:
     return [location.rstrip("/") for location in locations]
-
-
-def locations_in_manifest(path: str) -> list[str]:
-    """Return the locations that a local manifest is of; none if it cannot be read.
-
-    Only its beginning is read, and no checksum is compared: ``load_manifest`` does that.
-    """
-    try:
-        with pa.memory_map(path) as file:
-            return _about(ipc.open_stream(file).schema)["locations"]
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):
-        return []
 
 
 def _read(

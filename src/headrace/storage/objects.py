@@ -146,7 +146,12 @@ class BucketEngine(StoreEngine):
     def __init__(self, kind: str, options: Mapping[str, Any], timeout_s: float) -> None:
         self._kind = kind
         self._options = store_options(kind, options)
-        self._wants_region = kind == "s3" and not self._options.config.keys() & _PLACES
+        self._wants_region = kind == "s3" and not self._options.config.keys() & {
+            "region",
+            "endpoint",
+        }
+        known = {"account_name": environ.get("AZURE_STORAGE_ACCOUNT_NAME"), **self._options.config}
+        self.place = " ".join(str(known.get(name)) for name in _NAMES_OF_PLACES)
         keys = self._options.keys
         self._set_up(timeout_s, keys.secrets if keys is not None else ())
 
@@ -232,7 +237,7 @@ class BucketEngine(StoreEngine):
             return store
 
 
-_PLACES = {"region", "endpoint"}
+_NAMES_OF_PLACES = ("endpoint", "base_url", "account_name")
 
 
 def _azure_account(container: str, account: str, config: Mapping[str, Any]) -> dict[str, str]:

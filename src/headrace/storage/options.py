@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -129,19 +130,14 @@ def _called(source: Callable[[], Any], name: str) -> Mapping[str, Any]:
 def _seconds(moment: Any) -> float | None:
     """Return a time in seconds since 1970, given as a number, a datetime or ISO 8601."""
     if isinstance(moment, str):
-        try:
+        with suppress(ValueError):
             moment = datetime.fromisoformat(moment)
-        except ValueError:
-            moment = None
-        if moment is None:
-            raise OptionError(f"{_EXPIRY} is no time, such as 2026-12-31T23:59:59Z")
     if isinstance(moment, datetime):
         return moment.timestamp()
-    if moment is None:
-        return None
-    if isinstance(moment, bool) or not isinstance(moment, int | float):
-        raise OptionError(f"{_EXPIRY} must be a datetime or seconds, not {type(moment).__name__}")
-    return float(moment)
+    if moment is None or (isinstance(moment, int | float) and not isinstance(moment, bool)):
+        return moment
+    # Not the value: a secret may be in its place.
+    raise OptionError(f"{_EXPIRY} is no time, such as seconds or 2026-12-31T23:59:59Z")
 
 
 # --- names and values

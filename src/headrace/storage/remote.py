@@ -6,9 +6,7 @@ that uses it. Every read names the version of the file that was discovered.
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +30,7 @@ from headrace.errors import (
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.engine import OBJECT_STORES, Engine, Failure, RequestError, connect
+from headrace.storage.engine import Engine, Failure, RequestError, connect
 from headrace.storage.options import Options, Resolved, resolve
 from headrace.storage.ranges import Parts, RangeReader, RemoteFile, Requests
 from headrace.storage.redaction import Redaction, of_environment, unsigned_url
@@ -58,7 +56,6 @@ _MAGIC = "*?["
 _LONGEST_DETAIL = 600
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 20.0
-_POLL_S = 0.25
 
 Entries = list[FileStatus | str]
 """Files, and the paths of directories."""
@@ -100,14 +97,11 @@ class _Attempts:
         """
         self.failed += 1
         most = min(_FIRST_PAUSE_S * 2 ** min(self.failed - 1, 30), _LONGEST_PAUSE_S)
-        until = time.monotonic() + random.uniform(most / 2, most)
-        if self.failed > self._policy.retries or until > self._began + self._policy.max_elapsed_s:
+        pause_s = random.uniform(most / 2, most)
+        elapsed_s = time.monotonic() + pause_s - self._began
+        if self.failed > self._policy.retries or elapsed_s > self._policy.max_elapsed_s:
             return False
-        while (left := until - time.monotonic()) > 0:
-            if self._patience.over:
-                return False
-            time.sleep(min(left, _POLL_S))
-        return True
+        return self._patience.sleep(pause_s)
 
     def __str__(self) -> str:
         seconds = time.monotonic() - self._began
@@ -122,6 +116,7 @@ class _Session:
     engine: Engine | None = None
     resolved: Resolved | None = None
     redact: Redaction = field(default_factory=Redaction)
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -176,10 +171,19 @@ class RemoteStore:
 
     @property
     def identity(self) -> str:
-        """A text that is the same for all readers of a store; a given filesystem has its own."""
+        """A text that is the same for all readers of a store; a given filesystem has its own.
+
+        Credentials do not change it. Parameters of URLs that are not shown do, unless they are
+        known to be signatures: they may name files.
+        """
         if self.filesystem is not None:
             return self._name
-        return _store_identity(self.protocol, self._client()[1].options, self.signed_urls)
+        session = self._sessions.get()
+        if not session.identity:
+            urls = set(map(unsigned_url, self.signed_urls.values())) - set(self.signed_urls)
+            names = [self.protocol, self._client()[0].place, *sorted(urls)]
+            session.identity = sha256("\0".join(names).encode()).hexdigest()[:16]
+        return session.identity
 
     @property
     def _is_web(self) -> bool:
@@ -434,43 +438,3 @@ def _without_markers(
             above.add(path)
             path = path.rpartition("/")[0]
     return [status for status in files if status.size or status.path not in above]
-
-
-# --- which store a path is in: the same path may be another file at another endpoint
-
-_PLACES = re.compile(r"(?:aws_)?endpoint\w*|account_(?:name|url|host)|base_url")
-_IN_STRING = re.compile(r"(?i)(?:AccountName|BlobEndpoint|EndpointSuffix)=[^;]*")
-_VARIABLES = (
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
-    "AZURE_STORAGE_ACCOUNT_NAME",
-    "STORAGE_EMULATOR_HOST",
-    "HF_ENDPOINT",
-)
-
-
-def _store_identity(
-    protocol: str, options: Mapping[str, Any], signed_urls: Mapping[str, str]
-) -> str:
-    """Return a short text that names a store, without its secrets; credentials do not change it.
-
-    Of a filesystem of fsspec any option may say where files are: there all of them count. So may
-    parameters of URLs that are not shown, unless they are known to be signatures.
-    """
-    known = protocol in OBJECT_STORES or protocol in ("http", "https", "hf")
-    places = sorted(_places(options)) if known else [repr(sorted(options.items(), key=str))]
-    around = [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES if known]
-    hidden = sorted(
-        one for one in map(unsigned_url, signed_urls.values()) if one not in signed_urls
-    )
-    return sha256("\0".join([protocol, *places, *around, *hidden]).encode()).hexdigest()[:16]
-
-
-def _places(options: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _places(value)
-        elif isinstance(value, str) and _PLACES.fullmatch(name):
-            yield f"{name}={value}"
-        elif isinstance(value, str) and name == "connection_string":
-            yield from _IN_STRING.findall(value)

@@ -184,10 +184,10 @@ class Patience:
         if not end.done():
             end.set_result(None)
 
-    @property
-    def over(self) -> bool:
-        """Return True if the reader has given up, or the interpreter goes down."""
-        return self._end.get().done() or _pools.get().exit.done()
+    def sleep(self, seconds: float) -> bool:
+        """Sleep; return False at once if the reader gives up or the interpreter shuts down."""
+        done, _ = wait([self._end.get(), _pools.get().exit], seconds, FIRST_COMPLETED)
+        return not done
 
     def wait_for(self, future: Future[T]) -> T:
         """Return the result of a future.

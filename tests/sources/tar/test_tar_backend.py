@@ -131,7 +131,7 @@ def test_members_that_are_too_large_are_not_read(tmp_path: Path) -> None:
     backend = TarBackend(tmp_path, max_file_size="1MiB")
     assert backend.get_row(1)["bin"] == b"abc"
     for read in (lambda: backend.take([1, 0]), lambda: list(backend.iter_batches())):
-        with pytest.raises(ReadError, match=r"a\.tar.*large\.bin.*max_file_size=1048576"):
+        with pytest.raises(ReadError, match=r"a\.tar.*large\.bin.*max_file_size=1,048,576"):
             read()
     assert backend.get_row(0, columns=["__key__"]) == {"__key__": "large"}
     rows = RowDataset(backend, on_error="skip")

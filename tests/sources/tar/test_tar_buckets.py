@@ -18,8 +18,7 @@ from headrace.sources.tar.buckets import (
     AspectBuckets,
     BucketRule,
     aspect_buckets,
-    list_file_buckets,
-    list_sample_buckets,
+    list_buckets,
 )
 from headrace.sources.tar.index import TarIndex
 
@@ -53,7 +52,9 @@ def shard(shapes: list[tuple[int, int]], prefix: str = "im") -> TarIndex:
 
 def keys_of(shapes: list[tuple[int, int]], **options: Any) -> dict[str, list[tuple[int, int]]]:
     indexes = [shard(shapes)]
-    (listed,) = list_sample_buckets([0], indexes.__getitem__, ["a.tar"], BucketRule(**options))
+    (listed,) = list_buckets(
+        [0], indexes.__getitem__, ["a.tar"], BucketRule(**options), by_sample=True
+    )
     return {
         key: sorted((entry["width"], entry["height"]) for entry in entries)
         for key, entries in listed["buckets"].items()
@@ -140,7 +141,7 @@ def test_lists_by_sample_and_by_file() -> None:
     )
     names = ["x/s0.tar", "x/s1.tar"]
     rule = BucketRule(key="geometry-tuple", target_pixel_area=48 * 64, target_resolution_multiple=8)
-    (listed,) = list_sample_buckets([1], {1: index}.__getitem__, names, rule)
+    (listed,) = list_buckets([1], {1: index}.__getitem__, names, rule, by_sample=True)
     assert (listed["shard_idx"], listed["shard_name"]) == (1, "x/s1.tar")
     assert listed["unknown"] == ["c.jpg"]
     assert dict(listed["buckets"]) == {
@@ -169,7 +170,7 @@ def test_lists_by_sample_and_by_file() -> None:
             }
         ],
     }
-    (by_file,) = list_file_buckets([1], {1: index}.__getitem__, names, rule)
+    (by_file,) = list_buckets([1], {1: index}.__getitem__, names, rule, by_sample=False)
     assert {
         key: [(entry["filename"], entry["sample_idx"]) for entry in entries]
         for key, entries in by_file["buckets"].items()
@@ -177,14 +178,14 @@ def test_lists_by_sample_and_by_file() -> None:
         "(48, 64)": [("d/a.jpg", 0)],
         "(64, 48)": [("d/a.seg.png", 0), ("b.jpg", 1), (".hidden", -1)],
     }
-    (unscaled,) = list_sample_buckets([1], {1: index}.__getitem__, names, BucketRule())
+    (unscaled,) = list_buckets([1], {1: index}.__getitem__, names, BucketRule(), by_sample=True)
     entries = list(chain(*unscaled["buckets"].values()))
     assert [entry["original_size"] for entry in entries] == [None, None]
 
 
 def test_buckets_of_a_shard_are_a_mapping_of_plain_lists() -> None:
     indexes = [shard([(4, 3), (3, 4), (8, 6)])]
-    (listed,) = list_sample_buckets([0], indexes.__getitem__, ["a"], BucketRule())
+    (listed,) = list_buckets([0], indexes.__getitem__, ["a"], BucketRule(), by_sample=True)
     buckets = listed["buckets"]
     assert list(buckets) == ["0.75", "1.33"]
     assert (len(buckets), "1.33" in buckets, "1.34" in buckets) == (2, True, False)
@@ -203,10 +204,10 @@ def test_shards_without_geometry_or_samples() -> None:
     bare = TarIndex(pa.array(["a.jpg", "a.json"]), np.array([512, 2048]), np.array([9, 9]))
     empty = TarIndex(pa.array([], pa.string()), np.empty(0, np.int64), np.empty(0, np.int64))
     indexes = [bare, empty]
-    listed = list_sample_buckets([0, 1], indexes.__getitem__, ["a", "b"], BucketRule())
+    listed = list_buckets([0, 1], indexes.__getitem__, ["a", "b"], BucketRule(), by_sample=True)
     assert [dict(one["buckets"]) for one in listed] == [{}, {}]
     assert [one["unknown"] for one in listed] == [["a.jpg"], []]
-    files = list_file_buckets([0, 1], indexes.__getitem__, ["a", "b"], BucketRule())
+    files = list_buckets([0, 1], indexes.__getitem__, ["a", "b"], BucketRule(), by_sample=False)
     assert [dict(one["buckets"]) for one in files] == [{}, {}]
     arrays = aspect_buckets(indexes.__getitem__, [1, 0])
     assert (len(arrays), arrays.unknown.tolist(), arrays.starts.tolist()) == (0, [0], [0])
@@ -258,7 +259,7 @@ def test_arrays_and_lists_say_the_same() -> None:
     shards = [[tuple(rng.integers(1, 40, 2).tolist()) for _ in range(200)] for _ in range(3)]
     indexes = [shard(shapes) for shapes in shards]
     found = whole(shards)
-    listed = list_sample_buckets([0, 1, 2], indexes.__getitem__, list("abc"), BucketRule())
+    listed = list_buckets([0, 1, 2], indexes.__getitem__, list("abc"), BucketRule(), by_sample=True)
     for number, key in enumerate(found.keys):
         samples = found.bucket(number)
         by_shard = zip(found.shards(samples).tolist(), samples.tolist(), strict=True)
@@ -279,15 +280,6 @@ def test_some_shards_only() -> None:
     assert [found.bucket(0).tolist(), found.bucket(1).tolist()] == [[3, 5], [2]]
     assert found.unknown.tolist() == [4]
     assert found.shards().tolist() == [1, 2, 1]
-
-
-def test_more_shapes_than_a_short_number_holds() -> None:
-    shapes = [(1 + number % 300, 1 + number // 300) for number in range(70_000)]
-    found = whole([shapes], key="geometry-tuple")
-    assert len(found) == 70_000
-    assert sorted(found.samples.tolist()) == list(range(70_000))
-    picked = int(found.bucket(12_345)[0])
-    assert found.keys[12_345] == f"({shapes[picked][0]}, {shapes[picked][1]})"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tars_made import Member, members, write_shards, write_tar
 from headrace.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
-from headrace.sources.tar.collection import HeldIndexes, TarCollection
+from headrace.sources.tar.collection import TarCollection, _size_in_memory
 from headrace.sources.tar.index import TarIndex, write_index
 from headrace.sources.tar.json_index import read_json_index
 from headrace.sources.tar.locate import find_tars
@@ -300,42 +300,38 @@ def test_pickles_without_indices_and_with_counts(tmp_path: Path) -> None:
         pickle.dumps(found.index(0))
 
 
-def test_indices_not_used_for_longest_are_let_go(tmp_path: Path) -> None:
-    index = index_of(write_tar(tmp_path / "a.tar", members(100)))
-    loaded: list[int] = []
-
-    def load(shard: int) -> TarIndex:
-        loaded.append(shard)
-        return index
-
-    one = HeldIndexes()
-    one.get(0, load)
-    size = one._total
-    held = HeldIndexes(limit_bytes=2 * size + 10)
-    for shard in (0, 1, 0, 2, 0, 1):
-        held.get(shard, load)
-    assert loaded == [0, 0, 1, 2, 1]  # 1 had to go for 2, as 0 was used after it
-    tiny = HeldIndexes(limit_bytes=1)
-    assert tiny.get(5, load) is tiny.get(5, load)
+def test_indexes_not_used_for_longest_are_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_shards(tmp_path, [members(100, seed) for seed in range(3)])
+    index_tars(tmp_path)
+    found = find(tmp_path)
+    size = _size_in_memory(found.index(0))
+    monkeypatch.setattr("headrace.sources.tar.collection._LIMIT_BYTES", 2 * size + 1000)
+    kept = [found.index(shard) for shard in (0, 1, 0, 2, 0, 1)]
+    assert kept[0] is kept[2] is kept[4]
+    assert kept[1] is not kept[5]  # 1 had to go for 2, as 0 was used after it
 
 
-def test_threads_load_an_index_once(tmp_path: Path) -> None:
-    index = index_of(write_tar(tmp_path / "a.tar", members(1)))
-    together, loaded = threading.Barrier(8), []
+def test_threads_load_an_index_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_shards(tmp_path, [members(1, seed) for seed in range(2)])
+    found = find(tmp_path)
+    together, loaded, load = threading.Barrier(8), [], found._loaded
 
-    def load(shard: int) -> TarIndex:
+    def count(shard: int) -> TarIndex:
         loaded.append(shard)
         time.sleep(0.02)
-        return index
+        return load(shard)
 
-    held = HeldIndexes()
+    monkeypatch.setattr(found, "_loaded", count)
 
     def ask(number: int) -> TarIndex:
         together.wait(60)
-        return held.get(number % 2, load)
+        return found.index(number % 2)
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, range(8))) == [index] * 8
+        asked = list(pool.map(ask, range(8)))
+    assert len(set(map(id, asked))) == 2
     assert sorted(loaded) == [0, 1]
 
 

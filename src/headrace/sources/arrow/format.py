@@ -43,6 +43,7 @@ __all__ = [
     "FileVersion",
     "content_tag",
     "has_dictionary",
+    "planned_index",
     "read_index",
     "reading",
 ]
@@ -175,6 +176,17 @@ def read_index(source: pa.NativeFile) -> BatchIndex:
         batches = [_counted(_message_at(file, start), schema) for start, _ in heads]
     found = np.array(batches, np.int64).reshape(-1, 2)
     return BatchIndex(schema, found[:, 0], found[:, 1], is_stream)
+
+
+def planned_index(source: pa.NativeFile, file: DataFileInfo) -> BatchIndex | None:
+    """Return the headers of a file as the plan knows them; None if it does not know all of them."""
+    groups = file.row_groups
+    if groups is None or not file.splittable or groups.rows.sum() != file.record_count:
+        return None
+    reader = ipc.open_file(source)
+    if reader.num_record_batches != len(groups):
+        return None
+    return BatchIndex(reader.schema, groups.rows, groups.size_bytes, is_stream=False)
 
 
 def _is_stream(source: pa.NativeFile) -> bool:
@@ -393,30 +405,24 @@ def _file_tables(
 
     Small batches come together, up to an eighth of a block.
     """
-    reader = ipc.open_file(source)
-    columns = _columns(reader.schema, wanted)
-    planned = _planned(chunk.file, reader.num_record_batches)
-    if planned is None:
-        index = read_index(source)
-        planned = index.rows, index.sizes
-    counts, sizes = planned
-    shares = shares_of(chunk.row_range, counts)
+    index = planned_index(source, chunk.file) or read_index(source)
+    columns = _columns(index.schema, wanted)
+    shares = shares_of(chunk.row_range, index.rows)
     if not columns:
         yield from (rows_only(last - first) for _, first, last in shares)
         return
-    some = columns if len(columns) < len(reader.schema) else None
+    some = columns if len(columns) < len(index.schema) else None
     _announce(source, [number for number, _, _ in shares], some)
-    if some is not None:
-        reader = ipc.open_file(source, options=ipc.IpcReadOptions(included_fields=some))
+    reader = ipc.open_file(source, options=ipc.IpcReadOptions(included_fields=some))
     schema = plain_schema(reader.schema)
     together: list[pa.RecordBatch] = []
     held = 0
     for number, first, last in shares:
-        rows = int(counts[number])
+        rows = int(index.rows[number])
         batch = _check_batch(reader.get_batch(number), number, rows, schema)
         if last - first == rows:
             together.append(batch)
-            held += int(sizes[number])
+            held += int(index.sizes[number])
         if together and (held * 8 >= block_bytes or last - first < rows):
             yield pa.Table.from_batches(together)
             together, held = [], 0
@@ -444,14 +450,6 @@ def _stream_tables(source: pa.NativeFile, chunk: FileSplit, wanted: set[str]) ->
             first, last = shares[number]
             table = pa.Table.from_batches([_check_batch(batch, number, rows, schema)])
             yield cut_rows(table, first, last) if columns else rows_only(last - first)
-
-
-def _planned(file: DataFileInfo, batches: int) -> tuple[Int64Array, Int64Array] | None:
-    """Return rows and sizes of each batch as planned, if the plan knows all of the file."""
-    groups = file.row_groups
-    if groups is None or len(groups) != batches or groups.rows.sum() != file.record_count:
-        return None
-    return groups.rows, groups.size_bytes
 
 
 def _columns(schema: pa.Schema, wanted: set[str]) -> list[int]:

@@ -17,7 +17,13 @@ from pyarrow import ipc
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array
-from headrace.sources.arrow.format import FileVersion, has_dictionary, read_index, reading
+from headrace.sources.arrow.format import (
+    FileVersion,
+    has_dictionary,
+    planned_index,
+    read_index,
+    reading,
+)
 from headrace.sources.arrow.gather import DamagedRowError, Region, Taken, gather_for
 from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
@@ -290,7 +296,7 @@ class _MappedFile:
             store.open(file) as opened,
             open(file.path, "rb") as source,
         ):
-            index = read_index(opened)
+            index = planned_index(opened, file) or read_index(opened)
             self.check = FileVersion(file.path).check
             memory = region.map(number, source.fileno())
         check_count(file, index.num_rows)

@@ -148,7 +148,7 @@ class CsvLines(LineParser):
 
 
 def _names_in(line: bytes, read: pacsv.ReadOptions, parse: pacsv.ParseOptions) -> list[str]:
-    """The values of a line as names of columns; f0, f1... where the options ask for those."""
+    """Return the values of a line as names of columns; f0, f1... if the options ask for those."""
     header = pacsv.ReadOptions(
         encoding=read.encoding, autogenerate_column_names=read.autogenerate_column_names
     )
@@ -202,7 +202,7 @@ class CsvFormat:
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
-        """Names, types and the end of the header, from the first block; ``keep`` rules out nothing.
+        """Return names, types and the end of the header, from the first block of a file.
 
         A column without a value has the type null, which goes together with any other.
         """
@@ -221,7 +221,7 @@ class CsvFormat:
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        """See `Format.read`. Types are those of ``schema``; nothing is inferred again."""
+        """Yield the rows of a chunk in the types of ``schema``; nothing is inferred again."""
         file = chunk.file
         with naming(file.path), open_text(store, file) as text:
             nbytes = _HEADER_BYTES if file.splittable else self._read.block_size
@@ -250,7 +250,7 @@ class CsvFormat:
         return parse
 
     def _conversion(self, names: list[str], schema: pa.Schema) -> pacsv.ConvertOptions:
-        """The wanted columns of a file; of one that has none of them a column to count rows by."""
+        """Return options for the wanted columns; if a file has none, for one to count rows by."""
         convert = copy(self._convert)
         type_of = dict(zip(schema.names, schema.types, strict=True))
         types = {name: type_of[name] for name in names if name in type_of}
@@ -375,7 +375,7 @@ def _skip_blank(head: bytes, start: int) -> int:
 
 
 def _line_end(head: bytes, start: int) -> int:
-    """After the line end, which is any of the three that Arrow knows."""
+    """Return the place after the line end, which is any of the three that Arrow knows."""
     end = _LINE_END.search(head, start)
     return end.end() if end else len(head)
 

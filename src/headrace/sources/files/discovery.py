@@ -38,6 +38,7 @@ from headrace.sources.files.filters import (
     with_exact_integers,
 )
 from headrace.sources.files.json import JsonFormat, JsonLinesFormat
+from headrace.sources.files.lines import without_compression
 from headrace.sources.files.orc import OrcFormat
 from headrace.sources.files.partitioning import (
     PathColumns,
@@ -73,7 +74,6 @@ _FILES_A_THREAD = 16
 _KINDS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
 _EXTENSIONS: dict[str, tuple[str, ...]] = {kind.name: kind.extensions for kind in _KINDS}
 FORMAT_NAMES = tuple(_EXTENSIONS)
-_COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
 def discover(
@@ -330,9 +330,7 @@ def make_format(
 
 def format_of(path: str) -> str | None:
     """Return the format that an extension stands for, also when the file is compressed."""
-    name = path.rpartition("/")[2].lower()
-    for compression in _COMPRESSIONS:
-        name = name.removesuffix(compression)
+    name = without_compression(path.rpartition("/")[2].lower())
     for format_, endings in _EXTENSIONS.items():
         if name.endswith(endings):
             return format_

@@ -115,7 +115,11 @@ Node: TypeAlias = Column | Constant | Call
 
 
 def take_apart(expression: ds.Expression) -> Node:
-    """The tree of the expression; NotTakenApart if it has positions instead of names in it."""
+    """Return the tree of an expression.
+
+    Raises:
+        NotTakenApart: It has positions in place of names, or is nested too deep.
+    """
     try:
         serialised = expression.__reduce__()[1][0]
         batch = pa.ipc.open_file(serialised).get_batch(0)
@@ -193,7 +197,7 @@ class _OpenCall:
 
 
 def _node(entries: Iterator[tuple[str, str]], constants: list[pa.Scalar]) -> Node:
-    """One node with all that is in it. Not recursive: a chain of ``|`` may be 10,000 long."""
+    """Return one node with all that is in it, without recursion: a chain may be 10,000 long."""
     open_calls: list[_OpenCall] = []
     for kind, text in entries:
         done: Node
@@ -252,7 +256,7 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 
 
 def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """The metadata in order and with equal keys, which the dict of ``schema.metadata`` loses."""
+    """Yield the metadata in order and with equal keys, which ``schema.metadata`` loses."""
     capsule = schema.__arrow_c_schema__()
     exported = _CSchema.from_address(_capsule_pointer(capsule, b"arrow_schema"))
     address = exported.metadata
@@ -402,7 +406,7 @@ _NOT_BOUND = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, p
 
 
 def to_expression(filters: ds.Expression | Sequence[Any] | None) -> ds.Expression | None:
-    """A pyarrow expression from one, or from the list-of-tuples form (an AND, or an OR of ANDs)."""
+    """Return a filter as an expression; a list of tuples is an AND, or an OR of ANDs."""
     if filters is None or isinstance(filters, ds.Expression):
         return filters
     if isinstance(filters, str) or not isinstance(filters, Sequence):
@@ -432,12 +436,12 @@ def _with_sorted_sets(filters: list[Any]) -> list[Any]:
 
 @once_for_like_files
 def columns_of(expression: ds.Expression, schema: pa.Schema) -> Sequence[str]:
-    """The top-level columns of ``schema`` that the expression refers to, in order."""
+    """Return the columns of ``schema`` that an expression refers to, in order."""
     return _needed(expression, schema, schema.names) if len(schema) else []
 
 
 def _needed(expression: ds.Expression, schema: pa.Schema, names: list[str]) -> list[str]:
-    """Those of some columns without which the expression does not bind.
+    """Return those of some columns without which the expression does not bind.
 
     They are taken away together; halves that can go together are not looked into.
     """
@@ -578,7 +582,7 @@ def settle_filter(expression: ds.Expression, schema: pa.Schema) -> ds.Expression
 
 
 def near_names(name: str, names: Iterable[str]) -> str:
-    """A remark on what may have been meant, for the end of a message."""
+    """Return a remark on what may have been meant, for the end of a message."""
     known = list(names)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:

@@ -207,7 +207,7 @@ class JsonLines(LineParser):
 
 
 def readable_schema(schema: pa.Schema) -> pa.Schema:
-    """The nearest types that Arrow's JSON parser makes of text; the rest is a cast."""
+    """Return the nearest types that Arrow's JSON parser makes of text; the rest is a cast."""
     return pa.schema([pa.field(field.name, _readable(field.type)) for field in schema])
 
 
@@ -239,7 +239,7 @@ def _in_types_of(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _require_utf8(text: pa.Buffer) -> None:
-    """Arrow's JSON parser lets any bytes through as text."""
+    """Raise ArrowInvalid for other text, which Arrow's JSON parser would let through."""
     ends = pa.py_buffer(np.array([0, text.size], np.int64))
     pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, text]).cast(pa.large_string())
 
@@ -289,7 +289,7 @@ class JsonFormat:
     def inspect(
         self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
     ) -> FileFacts:
-        """Fields and types from the first block; ``keep`` rules out nothing."""
+        """Return fields and types from the first block of a file."""
         layout = self._layout(store, file)
         if layout is None:
             return FileFacts(self._given_types, splittable=compression_of(file.path) is None)
@@ -307,7 +307,7 @@ class JsonFormat:
     def read(
         self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
     ) -> Iterator[pa.Table]:
-        """See `Format.read`. A wanted field that no row has comes as a column of nulls."""
+        """Yield the rows of a chunk; a wanted field that no row has is a column of nulls."""
         layout = self._layout(store, chunk.file)
         if layout is None:
             return
@@ -321,7 +321,7 @@ class JsonFormat:
                 yield table
 
     def _layout(self, store: Store, file: DataFileInfo) -> _Layout | None:
-        """None for a file that holds nothing."""
+        """Return the layout of a file; None if it holds nothing."""
         with naming(file.path), open_text(store, file) as text:
             head = read_fully(text, _FIRST_BYTES)
             while not (body := head.removeprefix(BOM).lstrip(_BLANKS)):
@@ -366,6 +366,6 @@ class JsonLinesFormat(JsonFormat):
 
 
 def _merged(explicit: pa.Schema | None, schema: pa.Schema | None) -> pa.Schema:
-    """The types given either way; ``schema`` wins."""
+    """Return the types given either way; ``schema`` wins."""
     fields = {field.name: field for given in (explicit, schema) for field in given or ()}
     return pa.schema(fields.values())

@@ -83,7 +83,7 @@ class TextBlock:
         return bytes(memoryview(self.data)[-1:]) == b"\n"
 
     def last_line(self) -> bytes:
-        """The last line with its newline, if it has one."""
+        """Return the last line with its newline, if it has one."""
         length = _SLACK_BYTES
         while True:
             tail = bytes(memoryview(self.data)[-length:])
@@ -94,7 +94,7 @@ class TextBlock:
 
 
 def in_arrow_memory(text: bytes | memoryview | pa.Buffer) -> pa.Buffer:
-    """A copy of a text that Arrow's threads may let go at any time.
+    """Return a copy of a text that Arrow's threads may let go at any time.
 
     They let go of it after the parser has returned; if that is while Python is ending, what lies
     in Python's memory takes the process down ("terminate called without an active exception").
@@ -105,19 +105,19 @@ def in_arrow_memory(text: bytes | memoryview | pa.Buffer) -> pa.Buffer:
 
 
 def compression_of(path: str) -> str | None:
-    """Arrow's name of the codec that the last extension stands for."""
+    """Return Arrow's name of the codec that the last extension stands for."""
     return _CODEC_OF_SUFFIX.get(os.path.splitext(path)[1].lower())
 
 
 def without_compression(path: str) -> str:
-    """The path without the suffix of a compression."""
+    """Return a path without the suffix of a compression."""
     return path if compression_of(path) is None else os.path.splitext(path)[0]
 
 
 def checked_options(
     name: str, options: Mapping[str, Any] | None, types: Mapping[str, type]
 ) -> dict[str, Any]:
-    """Copies of pyarrow's option objects that a user gave for the format ``name``."""
+    """Return copies of pyarrow's option objects that a user gave for the format ``name``."""
     known = ", ".join(f"{key!r} (a {_full_name(kind)})" for key, kind in types.items())
     for key, value in (options or {}).items():
         if key not in types:
@@ -133,7 +133,7 @@ def _full_name(kind: type) -> str:
 
 @contextmanager
 def open_text(store: Store, file: DataFileInfo, *, whole: bool = False) -> Iterator[pa.NativeFile]:
-    """The text of a file, decompressed; at random offsets where it is not compressed.
+    """Open the text of a file, decompressed; at random offsets where it is not compressed.
 
     ``whole``: all of it will be read, from its beginning.
     """
@@ -151,7 +151,7 @@ def open_text(store: Store, file: DataFileInfo, *, whole: bool = False) -> Itera
 def lines_of_chunk(
     store: Store, chunk: FileSplit, body_offset: int, block_bytes: int, *, all_of_it: bool = True
 ) -> Iterator[TextBlock]:
-    """The lines of a chunk after the header, in blocks of about ``block_bytes``.
+    """Yield the lines of a chunk after the header, in blocks of about ``block_bytes``.
 
     ``all_of_it``: False if only the first blocks will be asked for.
     """
@@ -168,7 +168,7 @@ def lines_of_chunk(
 
 
 def refuse_parts(chunk: FileSplit) -> None:
-    """An OptionError for a chunk that is a part of a file of which only the whole can be read."""
+    """Raise OptionError for a part of a file of which only the whole can be read."""
     if chunk.row_range is not None or chunk.byte_range is not None:
         raise OptionError(f"{chunk}: this file cannot be cut so; only the whole can be read")
 
@@ -176,7 +176,7 @@ def refuse_parts(chunk: FileSplit) -> None:
 def lines_of_range(
     file: pa.NativeFile, span: ByteRange, body_offset: int, block_bytes: int
 ) -> Iterator[TextBlock]:
-    """The lines that start in ``span`` and after the header, in blocks of about that size."""
+    """Yield the lines that start in ``span`` and after the header, in blocks of about that size."""
     size = file.size()
     stop = min(span.stop, size)
     start = body_offset if span.offset <= body_offset else _line_start(file, span.offset, size)
@@ -189,7 +189,7 @@ def lines_of_range(
 def lines_of_stream(
     stream: pa.NativeFile, body_offset: int, block_bytes: int
 ) -> Iterator[TextBlock]:
-    """All lines after the header of a text that can only be read from its beginning."""
+    """Yield all lines after the header of a text that can only be read from its beginning."""
     offset = len(read_fully(stream, body_offset))
     pending: list[bytes] = []
     while piece := read_fully(stream, block_bytes):
@@ -206,7 +206,7 @@ def lines_of_stream(
 
 
 def first_lines(text: pa.NativeFile, at_least: int) -> tuple[bytes, bool]:
-    """The first lines of a text, about so many bytes, and whether they are all there is.
+    """Return the first lines of a text, of ``at_least`` bytes, and True if there are no more.
 
     A first line that is longer comes whole, and so do leading blanks with what follows them.
     """
@@ -223,7 +223,7 @@ def first_lines(text: pa.NativeFile, at_least: int) -> tuple[bytes, bool]:
 
 
 def read_fully(stream: pa.NativeFile, nbytes: int) -> bytes:
-    """Exactly so many bytes, or all that are left; a decompressor may hand out fewer at once."""
+    """Return ``nbytes`` bytes, or all that are left; a decompressor may return fewer at once."""
     pieces: list[bytes] = []
     missing = nbytes
     while missing > 0 and (piece := stream.read(missing)):
@@ -233,7 +233,7 @@ def read_fully(stream: pa.NativeFile, nbytes: int) -> bytes:
 
 
 def line_number(store: Store, file: DataFileInfo, offset: int) -> int:
-    """The 1-based number of the line that holds byte ``offset`` of the text."""
+    """Return the number of the line, from 1 on, that holds byte ``offset`` of the text."""
     with open_text(store, file) as text:
         newlines = 0
         while offset > 0 and (piece := read_fully(text, min(offset, INFERENCE_BYTES))):
@@ -243,13 +243,13 @@ def line_number(store: Store, file: DataFileInfo, offset: int) -> int:
 
 
 def shown(value: bytes) -> str:
-    """A value as an error message quotes it, shortened."""
+    """Return a value as an error message quotes it, shortened."""
     text = value.decode("utf-8", "backslashreplace").rstrip("\r\n")
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
 
 
 def _line_start(file: pa.NativeFile, position: int, size: int) -> int:
-    """The first line start at or after ``position`` (which is not in the first line)."""
+    """Return the first line start at or after ``position``, which is not in the first line."""
     at = position - 1
     while at < size:
         file.seek(at)
@@ -264,7 +264,7 @@ def _line_start(file: pa.NativeFile, position: int, size: int) -> int:
 
 
 def _lines_between(file: pa.NativeFile, start: int, stop: int, size: int) -> TextBlock:
-    """From a line start to the end of the line that holds byte ``stop - 1``.
+    """Return text from a line start to the end of the line that holds byte ``stop - 1``.
 
     One request in all but the case of a very long line: what is read beyond is read again.
     """

@@ -32,7 +32,7 @@ class PathColumns:
     """how pyarrow reads a path; None: by key=value"""
 
     def values(self, path: str) -> dict[str, Any]:
-        """The value of each column for one file; None where the path does not say."""
+        """Return the value of each column for one file; None where the path has none."""
         if not self.schema.names:
             return {}
         relative = _below(path, self.roots)
@@ -56,7 +56,7 @@ class PathColumns:
 def path_columns(
     partitioning: str | ds.Partitioning | None, paths: Sequence[str], roots: Sequence[str]
 ) -> PathColumns:
-    """The columns of all paths: integers where every value is one, else text."""
+    """Return the columns of all paths: integers where every value is one, else text."""
     if partitioning is None:
         return PathColumns()
     if isinstance(partitioning, ds.Partitioning):
@@ -74,7 +74,7 @@ def path_columns(
 
 
 def matching_paths(columns: PathColumns, paths: Sequence[str], keep: ds.Expression) -> list[bool]:
-    """For each path, whether its rows pass a filter that uses no other columns."""
+    """Return True for each path whose rows pass a filter that uses no other columns."""
     values = [columns.values(path) for path in paths]
     table = pa.Table.from_pylist(values, schema=columns.schema)
     place = "\0place"
@@ -86,7 +86,7 @@ def matching_paths(columns: PathColumns, paths: Sequence[str], keep: ds.Expressi
 def possible_paths(
     columns: PathColumns, paths: Sequence[str], keep: ds.Expression, schema: pa.Schema
 ) -> list[bool]:
-    """For each path, whether a file there may hold a row for ``keep``; nothing is opened.
+    """Return True for each path whose file may hold a row for ``keep``; nothing is opened.
 
     ``schema`` names all columns that ``keep`` uses. Paths with the same values are judged once.
     """
@@ -107,7 +107,7 @@ def possible_paths(
 
 
 def _below(path: str, roots: Sequence[str]) -> str:
-    """The directories below the root, with those key=value parts that the root itself ends in."""
+    """Return the path below the root, with the key=value parts that the root itself ends in."""
     root = max((r for r in roots if path.startswith(r.rstrip("/") + "/")), key=len, default="")
     parts = root.rstrip("/").split("/")
     kept = len(parts)

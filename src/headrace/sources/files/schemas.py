@@ -87,7 +87,7 @@ def _common_field(known: pa.Field, field: pa.Field, first: str, path: str, times
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """A type for the values of both; dictionaries of different kinds become plain values."""
+    """Return a type for the values of both; different dictionaries become plain values."""
     plain = [t.value_type if pa.types.is_dictionary(t) else t for t in (one, other)]
     for pair in ((one, other), plain):
         try:
@@ -99,7 +99,7 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def align(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any], where: str) -> pa.Table:
-    """The table with exactly the columns of ``schema``: cast, filled with nulls, in order.
+    """Return a table with exactly the columns of ``schema``: cast, filled with nulls, in order.
 
     ``constants`` are columns that have one value for the whole file.
     """

@@ -14,13 +14,13 @@ from contextlib import suppress
 import pyarrow as pa
 
 from headrace.model import DataFileInfo
+from headrace.sources.files.lines import BOM, compression_of
 from headrace.storage import Store
 
 __all__ = ["HEAD_BYTES", "compression_in", "hint_of", "looks_like", "read_head"]
 
 HEAD_BYTES = 1 << 13
 _PIECE_BYTES = 1 << 8
-_BOM = b"\xef\xbb\xbf"
 _MAGIC = {b"PAR1": "parquet", b"PARE": "parquet", b"ORC": "orc", b"ARROW1": "arrow"}
 _COMPRESSIONS = {
     b"\x1f\x8b": ("gzip", ".gz"),
@@ -55,7 +55,7 @@ def looks_like(head: bytes) -> str | None:
         return "arrow"
     compression = compression_in(head)
     text = _decompressed(head, compression[0]) if compression else head
-    text = text.removeprefix(_BOM).lstrip()
+    text = text.removeprefix(BOM).lstrip()
     if not text or _BINARY.search(text):
         return None
     if _ARRAY.match(text):
@@ -77,7 +77,7 @@ def hint_of(path: str, head: bytes, format_: str) -> str | None:
     if compression is not None and not path.lower().endswith(compression[1]):
         what = f"{_shown(found)} compressed with {compression[0]}" if found else compression[0]
         return f"this looks like {what}; let its name end in {compression[1]}"
-    if compression is None and any(path.lower().endswith(end) for _, end in _COMPRESSIONS.values()):
+    if compression is None and compression_of(path) is not None:
         what = f", but like {_shown(found)}" if found else ""
         return f"this does not look compressed{what}; its name must not end in an extension that is"
     if found is None or found == format_ or {found, format_} == {"json", "jsonl"}:

@@ -107,7 +107,7 @@ def settled_groups(
     groups: Sequence[int],
     keep: ds.Expression,
 ) -> set[int]:
-    """Those of some groups in which no row can fail ``keep``.
+    """Return those of some groups in which no row can fail ``keep``.
 
     A group cannot hold a row for the opposite, and has no value for which neither holds: no null,
     and no NaN, which least and greatest values do not tell of.
@@ -126,7 +126,7 @@ def settled_groups(
 
 
 def _leaves(footer: pq.FileMetaData, schema: pa.Schema, keep: ds.Expression) -> list[int]:
-    """The filter's columns in the file; none of them if one is nested or may hold NaN."""
+    """Return the leaves that a filter needs; none if one is nested or may hold NaN."""
     wanted = columns_of(keep, schema)
     paths = [footer.schema.column(leaf).path for leaf in range(footer.num_columns)]
     leaves = [paths.index(name) for name in wanted if paths.count(name) == 1]
@@ -161,7 +161,7 @@ class Opened:
 
 
 def footer_alone(source: pa.NativeFile) -> pa.BufferReader:
-    """The end of a file, which is a file without rows: so no more than the footer is read."""
+    """Return the end of a file, which is a file without rows: no more than the footer is read."""
     size = source.size()
     end = source.read_at(8, max(size - 8, 0))
     if len(end) < 8 or end[4:] not in (b"PAR1", b"PARE"):
@@ -171,7 +171,7 @@ def footer_alone(source: pa.NativeFile) -> pa.BufferReader:
 
 
 def row_groups(footer: pq.FileMetaData) -> RowGroups:
-    """The row groups that a footer lists."""
+    """Return the row groups that a footer lists."""
     rows: list[int] = []
     sizes: list[int] = []
     for number in range(footer.num_row_groups):
@@ -191,7 +191,7 @@ class GroupDecoder:
     """identity of the file"""
 
     def tables(self, rows: RowRange | None, block_bytes: int) -> Iterator[pa.Table]:
-        """Exactly these rows (None: all), in tables of about ``block_bytes``."""
+        """Yield exactly these rows (None: all), in tables of about ``block_bytes``."""
         parquet = self.opened.parquet
         groups = row_groups(parquet.metadata)
         rows = rows or RowRange(0, parquet.metadata.num_rows)
@@ -218,7 +218,7 @@ class GroupDecoder:
                 )
 
     def _byte_ranges(self, groups: list[int], columns: list[int]) -> Iterator[tuple[int, int]]:
-        """Where the column chunks are that will be read."""
+        """Yield the spans of the column chunks that will be read."""
         for group in groups:
             stored = self.opened.parquet.metadata.row_group(group)
             for column in columns:
@@ -252,7 +252,7 @@ class GroupDecoder:
     def _streamed(
         self, group: int, columns: list[int], start: int, length: int, batch_rows: int
     ) -> Iterator[pa.Table]:
-        """Some rows of one group, piece by piece: a group may be larger than memory."""
+        """Yield some rows of one group, piece by piece: a group may be larger than memory."""
         at = 0
         for batch in self._page_by_page().reader.iter_batches(
             batch_rows, row_groups=[group], column_indices=columns, use_threads=True
@@ -265,7 +265,7 @@ class GroupDecoder:
                 return
 
     def _page_by_page(self) -> pq.ParquetFile:
-        """From the same source: what was announced there is fetched once."""
+        """Open the file again from the same source: what was announced there is fetched once."""
         return self.opened.again(buffer_size=_STREAM_BUFFER_BYTES)
 
 
@@ -302,7 +302,7 @@ def _runs_of_groups(
 
 
 def _extent(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """First and last byte of a column chunk; its dictionary comes first, if it has one."""
+    """Return the span of a column chunk; its dictionary comes first, if it has one."""
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
         start = column.dictionary_page_offset
@@ -458,7 +458,7 @@ def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[in
 
 
 def _unreadable(where: str, error: BaseException) -> BaseException:
-    """A ReadError, unless it already is one."""
+    """Return an error as a ReadError."""
     if isinstance(error, ReadError):
         return error
     return ReadError(

@@ -242,53 +242,51 @@ class ChunkPages:
 class Layout:
     """The places of things, by a footer; without branches if pages cannot be read apart.
 
-    There may be many files with many row groups: chunks are kept as numbers.
+    Attributes:
+        footer: The footer without its schema and row groups.
+        root: The description of the schema.
+        branches: The parts of columns that are stored apart.
+        group_rows: The rows of each row group.
+        chunks: The chunks of each row group, by leaf; None for what is encrypted or lies in
+            another file.
     """
 
     footer: Struct
-    """without its schema and row groups"""
     root: Struct
     branches: Sequence[Branch]
     group_rows: Sequence[int]
-    chunks: Int64Array
-    """by row group and leaf, the numbers of a StoredChunk, its metadata being one of ``kinds``"""
-    kinds: Sequence[Struct]
-
-    def chunk(self, group: int, leaf: int) -> StoredChunk | None:
-        """None for what is encrypted or lies in another file."""
-        kind, start, size, decoded_size, values, first, stop = self.chunks[group, leaf].tolist()
-        index = (first, stop) if stop else None
-        if kind < 0:
-            return None
-        return StoredChunk(self.kinds[kind], start, size, decoded_size, values, index)
+    chunks: Sequence[Sequence[StoredChunk | None]]
 
     @property
     def nbytes(self) -> int:
         """About what it takes in memory, without what it shares with others."""
-        return 2000 + int(self.chunks.nbytes) + 40 * len(self.group_rows) + 1000 * len(self.kinds)
+        return 2000 + sum(100 + 300 * len(group) for group in self.chunks)
 
 
 def parse_layout(footer: bytes, schema: pa.Schema) -> Layout:
-    """The layout of a file, of which ``schema`` are the columns as pyarrow reads them.
+    """Return the layout of a file, of which ``schema`` are the columns as pyarrow reads them.
 
-    ValueError if the footer is none.
+    Raises:
+        ValueError: The footer is none.
     """
     fields, _ = parse_struct(footer)
     groups: list[Struct] = fields[4][1][1]
-    kinds: dict[bytes, tuple[int, Struct]] = {}
-    chunks = [[_numbers(chunk, kinds) for chunk in group[1][1][1]] for group in groups]
+    kinds: dict[bytes, Struct] = {}
     return Layout(
         footer={number: fields[number] for number in (1, 6) if number in fields},
         root=fields[2][1][1][0],
         branches=_shared_branches(fields[2], schema),
         group_rows=[group[3][1] for group in groups],
-        chunks=np.array(chunks, np.int64),
-        kinds=[kind for _, kind in kinds.values()],
+        chunks=[[_stored_chunk(chunk, kinds) for chunk in group[1][1][1]] for group in groups],
     )
 
 
 def parse_pages(index: bytes) -> ChunkPages:
-    """An offset index. ValueError if it is none, or none that can be."""
+    """Return the pages of an offset index.
+
+    Raises:
+        ValueError: It is none, or none that can be.
+    """
     fields, _ = parse_struct(index)
     pages: list[Struct] = fields[1][1][1] if 1 in fields else []
     if not all({1, 2, 3} <= page.keys() for page in pages):
@@ -302,21 +300,24 @@ def parse_pages(index: bytes) -> ChunkPages:
     return found
 
 
-def _numbers(chunk: Struct, kinds: dict[bytes, tuple[int, Struct]]) -> tuple[int, ...]:
+def _stored_chunk(chunk: Struct, kinds: dict[bytes, Struct]) -> StoredChunk | None:
+    """Return a column chunk; the metadata of chunks of one kind is one object."""
     if 3 not in chunk or chunk.keys() & {1, 8, 9}:
-        return -1, 0, 0, 0, 0, 0, 0
+        return None
     metadata: Struct = chunk[3][1]
     start = metadata[9][1]
     if 11 in metadata and 0 < metadata[11][1] < start:  # the dictionary
         start = metadata[11][1]
-    first, length = (chunk[4][1], chunk[5][1]) if {4, 5} <= chunk.keys() else (0, 0)
-    kind = {number: metadata[number] for number in _KEPT}
-    place, _ = kinds.setdefault(write_struct(kind), (len(kinds), kind))
-    return place, start, metadata[7][1], metadata[6][1], metadata[5][1], first, first + length
+    index = None
+    if {4, 5} <= chunk.keys() and chunk[5][1]:
+        index = chunk[4][1], chunk[4][1] + chunk[5][1]
+    kept = {number: metadata[number] for number in _KEPT}
+    kind = kinds.setdefault(write_struct(kept), kept)
+    return StoredChunk(kind, start, metadata[7][1], metadata[6][1], metadata[5][1], index)
 
 
 def _shared_branches(described: tuple[int, Any], schema: pa.Schema) -> Sequence[Branch]:
-    """Of many files with the same columns, the same."""
+    """Return the branches of a schema, which are the same objects for many files."""
     key = write_struct({2: described}), schema.serialize().to_pybytes()
     return _known_branches.get_or_make(
         key, lambda: list(_branches(described[1][1], schema)), limit_bytes=_BRANCHES_BYTES
@@ -333,7 +334,7 @@ def _branches(elements: Sequence[Struct], schema: pa.Schema) -> Iterator[Branch]
 
 
 def _apart(field: pa.Field, elements: Sequence[Struct], at: int, leaf: int) -> Iterator[Branch]:
-    """The parts of a field that are stored apart, each with all that it is inside of."""
+    """Yield the parts of a field that are stored apart, each with all that it is inside of."""
     if not pa.types.is_struct(field.type):
         described = elements[at : _end(elements, at)]
         leaves = sum(1 in element for element in described)  # groups have no type
@@ -355,7 +356,7 @@ def _apart(field: pa.Field, elements: Sequence[Struct], at: int, leaf: int) -> I
 
 
 def _end(elements: Sequence[Struct], at: int) -> int:
-    """Where the element after this one and all that is inside of it is."""
+    """Return the place after an element and all that is inside of it."""
     inside: tuple[int, Any] = elements[at].get(5, (I32, 0))
     at += 1
     for _ in range(inside[1]):
@@ -372,7 +373,7 @@ _DATA, _DATA_V2 = 0, 3
 
 
 def walk_pages(source: pa.NativeFile, chunk: StoredChunk, *, repeated: bool) -> ChunkPages:
-    """The data pages of a chunk; ValueError if they are none.
+    """Return the data pages of a chunk.
 
     Of values that are ``repeated``, as those of lists, only newer pages tell how many rows they
     hold; older ones are taken together as if they were one.
@@ -389,7 +390,7 @@ def walk_pages(source: pa.NativeFile, chunk: StoredChunk, *, repeated: bool) -> 
 
 
 def _headers(source: pa.NativeFile, chunk: StoredChunk) -> Iterator[tuple[int, int, Struct]]:
-    """Where each data page begins and ends, and its header, until all values were seen."""
+    """Yield the begin, the end and the header of each data page, until all values were seen."""
     at, left = chunk.start, chunk.values
     while left > 0:
         header, length = _header(source, at)
@@ -454,7 +455,7 @@ def values_in_page(page: memoryview) -> int:
 
 
 def excerpt_chunk(stored: StoredChunk, values: int, begins: int, pages: int, ends: int) -> Struct:
-    """Describes some pages of a column chunk that lie one after the other, after a dictionary."""
+    """Describe some pages of a column chunk that follow each other, after a dictionary."""
     metadata: Struct = {
         **stored.metadata,
         5: (I64, values),
@@ -470,7 +471,7 @@ def excerpt_chunk(stored: StoredChunk, values: int, begins: int, pages: int, end
 def excerpt_footer(
     layout: Layout, branch: Branch, row_count: int, columns: Sequence[Struct]
 ) -> pq.FileMetaData:
-    """The footer of a file with nothing but some column chunks of one branch."""
+    """Return the footer of a file with nothing but some column chunks of one branch."""
     rows = I64, row_count
     size = sum(column[3][1][6][1] for column in columns)
     group: Struct = {1: (LIST, (STRUCT, columns)), 2: (I64, size), 3: rows}
@@ -494,7 +495,7 @@ def _arrow_schema(branch: Branch) -> bytes:
 
 
 def joined(branches: Sequence[tuple[tuple[int, ...], pa.Array]]) -> pa.Array:
-    """A column of all its branches, each with its path; they agree on which structs are null."""
+    """Return a column of all its branches, each with its path; they have the same null structs."""
     path, first = branches[0]
     if not path:
         return first
@@ -574,9 +575,14 @@ class PageReader:
     """whether pages that no index lists are looked for: a small read each, one after the other"""
 
     def select(self, wanted: Mapping[int, Int64Array], columns: Sequence[str]) -> list[Selection]:
-        """Pages for some rows, ascending, of some groups; none where they cannot be found.
+        """Return the pages that hold some rows, for the groups in which they can be found.
 
-        PageMismatch if an index is none.
+        Args:
+            wanted: The rows of each group, ascending.
+            columns: The columns.
+
+        Raises:
+            PageMismatch: A page index is damaged.
         """
         layout = self._layout()
         branches = [branch for branch in layout.branches if branch.column in columns]
@@ -592,7 +598,11 @@ class PageReader:
         ]
 
     def read(self, selections: Sequence[Selection]) -> Iterator[pa.Table]:
-        """The rows that each selection is for. PageMismatch if pages are not as they should be."""
+        """Yield the rows that each selection is for.
+
+        Raises:
+            PageMismatch: Pages are not as their index describes them.
+        """
         layout = self._layout()
         will_read(self.source, [r for s in selections for part in s.parts for r in part.ranges])
         for selection in selections:
@@ -611,19 +621,19 @@ class PageReader:
         footer = footer_alone(self.source)
         size = footer.size()
         if size > _LARGEST_FOOTER_BYTES or footer.read_at(4, size - 4) != MAGIC:
-            return Layout({}, {}, [], [], np.empty((0, 0, 0), np.int64), [])
+            return Layout({}, {}, [], [], [])
         schema = pq.ParquetFile(footer, **self.options).schema_arrow
         return parse_layout(footer.read_at(size - 8, 0), schema)
 
     def _can_find(self, layout: Layout, group: int, leaves: Sequence[int]) -> bool:
-        chunks = [layout.chunk(group, leaf) for leaf in leaves]
+        chunks = [layout.chunks[group][leaf] for leaf in leaves]
         return all(chunk and (self.walks or chunk.index is not None) for chunk in chunks)
 
     def _announce_indices(
         self, layout: Layout, groups: Sequence[int], leaves: Sequence[int]
     ) -> None:
         chunks = [
-            layout.chunk(group, leaf)
+            layout.chunks[group][leaf]
             for group in groups
             for leaf in leaves
             if _indices.get((*self.key, group, leaf)) is None
@@ -645,8 +655,8 @@ class PageReader:
     def _branch_pages(
         self, layout: Layout, branch: Branch, group: int, rows: Int64Array
     ) -> BranchPages:
-        """Spans of rows that begin and end with pages of all leaves, and hold these rows."""
-        chunks = [chunk for i in branch.leaves if (chunk := layout.chunk(group, i)) is not None]
+        """Return pages that hold some rows: spans that begin and end with pages of all leaves."""
+        chunks = [chunk for i in branch.leaves if (chunk := layout.chunks[group][i]) is not None]
         indices = [
             self._pages(chunk, group, leaf, branch.repeated)
             for chunk, leaf in zip(chunks, branch.leaves, strict=True)
@@ -678,7 +688,7 @@ class PageReader:
         return pick(column, part.places)
 
     def _fetched(self, part: BranchPages) -> tuple[pa.Buffer, list[Struct]]:
-        """The pages one after the other, and how a footer describes the column chunks they make."""
+        """Return pages one after the other, and the description of the chunks that they make."""
         size = sum(stop - start for start, stop in part.ranges)
         buffer = pa.allocate_buffer(len(MAGIC) + size)  # nothing may be at byte 0
         view = memoryview(buffer).cast("B")
@@ -699,7 +709,7 @@ class PageReader:
         return buffer, columns
 
     def _read_into(self, view: memoryview, at: int, start: int, stop: int) -> int:
-        """Bytes of the file to ``at``, and the place behind them."""
+        """Read bytes of the file to ``at``, and return the place after them."""
         self.source.seek(start)
         if self.source.readinto(view[at : at + stop - start]) < stop - start:
             raise PageMismatch(f"the file ends before byte {stop}")
@@ -707,7 +717,7 @@ class PageReader:
 
 
 def _pages_of(index: ChunkPages, begins: Int64Array, ends: Int64Array) -> Int64Array:
-    """The numbers of the pages between rows at which pages begin and end.
+    """Return the numbers of the pages between rows at which pages begin and end.
 
     Pages without rows, which pyarrow itself may write, are left out: if such a page comes first, it
     takes it for the end.
@@ -721,7 +731,7 @@ def _pages_of(index: ChunkPages, begins: Int64Array, ends: Int64Array) -> Int64A
 
 
 def _dictionary(chunk: StoredChunk, index: ChunkPages) -> Iterator[tuple[int, int]]:
-    """Where the dictionary of a chunk is, before all of its other pages, if it has one."""
+    """Yield the span of the dictionary of a chunk, before its other pages, if it has one."""
     if chunk.start < index.offsets[0]:
         yield chunk.start, int(index.offsets[0])
 

@@ -19,8 +19,7 @@ __all__ = [
     "BucketRule",
     "ListedBuckets",
     "aspect_buckets",
-    "list_file_buckets",
-    "list_sample_buckets",
+    "list_buckets",
 ]
 
 KEYS = ("aspect", "geometry-tuple", "geometry-list")
@@ -188,7 +187,7 @@ def aspect_buckets(
     rule = BucketRule(key, target_pixel_area, target_resolution_multiple, round_to)
     shard_starts: Int64Array = np.concatenate([[0], np.cumsum(sample_counts, dtype=np.int64)])
     wanted = range(len(shard_starts) - 1) if shards is None else sorted(set(shards))
-    sides = [_sample_sides(indexes(shard)) for shard in wanted]
+    sides = [_sides(index, index.shape_members) for index in map(indexes, wanted)]
     numbers = [np.arange(shard_starts[shard], shard_starts[shard + 1]) for shard in wanted]
     none = np.empty(0, np.int64)
     samples = np.concatenate([none, *numbers])
@@ -209,9 +208,8 @@ def aspect_buckets(
     )
 
 
-def _sample_sides(index: TarIndex) -> tuple[Integers, Integers]:
-    """Return width and height of each sample; 0 where they are not known."""
-    members = index.shape_members
+def _sides(index: TarIndex, members: Integers) -> tuple[Integers, Integers]:
+    """Return width and height of members; 0 where they are not known."""
     if index.widths is None or index.heights is None:
         return np.zeros_like(members), np.zeros_like(members)
     return index.widths[members], index.heights[members]
@@ -220,48 +218,37 @@ def _sample_sides(index: TarIndex) -> tuple[Integers, Integers]:
 # --- buckets of shards as lists and dicts, as other tools of the format give them
 
 
-def list_sample_buckets(
+def list_buckets(
     shards: Sequence[int],
     indexes: Callable[[int], TarIndex],
     shard_names: Sequence[str],
     rule: BucketRule,
+    *,
+    by_sample: bool,
 ) -> list[dict[str, Any]]:
-    """Return the samples of each of these shards in buckets, by the member whose shape they have.
+    """Return the images of each of these shards in buckets.
 
-    Beside ``buckets`` there is ``unknown``: the names of those of unknown shape.
+    Args:
+        shards: Numbers of shards.
+        indexes: Returns the index of a shard.
+        shard_names: Names of all shards.
+        rule: The rule for buckets.
+        by_sample: True for samples, by the member whose shape they have; beside ``buckets`` there
+            is ``unknown``, the names of those of unknown shape. False for all members.
     """
     listed = []
     for shard in shards:
         index = indexes(shard)
-        width, height = _sample_sides(index)
+        members: Integers = index.shape_members if by_sample else np.arange(len(index))
+        samples = np.arange(len(members)) if by_sample else index.grouping.samples
+        width, height = _sides(index, members)
         known = (width > 0) & (height > 0)
-        samples, members = np.flatnonzero(known), index.shape_members
-        found = ListedBuckets(index, members[known], samples, rule)
-        unknown = _names(index, members[~known])
-        listed.append(_listed(shard, shard_names, found) | {"unknown": unknown})
+        found = ListedBuckets(index, members[known], samples[known], rule)
+        entry = {"shard_idx": int(shard), "shard_name": shard_names[shard], "buckets": found}
+        if by_sample:
+            entry["unknown"] = _names(index, members[~known])
+        listed.append(entry)
     return listed
-
-
-def list_file_buckets(
-    shards: Sequence[int],
-    indexes: Callable[[int], TarIndex],
-    shard_names: Sequence[str],
-    rule: BucketRule,
-) -> list[dict[str, Any]]:
-    """Return all members of known shape of each of these shards, in buckets."""
-    listed = []
-    for shard in shards:
-        index = indexes(shard)
-        members: Integers = np.empty(0, np.int32)
-        if index.widths is not None and index.heights is not None:
-            members = np.flatnonzero((index.widths > 0) & (index.heights > 0))
-        found = ListedBuckets(index, members, index.grouping.samples[members], rule)
-        listed.append(_listed(shard, shard_names, found))
-    return listed
-
-
-def _listed(shard: int, names: Sequence[str], found: ListedBuckets) -> dict[str, Any]:
-    return {"shard_idx": int(shard), "shard_name": names[shard], "buckets": found}
 
 
 class ListedBuckets(Mapping[str, list[Entry]]):
@@ -275,12 +262,9 @@ class ListedBuckets(Mapping[str, list[Entry]]):
     ) -> None:
         self._index, self._rule = index, rule
         self._members, self._samples = members, samples
-        self._buckets = np.empty(0, np.int64)
-        self._keys: dict[str, int] = {}
-        if index.widths is not None and index.heights is not None:
-            found = _shapes(rule, index.widths[members], index.heights[members])
-            self._buckets = found.buckets[found.of_images]
-            self._keys = {key: number for number, key in enumerate(found.keys)}
+        found = _shapes(rule, *_sides(index, members))
+        self._buckets = found.buckets[found.of_images]
+        self._keys = {key: number for number, key in enumerate(found.keys)}
 
     def __getitem__(self, key: str) -> list[Entry]:
         return self._lists[self._keys[key]]
@@ -314,9 +298,7 @@ def _entries(
     index: TarIndex, members: Integers, samples: Integers, rule: BucketRule
 ) -> list[Entry]:
     """Return the entries of these members, all of which have a shape."""
-    if index.widths is None or index.heights is None:
-        return []
-    width, height = index.widths[members], index.heights[members]
+    width, height = _sides(index, members)
     to_width, to_height = rule.shapes(width, height)
     columns = (
         _names(index, members),

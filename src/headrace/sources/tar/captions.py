@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import NothingFoundError, OptionError
-from headrace.sources.tar.grouping import sample_keys
 from headrace.sources.tar.index import (
     COLUMNAR_ENDING,
     JSON_ENDING,
@@ -150,26 +145,20 @@ def _places(
     return found
 
 
-def _meant(index: TarIndex, names: Sequence[str]) -> dict[str, list[int]]:
+def _meant(index: TarIndex, names: Iterable[str]) -> dict[str, list[int]]:
     """Return the members of these names, or else the main members of samples of these keys."""
-    primary = index.primary_members
-    meant = _called(index.names, np.arange(len(index)), names)
-    keys = sample_keys(index.names).take(pa.array(primary))
-    meant |= _called(keys, primary, [name for name in names if name not in meant])
+    wanted = set(names)
+    meant: dict[str, list[int]] = {}
+    for member, name in enumerate(index.names.to_pylist()):
+        if name in wanted:
+            meant.setdefault(name, []).append(member)
+    wanted.difference_update(meant)
+    for member, key in zip(index.primary_members.tolist(), index.keys.to_pylist(), strict=True):
+        if key in wanted:
+            meant.setdefault(key, []).append(member)
     for name, members in meant.items():
         _refuse_sidecars(index, name, members)
     return meant
-
-
-def _called(
-    column: pa.StringArray, members: npt.NDArray[np.integer[Any]], names: Sequence[str]
-) -> dict[str, list[int]]:
-    """Return the members whose value in a column is one of these names."""
-    hits = pc.is_in(column, pa.array(names, pa.string())).to_numpy(zero_copy_only=False)
-    found: dict[str, list[int]] = {}
-    for name, member in zip(column.filter(hits).to_pylist(), members[hits].tolist(), strict=True):
-        found.setdefault(name, []).append(member)
-    return found
 
 
 def _refuse_sidecars(index: TarIndex, name: str, members: Sequence[int]) -> None:

@@ -5,49 +5,38 @@ Content that was replaced behind equal names and sizes is found by hashes only (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha1
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
 from headrace.sources.tar.headers import (
     BLOCK,
     MEMBER_KINDS,
-    WITHOUT_PAYLOAD,
     HeaderError,
-    decimal_size,
     decoded,
     header_name,
     header_size,
-    padded,
-    pax_records,
 )
 from headrace.sources.tar.index import SIDECARS, TarFacts, TarIndex
-from headrace.sources.tar.scan import BrokenTar, opened_tar, scan_tar, walked
+from headrace.sources.tar.scan import BrokenTar, TarBytes, opened_tar, scan_tar, walked
 from headrace.storage import Store
 
 __all__ = [
     "check_end",
+    "check_file_sizes",
     "check_headers",
     "check_index",
     "header_starts",
     "verify_index",
 ]
 
-Read = Callable[[int, int], bytes]
-"""Returns the bytes of a tar from one place to another; fewer where it ends."""
-
 _END_BYTES = 22 * BLOCK
 """two blocks of zeros, and the rest of a record as tar writes it"""
-_STEPS = 1024
-"""headers that are passed on the way to that of a member"""
-_LONGEST_EXTENSION = 1 << 20
 _NEAR_BYTES = 64 << 10
 _SHA256_DIGITS = 64
 _NAMED = 10
@@ -74,24 +63,19 @@ def check_index(index: TarIndex, tar_size: int | None, shown: str) -> None:
         _refuse(shown, f"the tar has {tar_size:,} bytes, and its index is of one of {size:,}")
     if not len(index):
         return
-    limit = tar_size if tar_size is not None else size
-    if limit is None:
-        limit = 2**63 - 1
-    wrong = (index.offsets < 0) | (index.sizes < 0)
-    if wrong.any():
-        _refuse(shown, f"{_place(index, wrong)}, which is nowhere in a tar")
-    wrong = index.sizes > limit - index.offsets
-    if wrong.any():
-        _refuse(
-            shown, f"{_place(index, wrong)}, past the end of the tar, which has {limit:,} bytes"
-        )
-    wrong = (index.offsets % BLOCK != 0) | (index.offsets < BLOCK)
-    if wrong.any():
-        _refuse(shown, f"{_place(index, wrong)}, where no payload can begin")
-    wrong = index.offsets[:-1] + index.sizes[:-1] > index.offsets[1:] - BLOCK
-    if wrong.any():
-        other = index.name(int(np.argmax(wrong)) + 1)
-        _refuse(shown, f"{_place(index, wrong)}, and overlap {other!r} or its header")
+    limit = next((one for one in (tar_size, size) if one is not None), 2**63 - 1)
+    offsets, sizes = index.offsets, index.sizes
+    overlaps = np.append(offsets[:-1] + sizes[:-1] > offsets[1:] - BLOCK, False)
+    for wrong, why in (
+        ((offsets < 0) | (sizes < 0), "which is nowhere in a tar"),
+        (sizes > limit - offsets, f"past the end of the tar, which has {limit:,} bytes"),
+        ((offsets % BLOCK != 0) | (offsets < BLOCK), "where no payload can begin"),
+        (overlaps, "and overlap {next!r} or its header"),
+    ):
+        for member in np.flatnonzero(wrong)[:1].tolist():
+            why = why.format(next=index.name(min(member + 1, len(index) - 1)))
+            place = f"lie at {int(offsets[member]):,} and have {int(sizes[member]):,} bytes"
+            _refuse(shown, f"member {index.name(member)!r} would {place}, {why}")
 
 
 def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
@@ -116,8 +100,7 @@ def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
         if store.local and len(index):  # another tar may have the same size
             last = len(index) - 1
             block = source.window(BLOCK, int(index.offsets[last]) - BLOCK)
-            read = lambda start, stop: source.window(stop - start, start)  # noqa: E731
-            check_headers(file.path, index, [last], [block[:BLOCK]], read)
+            check_headers(file.path, index, [last], [block[:BLOCK]], source)
         try:
             for stretch in walked(source, start=index.end):
                 for name, offset in zip(stretch.names, stretch.offsets, strict=True):
@@ -178,7 +161,7 @@ def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Arr
 
 
 def check_headers(
-    path: str, index: TarIndex, members: Sequence[int], blocks: Sequence[bytes], read: Read
+    path: str, index: TarIndex, members: Sequence[int], blocks: Sequence[bytes], source: TarBytes
 ) -> None:
     """Refuse an index if the blocks in front of members are not their headers.
 
@@ -189,13 +172,13 @@ def check_headers(
         index: Its index.
         members: Members of the index.
         blocks: The block in front of the payload of each.
-        read: Reads bytes of the tar, where a name or size stands in an extended header.
+        source: The bytes of the tar, for names and sizes that stand in extended headers.
 
     Raises:
         StaleIndexError: The header of another member is in front of one, or none.
     """
     for member, block in zip(members, blocks, strict=True):
-        if not _fits(index, member, block, read):
+        if not _fits(index, member, block, source):
             raise StaleIndexError(
                 f"{path}: there is no header of {index.name(member)!r} before byte "
                 f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
@@ -204,44 +187,41 @@ def check_headers(
     index.unchecked[list(members)] = False
 
 
-def _fits(index: TarIndex, member: int, block: bytes, read: Read) -> bool:
+def check_file_sizes(
+    path: str, index: TarIndex, members: npt.NDArray[np.integer], limit: int
+) -> None:
+    """Refuse to read a member that is larger than ``max_file_size``; negative numbers are none.
+
+    Raises:
+        ReadError: A member is larger.
+    """
+    large = np.flatnonzero((members >= 0) & (index.sizes[members] > limit))
+    if len(large):
+        member = int(members[large[0]])
+        raise ReadError(
+            f"{path}: member {index.name(member)!r} has {int(index.sizes[member]):,} bytes, more "
+            f"than max_file_size={limit:,}; raise that, leave its field out of columns=, or leave "
+            'such samples out with oversized="skip" or on_error="skip"'
+        )
+
+
+def _fits(index: TarIndex, member: int, block: bytes, source: TarBytes) -> bool:
     name, size = index.name(member), int(index.sizes[member])
     if len(block) != BLOCK or block[156] not in MEMBER_KINDS:
         return False
     try:
         if header_size(block) == size and _is_called(name, header_name(block)):
             return True
+        # The name or the size may stand in an extended header before this one.
         start = int(header_starts(index, np.array([member]))[0])
-        at = int(index.offsets[member]) - BLOCK
-        said_name, said_size = _extended(read, start, at)
-        said_size = header_size(block) if said_size is None else said_size
-    except HeaderError:
-        return False
-    return said_size == size and _is_called(name, said_name or header_name(block))
-
-
-def _extended(read: Read, start: int, stop: int) -> tuple[bytes | None, int | None]:
-    """Return the name and size that extended headers give to the member at ``stop``."""
-    name: bytes | None = None
-    size: int | None = None
-    for _ in range(_STEPS):
-        block = read(start, start + BLOCK) if start < stop else b""
-        if len(block) < BLOCK:
-            break
-        kind, own_size = block[156:157], header_size(block)
-        if kind in (b"L", b"x", b"X"):
-            payload = read(start + BLOCK, start + BLOCK + min(own_size, _LONGEST_EXTENSION))
-            if kind == b"L":
-                name = payload.partition(b"\0")[0]
-            else:
-                records = pax_records(payload)
-                name = records.get(b"path") or name
-                size = decimal_size(records[b"size"]) if records.get(b"size") else size
-        elif kind not in (b"K", b"g"):  # another member, or a block of zeros
-            own_size = own_size if size is None else size
-            name = size = None
-        start += BLOCK + (0 if kind in WITHOUT_PAYLOAD else padded(own_size))
-    return (name, size) if start == stop else (None, None)
+        for stretch in walked(source, start=start):
+            if stretch.offsets[0] >= index.offsets[member]:
+                found = stretch.offsets[0], stretch.sizes[0]
+                is_there = found == (index.offsets[member], size)
+                return is_there and _is_called(name, stretch.names[0])
+    except (HeaderError, BrokenTar):
+        pass
+    return False
 
 
 def _is_called(name: str, said: bytes) -> bool:
@@ -285,30 +265,34 @@ def verify_index(
 
 def _other_members(index: TarIndex, there: TarIndex, shown: str) -> Iterator[str]:
     """Yield members that lie elsewhere, have other names or hashes, or are not in the index."""
-    where = np.searchsorted(there.offsets, index.offsets)
-    at = np.minimum(where, max(len(there) - 1, 0))
-    begins = np.zeros(len(index), bool) if not len(there) else there.offsets[at] == index.offsets
-    yield from _shown(shown, "no member begins where the index has", index, np.flatnonzero(~begins))
-    members, at = np.flatnonzero(begins), at[begins]
-    same_names = pc.equal(index.names.take(pa.array(members)), there.names.take(pa.array(at)))
-    other_name = ~same_names.to_numpy(zero_copy_only=False)
-    other_size = index.sizes[members] != there.sizes[at]
-    yield from _shown(shown, "another member lies where the index has", index, members[other_name])
-    yield from _shown(shown, "the index has another size for", index, members[other_size])
-    if index.sha256 is not None and there.sha256 is not None:
-        said = pc.utf8_lower(index.sha256.take(pa.array(members)))
-        same = pc.fill_null(pc.equal(said, there.sha256.take(pa.array(at))), True)
-        differs = members[~same.to_numpy(zero_copy_only=False)]
-        yield from _shown(shown, "the SHA-256 in the index is not that of", index, differs)
-    unknown = np.setdiff1d(np.arange(len(there)), at)
-    yield from _shown(shown, "the index does not have", there, unknown)
+    kinds = (
+        "no member begins where the index has",
+        "another member lies where the index has",
+        "the index has another size for",
+        "the SHA-256 in the index is not that of",
+        "the index does not have",
+    )
+    found: dict[str, list[str]] = {kind: [] for kind in kinds}
+    in_tar = {offset: rest for offset, *rest in _rows(there)}
+    for offset, name, size, digest in _rows(index):
+        its_name, its_size, its_digest = in_tar.pop(offset, (None, None, None))
+        same_digest = None in (digest, its_digest) or digest.lower() == its_digest
+        wrong = [its_name is None]
+        if its_name is not None:
+            wrong += [its_name != name, its_size != size, not same_digest]
+        for kind, is_wrong in zip(kinds, wrong, strict=False):
+            found[kind] += [f"{name!r} (at {offset:,})"] * is_wrong
+    found[kinds[-1]] = [f"{name!r} (at {offset:,})" for offset, (name, *_) in in_tar.items()]
+    for what, members in found.items():
+        yield from (f"{shown}: {what} {member}" for member in members[:_NAMED])
+        if len(members) > _NAMED:
+            yield f"{shown}: {what} {len(members) - _NAMED:,} more"
 
 
-def _shown(shown: str, what: str, index: TarIndex, members: Int64Array) -> Iterator[str]:
-    for member in members[:_NAMED].tolist():
-        yield f"{shown}: {what} {index.name(member)!r} (at {int(index.offsets[member]):,})"
-    if len(members) > _NAMED:
-        yield f"{shown}: {what} {len(members) - _NAMED:,} more"
+def _rows(index: TarIndex) -> Iterator[tuple[int, str, int, Any]]:
+    digests = [None] * len(index) if index.sha256 is None else index.sha256.to_pylist()
+    names = index.names.to_pylist()
+    return zip(index.offsets.tolist(), names, index.sizes.tolist(), digests, strict=True)
 
 
 def _other_hashes(
@@ -336,13 +320,6 @@ def _git_hash(store: Store, file: DataFileInfo) -> str:
         while piece := opened.read(_PIECE_BYTES):
             found.update(piece)
     return found.hexdigest()
-
-
-def _place(index: TarIndex, wrong: npt.NDArray[np.bool_]) -> str:
-    """Describe the place of the first member that is wrong."""
-    member = int(np.argmax(wrong))
-    offset, size = int(index.offsets[member]), int(index.sizes[member])
-    return f"member {index.name(member)!r} would lie at {offset:,} and have {size:,} bytes"
 
 
 def _refuse(shown: str, why: str) -> NoReturn:

@@ -7,17 +7,16 @@ were made by a scan, or imported from JSON, are kept in the cache folder.
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array
-from headrace.process import PerProcess
+from headrace.sources.files.cache import BoundedCache
 from headrace.sources.tar.checks import check_end, check_index
 from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
 from headrace.sources.tar.index import IndexFile, TarIndex
@@ -27,7 +26,7 @@ from headrace.sources.tar.places import IndexPlace, file_of, places_of
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
 
-__all__ = ["HeldIndexes", "SampleRules", "TarCollection"]
+__all__ = ["SampleRules", "TarCollection"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +34,9 @@ MaySkip = Callable[[ReadError], bool]
 """whether a tar that cannot be read is left out"""
 
 _LOADING_THREADS = 16
-_LIMIT_BYTES = 512 << 20
+_LIMIT_BYTES = 1 << 30
 _DERIVED_BYTES = 16
 """Bytes of a member for all that is computed from an index."""
-_ALL = -1
 _WORTH_KEEPING = 10_000
 """Members of a local tar from which on its index is faster to load than to make again."""
 
@@ -100,51 +98,6 @@ def _pairs_by_last_dot(index: TarIndex) -> bool:
     return False
 
 
-class HeldIndexes:
-    """Indexes in memory; those not used for longest go when there are too many.
-
-    Threads of a process load an index once. A forked child goes on with the indexes of its parent,
-    and with locks of its own.
-    """
-
-    def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
-        self._limit = limit_bytes
-        self._held: OrderedDict[int, tuple[TarIndex, int]] = OrderedDict()
-        self._total = 0
-        self._locks: PerProcess[dict[int, threading.Lock]] = PerProcess(dict)
-
-    def get(self, shard: int, load: Callable[[int], TarIndex]) -> TarIndex:
-        """Return the index of a tar, by ``load`` if it is not here."""
-        found = self._known(shard)
-        if found is None:
-            with self._lock(shard):
-                found = self._known(shard)
-                if found is None:
-                    found = load(shard)
-                    self._keep(shard, found)
-            self._locks.get().pop(shard, None)
-        return found
-
-    def _known(self, shard: int) -> TarIndex | None:
-        try:
-            self._held.move_to_end(shard)
-            return self._held[shard][0]
-        except KeyError:  # it is not here, or another thread has just let go of it
-            return None
-
-    def _keep(self, shard: int, index: TarIndex) -> None:
-        size = index.nbytes + _DERIVED_BYTES * len(index)
-        with self._lock(_ALL):
-            self._held[shard] = index, size
-            self._total += size
-            while self._total > self._limit and len(self._held) > 1:
-                _, (_, dropped) = self._held.popitem(last=False)
-                self._total -= dropped
-
-    def _lock(self, shard: int) -> threading.Lock:
-        return self._locks.get().setdefault(shard, threading.Lock())
-
-
 class _Known(NamedTuple):
     """What is known of all tars once their indices were loaded."""
 
@@ -180,7 +133,8 @@ class TarCollection:
         self._places, self._cache = places, cache
         self._opened: dict[str, IndexFile] = {}
         self._known: _Known | None = None
-        self._held = HeldIndexes()
+        self._held = BoundedCache(_size_in_memory)
+        self._last: tuple[int, TarIndex | None] = -1, None
 
     @classmethod
     def find(
@@ -220,7 +174,14 @@ class TarCollection:
         The headers of members are compared with it when the members are read. Content that was
         replaced behind equal names and sizes is not noticed: see ``headrace index --verify``.
         """
-        return self._held.get(shard, self._loaded)
+        last, index = self._last
+        if last != shard or index is None:
+            index = self._held.get(shard)
+            if index is None:
+                load = partial(self._loaded, shard)
+                index = self._held.get_or_make(shard, load, limit_bytes=_LIMIT_BYTES)
+            self._last = shard, index
+        return index
 
     def selecting(self, rules: SampleRules) -> TarCollection:
         """Return the same tars with other rules about which samples are read."""
@@ -337,11 +298,7 @@ class TarCollection:
         return opened.index(place.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_held", "_opened")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._held, self._opened = HeldIndexes(), {}
+        return self.__dict__ | {"_opened": {}, "_last": (-1, None)}
 
     def __repr__(self) -> str:
         return f"<TarCollection of {len(self)} tars>"
@@ -351,6 +308,10 @@ def _compared(index: TarIndex, store: Store, file: DataFileInfo) -> TarIndex:
     check_index(index, file.file_size, file.path)
     check_end(store, file, index)
     return index
+
+
+def _size_in_memory(index: TarIndex) -> int:
+    return index.nbytes + _DERIVED_BYTES * len(index)
 
 
 class _Count(NamedTuple):

@@ -147,6 +147,13 @@ class _Entries:
 
     def index(self) -> tuple[TarIndex, str]:
         """Return the index, in the order of offsets, and how entries pair members into samples."""
+        sample_key = "first-dot"
+        if "json_path" in self._keys:
+            sample_key = _sample_key(self._names, self._values("json_path"))
+            self._add_sidecars(sample_key)
+        order = np.argsort(self._integers("offset"), kind="stable").tolist()
+        self._names = [self._names[place] for place in order]
+        self._entries = [self._entries[place] for place in order]
         columns: dict[str, Any] = {
             "captions": _json_column(map(_captions, self._entries)),
             "json": _json_column(self._values("json_metadata")),
@@ -157,12 +164,7 @@ class _Entries:
             for key in ("width", "height"):
                 columns[f"{key}s"] = self._integers(key, 0, below=_PIXELS).astype(np.int32)
         names = pa.array(self._decoded_names(), pa.string())
-        index = TarIndex(names, self._integers("offset"), self._sizes(), **columns)
-        sample_key = "first-dot"
-        if "json_path" in self._keys:
-            sample_key = _sample_key(self._names, self._values("json_path"))
-            index = self._with_sidecars(index, sample_key)
-        return _taken(index, np.argsort(index.offsets, kind="stable")), sample_key
+        return TarIndex(names, self._integers("offset"), self._sizes(), **columns), sample_key
 
     def _values(self, key: str, missing: Any = None) -> list[Any]:
         return [entry.get(key, missing) for entry in self._entries]
@@ -205,8 +207,8 @@ class _Entries:
                 self._refuse(place, f"{key} is {_shortened(value)}")
         return np.array(values, np.int64)
 
-    def _with_sidecars(self, index: TarIndex, sample_key: str) -> TarIndex:
-        """Return the index with sidecars that have no entries of their own as members at its end.
+    def _add_sidecars(self, sample_key: str) -> None:
+        """Add entries of sidecars that other entries name, and that have none of their own.
 
         A sidecar whose name makes it part of another sample is left out.
         """
@@ -219,14 +221,10 @@ class _Entries:
                 continue
             if path.lower() == _sidecar_name(name, sample_key) and _is_text(path):
                 found[path, offset] = size
-        if not found:
-            return index
-        more = TarIndex(
-            pa.array([path for path, _ in found], pa.string()),
-            np.array([offset for _, offset in found], np.int64),
-            np.array(list(found.values()), np.int64),
-        )
-        return _followed_by(index, more)
+        for (path, offset), size in found.items():
+            self._names.append(path)
+            self._entries.append({"offset": offset, "length": size})
+        self._keys.add("length")
 
     def _refuse(self, place: int, why: str) -> NoReturn:
         raise StaleIndexError(
@@ -293,30 +291,6 @@ def _json_column(values: Iterable[Any]) -> pa.StringArray | None:
 def _text_column(values: Sequence[Any]) -> pa.StringArray | None:
     texts = [value if isinstance(value, str) and _is_text(value) else None for value in values]
     return None if all(text is None for text in texts) else pa.array(texts, pa.string())
-
-
-def _taken(index: TarIndex, order: Int64Array) -> TarIndex:
-    """Return an index with its members in another order."""
-    taken: dict[str, Any] = {
-        key: column.take(pa.array(order)) if isinstance(column, pa.Array) else column[order]
-        for key, column in vars(index).items()
-        if isinstance(column, pa.Array | np.ndarray)
-    }
-    return replace(index, **taken)
-
-
-def _followed_by(index: TarIndex, more: TarIndex) -> TarIndex:
-    """Return an index with more members at its end, of which only places are known."""
-    joined: dict[str, Any] = {}
-    for key, column in vars(index).items():
-        behind = getattr(more, key)
-        if isinstance(column, pa.Array):
-            behind = pa.nulls(len(more), column.type) if behind is None else behind
-            joined[key] = pa.concat_arrays([column, behind])
-        elif isinstance(column, np.ndarray):
-            behind = np.zeros(len(more), column.dtype) if behind is None else behind
-            joined[key] = np.concatenate([column, behind])
-    return replace(index, **joined)
 
 
 def _is_text(value: str) -> bool:

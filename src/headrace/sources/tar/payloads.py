@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import add
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, RUSAGE_SELF, getrlimit, getrusage
 from time import perf_counter
@@ -29,6 +30,7 @@ from headrace.sources.tar.checks import check_headers, header_starts
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.headers import BLOCK
 from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.scan import PlainBytes
 from headrace.storage import Meter, Patience, will_read
 from headrace.storage.store import changed, vanished
 
@@ -80,6 +82,8 @@ class LocalTar:
         if self.size:
             self._map = mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
         self._array = np.frombuffer(self._map, np.uint8)
+        pread = partial(os.pread, self._descriptor)
+        self.bytes = PlainBytes(pread, self.size, self._path)
         self._reads_left, self._faults = 0, _major_faults()
 
     def read(self, offsets: Iterable[int], sizes: Iterable[int]) -> list[bytes]:
@@ -313,13 +317,7 @@ class Payloads:
         if left:
             starts = [index.offsets.item(member) - BLOCK for member in left]
             headers = tar.read(starts, [BLOCK] * len(left))
-            check_headers(
-                self.collection.files.paths[shard],
-                index,
-                left,
-                headers,
-                lambda start, stop: tar.read([start], [stop - start])[0],
-            )
+            check_headers(tar.bytes.shown, index, left, headers, tar.bytes)
         if max(map(add, offsets, sizes), default=0) > tar.size:
             for member, offset, size in zip(members, offsets, sizes, strict=True):
                 self._check_length(shard, index, member, min(size, tar.size - offset))
@@ -369,17 +367,12 @@ class Payloads:
     def _fetched(self, part: _Part, file: pa.NativeFile) -> Iterator[pa.Buffer]:
         """Yield payloads whose headers were compared with the index."""
         path, index = self.collection.files.paths[part.shard], part.index
-
-        def read(start: int, stop: int) -> bytes:
-            file.seek(start)
-            data: bytes = file.read(stop - start)
-            return data
-
         for member, offset, size in zip(part.members, part.offsets, part.sizes, strict=True):
             try:
                 file.seek(offset - BLOCK)
                 data = file.read_buffer(BLOCK + size)
-                check_headers(path, index, [member], [data[:BLOCK].to_pybytes()], read)
+                source = _bytes_until(offset + size, file, path)
+                check_headers(path, index, [member], [data[:BLOCK].to_pybytes()], source)
                 self._check_length(part.shard, index, member, data.size - BLOCK)
                 yield data[BLOCK:]
             except StaleIndexError:
@@ -429,6 +422,17 @@ def cut_by_bytes(numbers: Int64Array, sizes: Int64Array, most_bytes: int) -> Ite
         stop = min(max(stop, begin + 1), begin + _MOST_ROWS)
         yield numbers[begin:stop]
         begin = stop
+
+
+def _bytes_until(end: int, file: pa.NativeFile, path: str) -> PlainBytes:
+    """Return the bytes of a remote tar as if it ended somewhere: what is behind is not fetched."""
+
+    def pread(size: int, start: int) -> bytes:
+        file.seek(start)
+        data: bytes = file.read(max(min(size, end - start), 0))
+        return data
+
+    return PlainBytes(pread, end, path)
 
 
 def _close(files: Sequence[pa.NativeFile | None]) -> None:

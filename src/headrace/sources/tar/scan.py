@@ -45,7 +45,15 @@ from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_side
 from headrace.storage import Store, will_read
 from headrace.storage.store import changed, vanished
 
-__all__ = ["BrokenTar", "Progress", "Stretch", "opened_tar", "scan_tar", "walked"]
+__all__ = [
+    "BrokenTar",
+    "PlainBytes",
+    "Progress",
+    "TarBytes",
+    "opened_tar",
+    "scan_tar",
+    "walked",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -321,7 +329,7 @@ _BETWEEN = 2 * BLOCK
 """a header and a small payload, which come with the next header"""
 _ZEROS = 64 << 10
 _NO_BLOCK = bytes(BLOCK)
-_STEPS_OF_A_LOOK, _STEPS_OF_A_STRETCH = 4, 1024
+_STEPS_OF_A_STRETCH = 1024
 """from header to header; then what was found is checked"""
 _LONGEST_EXTENSION = 1 << 20
 _OF_INTEREST = (b"path=", b"size=", b"GNU.sparse.")
@@ -329,12 +337,12 @@ _OF_INTEREST = (b"path=", b"size=", b"GNU.sparse.")
 
 
 def walked(source: TarBytes, *, start: int = 0) -> Iterator[Stretch]:
-    """Yield the regular files of a tar in order, from a header on.
+    """Yield the regular files of a tar in order, one by one, from a header on.
 
     Raises:
         BrokenTar: The tar is damaged. All members before have been yielded.
     """
-    return _Walk(source, start, None, steps=_STEPS_OF_A_LOOK).stretches()
+    return _Walk(source, start, None, steps=1).stretches()
 
 
 class _Walk:
@@ -613,7 +621,7 @@ def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
         except OSError as error:
             raise ReadError(f"{file.path} cannot be opened: {error.strerror}") from error
         try:
-            yield LocalBytes(handle, size, file.path)
+            yield PlainBytes(partial(os.pread, handle), size, file.path)
         finally:
             os.close(handle)
     now = store.status(file.path)
@@ -623,12 +631,11 @@ def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
         raise FileChangedError(changed(file.path, file.file_size, now.size))
 
 
-class LocalBytes:
-    """A local file, read by ``pread``: what is passed over is never read."""
+class PlainBytes:
+    """Bytes that are read exactly as they are asked for, by a function such as ``pread``."""
 
-    def __init__(self, handle: int, size: int, shown: str) -> None:
-        self.size, self.shown = size, shown
-        self.window = partial(os.pread, handle)
+    def __init__(self, pread: Callable[[int, int], bytes], size: int, shown: str) -> None:
+        self.window, self.size, self.shown = pread, size, shown
 
     def read(self, spans: Sequence[Span]) -> list[bytes]:
         return [

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,9 +22,9 @@ from headrace.sources.tar.buckets import (
     AspectBuckets,
     BucketRule,
     aspect_buckets,
-    list_file_buckets,
-    list_sample_buckets,
+    list_buckets,
 )
+from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.geometry import image_size
 from headrace.sources.tar.grouping import SampleKey, sample_keys
@@ -31,7 +32,7 @@ from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
-from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.storage import Access, Options
 
 __all__ = ["SamplePair", "TarFile", "TarSample", "TarShard", "TarShards"]
@@ -154,9 +155,8 @@ class TarSample:
         if captions is not None:
             return captions
         fields = self.fields
-        texts = (fields[name] for name in TEXT_FIELDS if name in fields)
-        payload = next(texts, None)
-        return None if payload is None else payload.decode(errors="replace").strip()
+        texts = (text_caption(fields[name]) for name in TEXT_FIELDS if name in fields)
+        return next(texts, None)
 
     def _parsed(self, text: str, what: str) -> Any:
         try:
@@ -339,9 +339,8 @@ class TarShards:
             max_file_size: The largest member to read.
             oversized: Whether larger ones are errors or are left out.
         """
-        for run, payloads in self._read(
-            self._file_runs(self._numbers(shard), start, stop, max_file_size, oversized)
-        ):
+        limit = max_file_size, oversized
+        for run, payloads in self._read(self._file_runs(self._numbers(shard), start, stop, *limit)):
             index = self.collection.index(run.shard)
             for number, data in zip(run.numbers, payloads, strict=True):
                 offset, size = index.offsets.item(number), index.sizes.item(number)
@@ -359,15 +358,15 @@ class TarShards:
         for shard in shards:
             if stop is not None and before >= stop:
                 return
-            index = self.collection.index(shard)
-            low = max(start - before, 0)
-            high = len(index) if stop is None else min(len(index), stop - before)
-            numbers = np.arange(low, max(low, high))
-            before += len(index)
-            if max_file_size is not None:
-                numbers = self._allowed(shard, index, numbers, numbers, max_file_size, oversized)
-            for run in cut_by_bytes(numbers, index.sizes[numbers], self._block_bytes):
-                yield _Run(shard, run.tolist(), [[number] for number in run.tolist()])
+            count = len(self.collection.index(shard))
+            numbers = np.arange(max(start - before, 0), count)
+            if stop is not None:
+                numbers = numbers[numbers < stop - before]
+            before += count
+            members = np.arange(count)
+            yield from self._runs(
+                shard, np.arange(count + 1), members, numbers, max_file_size, oversized
+            )
 
     # --- samples
 
@@ -404,8 +403,8 @@ class TarShards:
             index = self.collection.index(shard)
             number, members = _members(index, sample, self._paths[shard])
             if max_file_size is not None:
-                some = np.array(members)
-                self._allowed(shard, index, some, some, max_file_size, "raise")
+                limit = parse_bytes("max_file_size", max_file_size)
+                check_file_sizes(self._paths[shard], index, np.array(members), limit)
             found.append((shard, index, number, members))
         wanted = [len(members) for *_, members in found]
         flat = list(chain.from_iterable(members for *_, members in found))
@@ -431,9 +430,26 @@ class TarShards:
             max_file_size: The largest member to read.
             oversized: Whether samples with larger ones are errors or are left out.
         """
-        return self._samples(self._numbers(shard), max_file_size, oversized)
+        return self._samples(self._sample_runs(self._numbers(shard), max_file_size, oversized))
 
     __iter__ = samples
+
+    def _samples(self, runs: Iterator[_Run]) -> Iterator[TarSample]:
+        for run, payloads in self._read(runs):
+            index, path = self.collection.index(run.shard), self._paths[run.shard]
+            at = 0
+            for number, members in zip(run.numbers, run.members, strict=True):
+                end = at + len(members)
+                yield TarSample(index, run.shard, path, number, members, payloads[at:end])
+                at = end
+
+    def _sample_runs(
+        self, shards: Sequence[int], max_file_size: int | str | None, oversized: Oversized
+    ) -> Iterator[_Run]:
+        for shard in shards:
+            index = self.collection.index(shard)
+            numbers = np.arange(index.num_samples)
+            yield from self._runs(shard, *index.sample_members, numbers, max_file_size, oversized)
 
     def pairs(self, other: TarShards, *, strict: bool = True) -> list[SamplePair]:
         """Return the samples that have the same key in two data sets, in the order of this one.
@@ -463,37 +479,6 @@ class TarShards:
                 found[key] = shard, number
         return found
 
-    def _samples(
-        self, shards: Sequence[int], max_file_size: int | str | None, oversized: Oversized
-    ) -> Iterator[TarSample]:
-        for run, payloads in self._read(self._sample_runs(shards, max_file_size, oversized)):
-            index, path = self.collection.index(run.shard), self._paths[run.shard]
-            at = 0
-            for number, members in zip(run.numbers, run.members, strict=True):
-                end = at + len(members)
-                yield TarSample(index, run.shard, path, number, members, payloads[at:end])
-                at = end
-
-    def _sample_runs(
-        self, shards: Sequence[int], max_file_size: int | str | None, oversized: Oversized
-    ) -> Iterator[_Run]:
-        for shard in shards:
-            index = self.collection.index(shard)
-            if not index.num_samples:
-                continue
-            starts, members = index.sample_members
-            sizes = index.sizes[members]
-            numbers = np.arange(index.num_samples)
-            if max_file_size is not None:
-                largest = members[_largest(sizes, starts)].astype(np.int64)
-                numbers = self._allowed(shard, index, numbers, largest, max_file_size, oversized)
-            totals = np.add.reduceat(sizes, starts[:-1])[numbers]
-            edges = starts.tolist()
-            for run in cut_by_bytes(numbers, totals, self._block_bytes):
-                some = run.tolist()
-                mine = [members[edges[one] : edges[one + 1]].tolist() for one in some]
-                yield _Run(shard, some, mine)
-
     # --- reading
 
     @property
@@ -517,25 +502,43 @@ class TarShards:
         for found in self.payloads.ahead(ask()):
             yield asked.pop(0), found
 
-    def _allowed(
+    def _runs(
         self,
         shard: int,
-        index: TarIndex,
+        starts: Int64Array,
+        members: npt.NDArray[np.integer[Any]],
         numbers: Int64Array,
-        largest: Int64Array,
-        max_file_size: int | str,
+        max_file_size: int | str | None,
         oversized: Oversized,
-    ) -> Int64Array:
-        """Return the samples or files whose largest member is not too large, or raise."""
-        limit = parse_bytes("max_file_size", max_file_size)
-        large = index.sizes[largest] > limit
-        if oversized == "raise" and large.any():
-            member = int(largest[np.argmax(large)])
-            raise ReadError(
-                f"{self._paths[shard]}: member {index.name(member)!r} has "
-                f"{index.sizes[member]:,} bytes, more than max_file_size={limit:,}"
-            )
-        return numbers[~large]
+    ) -> Iterator[_Run]:
+        """Yield samples or files in runs that are read together.
+
+        Args:
+            shard: The number of the tar.
+            starts: Where the members of each sample begin in ``members``.
+            members: The members of all samples.
+            numbers: The samples that are wanted.
+            max_file_size: The largest member to read.
+            oversized: "raise", or "skip" to leave out samples with larger members.
+        """
+        if not len(numbers):
+            return
+        index = self.collection.index(shard)
+        sizes = index.sizes[members]
+        if max_file_size is not None:
+            limit = parse_bytes("max_file_size", max_file_size)
+            allowed = np.maximum.reduceat(sizes, starts[:-1])[numbers] <= limit
+            if oversized == "raise":
+                for sample in numbers[~allowed][:1].tolist():
+                    some = members[starts[sample] : starts[sample + 1]]
+                    check_file_sizes(self._paths[shard], index, some, limit)
+            numbers = numbers[allowed]
+        totals = np.add.reduceat(sizes, starts[:-1])[numbers]
+        edges = starts.tolist()
+        for run in cut_by_bytes(numbers, totals, self._block_bytes):
+            some_numbers = run.tolist()
+            own = [members[edges[one] : edges[one + 1]].tolist() for one in some_numbers]
+            yield _Run(shard, some_numbers, own)
 
     # --- aspect buckets
 
@@ -546,19 +549,20 @@ class TarShards:
 
         ``rule``: ``key``, ``target_pixel_area``, ``target_resolution_multiple``, ``round_to``.
         """
-        wanted = self._numbers(shards)
-        return list_file_buckets(
-            wanted, self.collection.index, self.shard_names, BucketRule(**rule)
-        )
+        return self._list_buckets(shards, rule, by_sample=False)
 
     def list_shard_sample_aspect_buckets(
         self, shards: Sequence[Shard] | None = None, **rule: Any
     ) -> list[dict[str, Any]]:
         """Return the buckets of all samples of each tar, by the shapes of their images."""
-        wanted = self._numbers(shards)
-        return list_sample_buckets(
-            wanted, self.collection.index, self.shard_names, BucketRule(**rule)
-        )
+        return self._list_buckets(shards, rule, by_sample=True)
+
+    def _list_buckets(
+        self, shards: Sequence[Shard] | None, rule: dict[str, Any], *, by_sample: bool
+    ) -> list[dict[str, Any]]:
+        wanted, chosen = self._numbers(shards), BucketRule(**rule)
+        indexes, names = self.collection.index, self.shard_names
+        return list_buckets(wanted, indexes, names, chosen, by_sample=by_sample)
 
     def aspect_buckets(self, shards: Sequence[Shard] | None = None, **rule: Any) -> AspectBuckets:
         """Return the buckets of all samples of the data set, or of some tars, as arrays."""
@@ -700,9 +704,3 @@ def _sample_by_name(index: TarIndex, name: str, path: str) -> int:
     if number < 0:
         raise KeyError(f"{path} has no sample {name!r}")
     return number
-
-
-def _largest(sizes: Int64Array, starts: Int64Array) -> Int64Array:
-    """Return the place of the largest member of each sample, among the members of all."""
-    order = np.lexsort((-sizes, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
-    return order[starts[:-1]]

@@ -26,6 +26,7 @@ from headrace.sources.broken_records import BrokenRecords
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
+from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.decoding import IMAGES, Decode, FieldForm, field_forms
 from headrace.sources.tar.grouping import LeftOut, SampleKey
@@ -33,7 +34,7 @@ from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
-from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.sources.threads import in_threads
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
@@ -410,14 +411,13 @@ class TarBackend(Backend):
             lacking = [row for row, text in enumerate(captions) if not text and members[row] >= 0]
             payloads = self._payloads.read_many(rows.shards[lacking], members[lacking])
             for row, payload in zip(lacking, payloads, strict=True):
-                captions[row] = _caption(payload, is_json=extensions == ("json",))
+                in_json = extensions == ("json",)
+                captions[row] = _json_captions(payload) if in_json else text_caption(payload)
         first = [one[0] if isinstance(one, list) and one else one or None for one in captions]
         return pa.array(first, pa.large_string())
 
 
-def _caption(payload: bytes, *, is_json: bool) -> Any:
-    if not is_json:
-        return payload.decode("utf-8-sig", "replace").strip() or None
+def _json_captions(payload: bytes) -> Any:
     try:
         found = json.loads(payload)
     except (ValueError, RecursionError):
@@ -454,10 +454,10 @@ class _Rows:
         """
         found = np.empty(len(self.shards), np.int64)
         for index, rows in self._parts:
-            members = index.members_as(*extensions)[self._samples[rows]]
+            found[rows] = index.members_as(*extensions)[self._samples[rows]]
             if limit is not None:
-                self._check(index, rows, members, limit)
-            found[rows] = members
+                path = self._collection.files.paths[int(self.shards[rows[0]])]
+                check_file_sizes(path, index, found[rows], limit)
         return found
 
     def joined(self, make: Callable[[TarIndex, Int64Array], pa.Array]) -> pa.Array:
@@ -479,17 +479,6 @@ class _Rows:
             return f"{self._collection.files[shard].path}, member {name!r}"
 
         return named
-
-    def _check(self, index: TarIndex, rows: Int64Array, members: Any, limit: int) -> None:
-        large = np.flatnonzero((members >= 0) & (index.sizes[members] > limit))
-        if len(large):
-            path = self._collection.files[int(self.shards[rows[large[0]]])].path
-            member = int(members[large[0]])
-            raise ReadError(
-                f"{path}, member {index.name(member)!r} has {int(index.sizes[member])} bytes, more "
-                f"than max_file_size={limit}; raise that, leave its field out of columns=, or "
-                'leave such samples out with oversized="skip" or on_error="skip"'
-            )
 
 
 # --- columns of one index
