@@ -41,9 +41,9 @@ _NOT_ROWS = (
     *(str, bytes, os.PathLike, Mapping, Backend),
     *(pa.Table, pa.RecordBatch, pa.RecordBatchReader),
 )
-"""sources that are not rows one after the other"""
+"""Types of sources that are not rows one after the other."""
 _ROWS_AT_ONCE = 1024
-"""that become a table; the first of them decide which columns and types there are"""
+"""Rows that become one table; the first table decides the columns and their types."""
 
 
 @dataclass(frozen=True, slots=True)

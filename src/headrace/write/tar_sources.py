@@ -41,17 +41,17 @@ __all__ = ["Fields", "FolderSamples", "RowSamples", "TarSamples"]
 logger = logging.getLogger(__name__)
 
 Sample = Mapping[str, Any]
-"""fields and a ``__key__``, as a TarWriter takes them"""
+"""Fields and a ``__key__``, as a TarWriter takes them."""
 
 _THREADS = 8
 _KEY_DIGITS = 9
 _WHOLE_BYTES = 4 << 20
-"""of a file that is read at once"""
+"""Bytes of a file that are read at once."""
 _BLOCK_BYTES = 8 << 20
-"""of payloads of a tar that are read at once"""
+"""Bytes of payloads of a tar that are read at once."""
 _REST = "json"
 _BY_NAME = ("cls", "json", "npy", "txt")
-"""columns that are fields by their names though they hold no bytes"""
+"""Names of columns that are fields although they hold no bytes."""
 
 
 def numbered_key(number: int) -> str:
