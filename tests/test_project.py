@@ -165,6 +165,19 @@ def test_exports_exist() -> None:
     assert [name for name in headrace.__all__ if not hasattr(headrace, name)] == []
 
 
+def test_workflows_name_tests_that_exist() -> None:
+    files = [ROOT / "Makefile", *sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
+    named = set(re.findall(r"\btests/[\w./]+", text))
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_citation_has_the_version() -> None:
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {headrace.__version__}\n" in text
+
+
 def test_wheel_and_sdist_pass_twine(dist: Path) -> None:
     run(sys.executable, "-m", "twine", "check", "--strict", *dist.iterdir())
 

@@ -101,7 +101,7 @@ def test_epochs_hit_as_much_as_the_cache_holds(
     tmp_path: Path, share: float, shuffled: bool
 ) -> None:
     rng = np.random.default_rng(0)
-    for _ in range(2):  # two runs, one after the other
+    for run in range(2):
         cache = DiskCache.at(tmp_path, int(share * 100_000))
         hits = []
         for _ in range(3):
@@ -109,6 +109,7 @@ def test_epochs_hit_as_much_as_the_cache_holds(
             hits.append(read(cache, order.tolist()))
             assert size_on_disk(tmp_path) <= share * 100_000
         assert hits[1:] == [100 * share] * 2
+        assert shuffled or hits[0] == (100 * share if run else 0)
 
 
 def test_a_run_evicts_the_data_of_earlier_ones_alone(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_a_protocol_that_refuses() -> None:
     with pytest.raises(OptionError, match="filesystem for drawer:// cannot be made") as caught:
         ids("drawer://top", storage_options={"password": "hunter2"})
     assert "hunter2" not in repr(caught.value)
-    with pytest.raises(OptionError, match="storage_options do not fit drawer://"):
+    with pytest.raises(OptionError, match="filesystem for drawer:// cannot be made: TypeError"):
         ids("drawer://top")
 
 

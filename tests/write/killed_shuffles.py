@@ -2,8 +2,8 @@
 
 usage: killed_shuffles.py SOURCE FOLDER events|late COUNT FORMAT new|old
 
-Each case is a run in a process of its own that gets SIGKILL, at every second
-thing that it does to files (``events``) or at each of the last ones (``late``), and is then
+Each case is a run in a process of its own that gets SIGKILL, at every fourth
+thing that it does to files (``events``) or at every second of the last ones (``late``), and is then
 continued. With ``old`` there is something in the
 target before, which is overwritten. Processes are forked off before any threads are there, which
 takes no time.
@@ -41,7 +41,7 @@ def main(source: str, folder: Path, how: str, count: int, kind: str, there: str)
         if there == "old":
             target.mkdir()
             (target / "old.parquet").write_text("is replaced")
-        event = {"events": 2 * case, "late": FIRST_LATE + case}[how]
+        event = {"events": 4 * case, "late": FIRST_LATE + 2 * case}[how]
         status = attempt(source, target, kind, event)
         if status != 0:
             assert status == signal.SIGKILL, status

@@ -50,8 +50,8 @@ def go_on(source: Path, target: Path, **options: object):
 @pytest.mark.parametrize(
     ("how", "count", "kind", "there"),
     [
-        ("events", 42, "parquet", "new"),
-        ("late", 18, "arrow", "old"),
+        ("events", 21, "parquet", "new"),
+        ("late", 9, "arrow", "old"),
     ],
 )
 def test_killed_and_run_again(tmp_path: Path, how: str, count: int, kind: str, there: str) -> None:

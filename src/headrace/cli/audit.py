@@ -32,7 +32,7 @@ class LocationLoaders:
     location: str
     format: FileFormat | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """further keywords of ``create_dataloader``"""
+    """Further keywords of ``create_dataloader``."""
 
     def __call__(self, rank: int, world_size: int, num_workers: int) -> StatefulLoader:
         """The loader of one rank; ranks meet in a process group, as those of a training do."""

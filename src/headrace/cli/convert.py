@@ -31,7 +31,7 @@ from headrace.write import (
 __all__ = ["add_arguments", "add_form_arguments", "run"]
 
 _NOTED = ("geometry", "hash", "sidecars")
-"""what an index of a tar can hold"""
+"""The contents of an index that ``--note`` chooses from."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError
 __all__ = ["COMMANDS", "Command", "main"]
 
 _INTERRUPTED = 130
-"""the exit code of a command that was ended by Ctrl-C"""
+"""The exit code of a command that was ended by Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ class Column:
 
     name: str
     type: str
-    """the Arrow type"""
+    """The Arrow type."""
     torch: str
-    """what it is in a batch: a dtype with the shape of a row, ``list`` or ``dict``"""
+    """Its form in a batch: a dtype with the shape of a row, ``list`` or ``dict``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,16 +167,7 @@ def filesystem_for(protocol: str, options: Mapping[str, Any]) -> Any:
     """
     try:
         return fsspec.filesystem(protocol, **options)
-    except ValueError as error:
-        raise OptionError(f"no filesystem is known for {protocol}://: {error}") from None
-    except TypeError as error:
-        raise OptionError(f"storage_options do not fit {protocol}://: {error}") from None
     except ImportError as error:
-        if protocol in ("gs", "gcs"):
-            raise MissingExtraError(
-                "an emulator of Google Cloud Storage is read by gcsfs, which is not installed; "
-                "run: pip install gcsfs"
-            ) from None
         raise MissingExtraError(f"reading {protocol}:// needs another package: {error}") from None
     except Exception as error:  # filesystems raise what they like
         detail = _detail(error)

@@ -26,11 +26,11 @@ from headrace.errors import WriteError
 __all__ = ["Advance", "Run", "perform", "run_by_processes"]
 
 Run = Callable[[Any, Callable[[Any], None]], Any]
-"""does a task, and calls its second argument with how far it is"""
+"""Does a task, and calls its second argument with its progress."""
 Advance = Callable[[Any, Any], None]
-"""called with a task and how far it is, in the thread of the caller"""
+"""A function that is called with a task and its progress, in the thread of the caller."""
 Event = tuple[Any, str, Any]
-"""a task, ``"progress"``, ``"result"`` or ``"error"``, and a value"""
+"""A task, ``"progress"``, ``"result"`` or ``"error"``, and a value."""
 
 _REPORT_EVERY_S = 0.2
 # Ctrl-C goes to all processes of a terminal; the parent ends its workers itself.
@@ -52,7 +52,7 @@ def run_by_processes(
         run: Does a task.
         tasks: The tasks.
         count: The number of processes at most.
-        advance: Is told how far tasks are.
+        advance: Called with the progress of tasks.
     """
     with _WorkerPool(min(count, len(tasks)), run) as pool:
         for task in tasks:

@@ -19,7 +19,9 @@ from headrace.storage.pool import Run, perform
 __all__ = ["check_on", "cores_of_a_node", "run_on_ray"]
 
 _RETRIES = 5
-"""of a task whose node or process is lost"""
+"""Retries of a task whose node or process is lost."""
+_MORE = 16
+"""Tasks that are submitted beyond twice the cores of the cluster."""
 
 
 def check_on(on: str | None) -> None:
@@ -42,8 +44,16 @@ def run_on_ray(run: Run, tasks: Sequence[Any], count: int | None) -> Iterator[tu
     shared = ray.put(cloudpickle.dumps(run))
     remote = ray.remote(num_cpus=1, max_retries=_RETRIES)(_do)
     waiting = iter(tasks)
-    running = {remote.remote(shared, task): task for task in islice(waiting, count)}
+    running: dict[Any, Any] = {}
+
+    def begin() -> None:
+        # More than the cluster can run: one that grows on demand has to see a demand.
+        limit = count or 2 * int(ray.cluster_resources().get("CPU", 1)) + _MORE
+        for task in islice(waiting, max(limit - len(running), 0)):
+            running[remote.remote(shared, task)] = task
+
     try:
+        begin()
         while running:
             [done], _ = ray.wait(list(running), num_returns=1)
             task = running.pop(done)
@@ -56,7 +66,7 @@ def run_on_ray(run: Run, tasks: Sequence[Any], count: int | None) -> Iterator[tu
                 ) from error
             if kind == "error":
                 raise value
-            running |= {remote.remote(shared, one): one for one in islice(waiting, 1)}
+            begin()
             yield task, value
     finally:
         for reference in running:

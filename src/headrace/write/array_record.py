@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.access import Backend
-from headrace.errors import OptionError, SchemaError, WriteError
+from headrace.errors import HeadraceError, OptionError, SchemaError
 from headrace.sources.array_record.codecs import (
     LabelPayload,
     RawRecords,
@@ -21,9 +22,9 @@ from headrace.sources.array_record.codecs import (
 )
 from headrace.sources.array_record.files import native
 from headrace.sources.values import Misfit, plain_value, table_of, type_of
-from headrace.storage import Access, Options
+from headrace.storage import Access, Options, atomic_write
 from headrace.write.copier import Progress, Runner, copy, ignore
-from headrace.write.journal import Journal, PathLike, parts_directory
+from headrace.write.journal import Journal, PathLike, parts_directory, writing
 from headrace.write.rows import RowParts, as_rows, plan_parts, refuse_overlap
 from headrace.write.targets import (
     FolderTarget,
@@ -40,9 +41,9 @@ _NOT_ROWS = (
     *(str, bytes, os.PathLike, Mapping, Backend),
     *(pa.Table, pa.RecordBatch, pa.RecordBatchReader),
 )
-"""sources that are not rows one after the other"""
+"""Types of sources that are not rows one after the other."""
 _ROWS_AT_ONCE = 1024
-"""that become a table; the first of them decide which columns and types there are"""
+"""Rows that become one table; the first table decides the columns and their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,29 +181,31 @@ class _Encoder:
     ) -> Receipt:
         path = folder / f"part-{part:05d}.array_record"
         codec: WritingCodec = writing_codec(self.codec, schema)
-        try:
-            writer = native().ArrayRecordWriter(str(path), self.options)
-        except ValueError as error:
-            raise OptionError(f"compression or writer_options: {error}") from error
         rows = 0
-        for table in tables:
-            for record in codec.records(table):
-                try:
-                    writer.write(record)
-                except (OSError, RuntimeError) as error:
-                    raise _write_error(path, error) from error
-            rows += table.num_rows
-        try:
-            writer.close()
-            with open(path, "rb+") as file:
-                os.fsync(file.fileno())
-        except (OSError, RuntimeError) as error:
-            raise _write_error(path, error) from error
+        with writing(path), atomic_write(path) as partial:
+            try:
+                writer = native().ArrayRecordWriter(str(partial), self.options)
+            except ValueError as error:
+                raise OptionError(f"compression or writer_options: {error}") from error
+            for table in tables:
+                with _as_os_errors():
+                    for record in codec.records(table):
+                        writer.write(record)
+                rows += table.num_rows
+            with _as_os_errors():
+                writer.close()
         return {"name": path.name, "rows": rows, "size_bytes": path.stat().st_size}
 
 
-def _write_error(path: Path, error: Exception) -> WriteError:
-    return WriteError(f"{path} cannot be written: {error}; mend that and run the same again")
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Raise errors of the package as those of the system, which name the file and the cure."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
 
 
 def _tables_of(source: Any) -> tuple[Any, str]:

@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 Progress = Callable[[str, float], None]
-"""called with the name of a stage and the share of it that is done, a ``Share``"""
+"""A function that is called with the name of a stage and the ``Share`` of it that is done."""
 
 _BYTES_A_WORKER = 256 << 20
-"""of the source: a process takes a second to start, in which much of this is copied already"""
+"""Bytes of the source for which a process is started: starting one takes about a second."""
 _UNFINISHED = 0.999
 
 

@@ -17,7 +17,7 @@ from headrace.write.journal import PathLike
 __all__ = ["push_to_hub"]
 
 _COMMIT_FILES, _COMMIT_BYTES = 100, 5 << 30
-"""of a commit at most: the hub takes a hundred commits an hour"""
+"""Limits of one commit; the hub accepts about a hundred commits an hour."""
 _READ_BYTES = 1 << 20
 _UNFINISHED = (".partial", ".lock")
 

@@ -21,7 +21,7 @@ __all__ = ["LanceTable"]
 _RUN = b"headrace.run"
 _DATA = "data"
 _MOST_ROWS = 1 << 30
-"""of a file; given more, Lance makes a file of every batch"""
+"""Rows of a file at most; given more, Lance makes a file of every batch."""
 _MOST_BYTES = 1 << 50
 
 

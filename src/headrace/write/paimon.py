@@ -22,7 +22,7 @@ T = TypeVar("T")
 _FAILURES = (OSError, ValueError, RuntimeError, TypeError, pa.ArrowException)
 _DATABASE = ".db"
 _NO_STATISTICS = {"metadata.stats-mode": "none"}
-"""for pypaimon would take them from the one row that it sees of a file"""
+"""Without statistics: pypaimon would take them from the one row that it sees of a file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,12 +43,12 @@ __all__ = [
 ]
 
 _CHUNK_BYTES = 16 << 20
-"""of a chunk: it never depends on options, since a journal counts chunks"""
+"""Bytes of a chunk. It does not depend on options, since a journal counts chunks."""
 _BLOCK_BYTES, _AHEAD_BYTES = 16 << 20, 64 << 20
 _COUNTED_BYTES = 256 << 20
-"""of the chunks that one task counts"""
+"""Bytes of the chunks that one task counts."""
 _MEASURED_ROWS = 1_000
-"""of the beginning, by which it is judged how large rows become"""
+"""Rows of the beginning by which the size of all rows is estimated."""
 _ROUNDING = 1e-6
 _NOT_TRUE_OF_A_COPY = (b"iceberg.", b"org.apache.spark", b"parquet.")
 _WAITING_THREADS, _DECODING_THREADS = 8, 2
@@ -204,8 +204,8 @@ class StoredRows:
 
         Of no rows at all there is one part, so that a copy has its columns.
         """
-        rows_before = self.rows_before
-        bytes_before = np.concatenate([[0], np.cumsum(self.sizes)])
+        rows_before = self.rows_before.astype(np.float64)  # as interp wants them, in each call
+        bytes_before = np.concatenate([[0.0], np.cumsum(self.sizes, dtype=np.float64)])
         total = int(rows_before[-1])
         tasks: list[Task] = []
         first, begin = 0, 0.0

@@ -33,11 +33,11 @@ __all__ = ["ROW_GROUP_ROWS", "RowsReport", "copy_rows", "shuffle_into"]
 logger = logging.getLogger(__name__)
 
 ROW_GROUP_ROWS = 5_000
-"""as few as chunks of 1,000 rows are read well from, and not so few that files become slow"""
+"""Rows of a row group: few enough to read chunks of 1,000 rows, and enough for fast decoding."""
 _FILE_BYTES = "512MiB"
 _LEAST_MEMORY = 1 << 20
 _MOST_AT_ONCE = 1 << 30
-"""more brings nothing, and a column of texts may hold 2 GiB only"""
+"""Bytes that are sorted at once: more is not faster, and a string column holds 2 GiB at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ Keys = npt.NDArray[np.uint64]
 _KEY_BITS = 64
 _LAST_KEY = (1 << _KEY_BITS) - 1
 _COPY_ORDER = 3
-"""the purpose of these words, beside those of ``plan.order``: no two purposes share a stream"""
+"""The purpose of these words; ``plan.order`` has others. No two purposes share a stream."""
 _WORDS_OF_A_BLOCK = 4
 _RANGES_IN_MEMORY = 2
 _SMALLEST_RANGE_BYTES = 4 << 10

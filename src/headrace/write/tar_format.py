@@ -34,11 +34,11 @@ Payload = bytes | bytearray | memoryview
 KEY = "__key__"
 BLOCK_BYTES = 512
 RECORD_BYTES = 10240
-"""a tar is a multiple of these, with at least two blocks of zeros at its end"""
+"""The size of a tar is a multiple of this; it ends with at least two blocks of zeros."""
 _MODE = 0o644
 _JPEG_QUALITY = 95
 _MOST_NAME_BYTES, _MOST_SIZE = 100, 8**11 - 1
-"""of what a plain header holds"""
+"""The longest name and the largest size that a plain header holds."""
 
 
 def header(name: str, size: int) -> bytes:
@@ -217,4 +217,4 @@ _ENCODERS: dict[str, Callable[[Any], bytes]] = {
 _OWNER = b"%07o\0%07o\0%07o\0" % (_MODE, 0, 0)
 _TIME = b"\0%011o\0" % 0
 _BEHIND = (b"0".ljust(101, b"\0") + b"ustar\x0000").ljust(BLOCK_BYTES - 156, b"\0")
-"""what follows the checksum of a plain header: a regular file, and no link, owner or prefix"""
+"""The bytes behind the checksum of a plain header: a regular file without link or prefix."""

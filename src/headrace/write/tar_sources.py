@@ -34,24 +34,24 @@ from headrace.write.copier import Runner, Task
 from headrace.write.journal import Journal
 from headrace.write.rows import RowParts, digest_of, plan_parts, read_ahead
 from headrace.write.tar_format import KEY, RECORD_BYTES, room
-from headrace.write.tar_writer import Captioned, Member, Pieces, TarLayout
+from headrace.write.tar_writer import Member, Pieces, TarLayout
 
 __all__ = ["Fields", "FolderSamples", "RowSamples", "TarSamples"]
 
 logger = logging.getLogger(__name__)
 
 Sample = Mapping[str, Any]
-"""fields and a ``__key__``, as a TarWriter takes them"""
+"""Fields and a ``__key__``, as a TarWriter takes them."""
 
 _THREADS = 8
 _KEY_DIGITS = 9
 _WHOLE_BYTES = 4 << 20
-"""of a file that is read at once"""
+"""Bytes of a file that are read at once."""
 _BLOCK_BYTES = 8 << 20
-"""of payloads of a tar that are read at once"""
+"""Bytes of payloads of a tar that are read at once."""
 _REST = "json"
 _BY_NAME = ("cls", "json", "npy", "txt")
-"""columns that are fields by their names though they hold no bytes"""
+"""Names of columns that are fields although they hold no bytes."""
 
 
 def numbered_key(number: int) -> str:
@@ -272,13 +272,15 @@ class TarSamples:
 
     def _with_captions(
         self, shard: int, members: Int32Array, payloads: list[bytes]
-    ) -> list[bytes | Captioned]:
+    ) -> list[bytes | Pieces]:
         index = self.collection.index(shard)
         if index.captions is None:
             return [*payloads]
         texts = index.captions.take(members).to_pylist()
         return [
-            payload if text is None else Captioned(payload, self._captions(shard, member, text))
+            payload
+            if text is None
+            else Pieces(len(payload), (payload,), self._captions(shard, member, text))
             for member, text, payload in zip(members.tolist(), texts, payloads, strict=True)
         ]
 
@@ -421,7 +423,7 @@ class RowSamples(RowParts):
     def _encoded_bytes(self, table: pa.Table) -> int:
         samples = self._samples(table, 0)
         members = (Member.all(sample[KEY], sample) for sample in samples)
-        return sum(room(member.name, member.size) for found in members for member in found)
+        return sum(member.room for found in members for member in found)
 
     def read(self, task: Task) -> Generator[Sample, None, None]:
         """Yield the samples of a part."""

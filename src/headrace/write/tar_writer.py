@@ -38,12 +38,12 @@ from headrace.write.tar_format import (
     room,
 )
 
-__all__ = ["Captioned", "Member", "Pieces", "Shard", "ShardReceipt", "TarLayout", "TarWriter"]
+__all__ = ["Member", "Pieces", "Shard", "ShardReceipt", "TarLayout", "TarWriter"]
 
 logger = logging.getLogger(__name__)
 
 _ENDINGS = {"json": ".json", "arrow": ".idx.arrow"}
-_TRIED_NUMBERS = (0, 1, 10, 123_456)
+_PATTERN = re.compile(r"(?![._])[^/{}]*\{(:(0[0-9]+)?d)?\}[^/{}]*\.tar")
 _BUFFER_BYTES = 1 << 20
 _LOCK = ".headrace-writer"
 
@@ -85,15 +85,7 @@ class TarLayout:
             raise OptionError(f"shard_samples must be an int of at least 1, not {samples!r}")
         if self.index is not None and self.index not in _ENDINGS:
             raise OptionError(f'index must be "json", "arrow" or None, not {self.index!r}')
-        self._check_pattern()
-
-    def _check_pattern(self) -> None:
-        try:
-            found = [self.number(self.name(number)) for number in _TRIED_NUMBERS]
-        except (IndexError, KeyError, ValueError, AttributeError):
-            found = []
-        whole = self.pattern.endswith(".tar") and "/" not in self.pattern
-        if found != [*_TRIED_NUMBERS] or not whole or self.pattern[0] in "._":
+        if not _PATTERN.fullmatch(self.pattern):
             raise OptionError(
                 'pattern must be a name with one number, such as "shard_{:05d}.tar", not '
                 f"{self.pattern!r}"
@@ -107,40 +99,30 @@ class TarLayout:
         """Return what an index of a tar would be called in each form."""
         return {form: tar.removesuffix(".tar") + ending for form, ending in _ENDINGS.items()}
 
-    def number(self, name: str) -> int | None:
-        """Return the number of a tar of this name; None if no tar has it."""
-        shard = self._read_number(name)
-        return shard if shard is not None and self.name(shard) == name else None
-
     def numbers(self, directory: Path) -> list[int]:
         """Return the numbers of the tars in a directory, sorted.
 
         Raises:
             OptionError: A tar was numbered with other digits.
         """
-        found = []
-        for name in sorted(os.listdir(directory)):
-            shard = self._read_number(name)
-            if shard is not None and self.name(shard) != name:
+        before, _, rest = self.pattern.partition("{")
+        after = rest.partition("}")[2]
+        numbered = re.compile(re.escape(before) + r"([0-9]+)" + re.escape(after))
+        names = sorted(os.listdir(directory))
+        found = [match for name in names if (match := numbered.fullmatch(name))]
+        for match in found:
+            if self.name(int(match[1])) != match[0]:
                 raise OptionError(
-                    f"{directory} holds {name}, which the pattern {self.pattern!r} would call "
-                    f"{self.name(shard)}; give the pattern that it was written with, or another "
-                    "directory"
+                    f"{directory} holds {match[0]}, which the pattern {self.pattern!r} would call "
+                    f"{self.name(int(match[1]))}; give the pattern that it was written with, or "
+                    "another directory"
                 )
-            found += [] if shard is None else [shard]
-        return sorted(found)
+        return sorted(int(match[1]) for match in found)
 
     def is_full(self, size: int, samples: int, more: int) -> bool:
         """Return True if a tar of this size would become too large by ``more`` bytes."""
         enough = self.shard_samples is not None and samples >= self.shard_samples
         return samples > 0 and (enough or whole_size(size + more) > int(self.shard_bytes))
-
-    def _read_number(self, name: str) -> int | None:
-        """Return the number that stands where the pattern has it, with any digits."""
-        before, _, rest = self.pattern.partition("{")
-        _, _, after = rest.partition("}")
-        found = re.fullmatch(re.escape(before) + r"([0-9]+)" + re.escape(after), name)
-        return None if found is None else int(found[1])
 
 
 def whole_size(size: int) -> int:
@@ -151,43 +133,41 @@ def whole_size(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A payload that comes in pieces, since it is too large for memory."""
+    """A payload in pieces, which may be too large for memory.
 
-    size: int
-    pieces: Iterable[Payload]
+    Attributes:
+        size: The bytes of all pieces.
+        pieces: The bytes.
+        captions: Captions that may be in an index alone, and in no file.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Captioned:
-    """A payload with captions that may be in an index alone, and in no file."""
-
-    payload: Payload
-    captions: Captions
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member of a tar that is to be written: its name, and its bytes in pieces."""
-
-    name: str
     size: int
     pieces: Iterable[Payload]
     captions: Captions | None = None
 
-    @classmethod
-    def of(cls, name: str, value: Any) -> Member:
-        """Return the member that holds a value of a sample."""
-        if isinstance(value, Pieces):
-            return cls(name, value.size, value.pieces)
-        if isinstance(value, Captioned):
-            return cls(name, len(value.payload), (value.payload,), value.captions)
-        payload = encoded(name, value)
-        return cls(name, len(payload), (payload,))
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a tar that is to be written."""
+
+    name: str
+    content: Pieces
+
+    @property
+    def room(self) -> int:
+        """The bytes of a tar that it takes."""
+        return room(self.name, self.content.size)
 
     @classmethod
     def all(cls, key: str, sample: Mapping[str, Any]) -> list[Member]:
         """Return the members of a sample, checked and encoded."""
-        return [cls.of(name, value) for name, value in checked_fields(key, sample).items()]
+        members = []
+        for name, value in checked_fields(key, sample).items():
+            if not isinstance(value, Pieces):
+                payload = encoded(name, value)
+                value = Pieces(len(payload), (payload,))
+            members.append(cls(name, value))
+        return members
 
 
 class Shard:
@@ -208,7 +188,7 @@ class Shard:
 
     def is_full(self, members: Sequence[Member]) -> bool:
         """Return True if a sample belongs into another tar."""
-        more = sum(room(member.name, member.size) for member in members)
+        more = sum(member.room for member in members)
         return self._layout.is_full(self._size, len(self.keys), more)
 
     def add(self, key: str, members: Sequence[Member]) -> None:
@@ -220,19 +200,20 @@ class Shard:
             )
         self.keys.add(key)
         for member in members:
-            self._write(header(member.name, member.size))
+            content = member.content
+            self._write(header(member.name, content.size))
             before = self._size
-            for piece in member.pieces:
+            for piece in content.pieces:
                 self._write(piece)
             written = self._size - before
-            if written != member.size:
+            if written != content.size:
                 raise FileChangedError(
-                    f"{member.name} was to have {member.size:,} bytes and has {written:,}: the "
+                    f"{member.name} was to have {content.size:,} bytes and has {written:,}: the "
                     "source changed while it was read; run the same again"
                 )
-            self._write(bytes(-member.size % BLOCK_BYTES))
-            if member.captions is not None:
-                self._captions[member.name] = member.captions
+            self._write(bytes(-written % BLOCK_BYTES))
+            if content.captions is not None:
+                self._captions[member.name] = content.captions
 
     def finish(self) -> ShardReceipt:
         """End the tar, write its index, and show both."""

@@ -60,15 +60,15 @@ __all__ = [
 ]
 
 Receipt = dict[str, Any]
-"""what a target needs to know of a part when it commits: JSON, with the number of ``rows``"""
+"""The facts of a part that a target needs for its commit: JSON, with the number of ``rows``."""
 Encode = Callable[[Path, int, pa.Schema, Any], Receipt]
-"""writes the items of a part to files in a folder; returns ``name``, ``size_bytes``, ``rows``"""
+"""Writes the items of a part to a folder; returns ``name``, ``size_bytes`` and ``rows``."""
 
 _MARKER = "_headrace_shuffled.json"
-"""written last, where files cannot all appear at once; readers of data files ignore it"""
+"""Written last, where files cannot all appear at once. Readers of data files ignore it."""
 _READ_ONLY = {"http", "https", "hf"}
 _MOST_PARTS = 100_000
-"""whose names sort in their order"""
+"""The number of parts whose names sort in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +323,7 @@ class RemoteFolder:
 
 
 Folder = LocalFolder | RemoteFolder
-"""where files of a copy get: files are kept one by one, and shown by a commit"""
+"""A place for the files of a copy, which are kept one by one and shown by a commit."""
 
 
 @dataclass(frozen=True, slots=True)

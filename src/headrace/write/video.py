@@ -41,7 +41,7 @@ __all__ = ["VideoFramesReport", "write_video_frames"]
 logger = logging.getLogger(__name__)
 
 Metadata = Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]]
-"""what users know of videos, by their key or path; JSON"""
+"""JSON that a user gives for videos, by their key or path, or a function of the path."""
 
 _EXTENSIONS = (
     *(".avi", ".flv", ".gif", ".m4v", ".mkv", ".mov"),

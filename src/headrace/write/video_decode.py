@@ -26,10 +26,10 @@ __all__ = [
 
 _CODECS = {"webp": "WEBP", "jpeg": "JPEG"}
 _SHORT_BY = 0.05
-"""of its length: what a video may lack at its end and be called whole"""
+"""The share of its length that a whole video may lack at its end."""
 _SHORT_BY_S = 0.5
 _MOST_THREADS = 8
-"""that encode: each of them holds two decoded frames or so"""
+"""Threads that encode; each of them holds about two decoded frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Encoding:
     codec: str = "webp"
     quality: int = 90
     size: int | None = None
-    """of the shorter side; the other follows"""
+    """The length of the shorter side; the other follows."""
 
     def __post_init__(self) -> None:
         if self.codec not in _CODECS:
@@ -111,7 +111,7 @@ class VideoFile:
     container: Any
     stream: Any
     time_s: float = 0.0
-    """of the frame that was decoded last"""
+    """The time of the frame that was decoded last."""
 
     @classmethod
     def open(cls, name: str, file: Any) -> VideoFile:
@@ -120,7 +120,7 @@ class VideoFile:
         try:
             container = av.open(file, metadata_errors="replace")
         except (av.FFmpegError, OSError) as error:
-            raise ReadError(f"{name} is no video that can be read: {_said(error)}") from error
+            raise ReadError(f"{name} is no video that can be read: {_message(error)}") from error
         if not container.streams.video:
             container.close()
             raise ReadError(f"{name} has no video in it")
@@ -177,7 +177,7 @@ class VideoFile:
         except (av.FFmpegError, OSError) as error:
             if isinstance(error, ReadError):
                 raise
-            raise ReadError(self._broken(_said(error))) from error
+            raise ReadError(self._broken(_message(error))) from error
         if first is None:
             raise ReadError(f"{self.name} has no frame that can be decoded")
         self._check_end()
@@ -211,7 +211,7 @@ def encoded_frames(
     return read_ahead(encode, frames, min(usable_cores(), _MOST_THREADS), see_off=True)
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
