@@ -294,12 +294,10 @@ def _loader_with(folder: Path, decode: Callable[[bytes], Any], **options: Any) -
     return TarDataset.create_dataloader(folder, bucketed=True, **options)[0]
 
 
-@pytest.mark.parametrize("method", [None, "spawn"])
-def test_functions_reach_workers_and_come_back(folder: Path, method: str | None) -> None:
+def test_functions_reach_workers_and_come_back(folder: Path) -> None:
     made = _loader_with(
         folder,
         lambda data: len(data),
-        multiprocessing_context=method,
         collate_fn=lambda batch: (batch, lambda: len(batch)),
     )
     batches = [(batch, count()) for batch, count in made]

@@ -2,7 +2,7 @@
 
 The members of a sample share a key; the rest of each name is the field of the sample that the
 member is. By default the key is the path up to the first dot of the base name, as WebDataset has
-it. All names of a tar are split at once, on the memory of their Arrow array.
+it. All names of a tar are split at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import OptionError
-from headrace.model import Int64Array
 
 __all__ = [
     "WHOLE",
@@ -40,7 +39,11 @@ or what a function returns (None for a member of no sample)."""
 
 WHOLE = "__data__"
 """The field of a member whose base name has no dot."""
-_DOT, _SLASH = ord("."), ord("/")
+_PATTERNS = {
+    "first-dot": r"(?s)^(?P<key>.*?)(?:\.(?P<field>[^/]*))?$",
+    "last-dot": r"(?s)^(?P<key>.*?)(?:\.(?P<field>[^/.]*))?$",
+}
+_KEY_OF_NO_SAMPLE = r"(?s)(?:^|/)(?:\.[^/]*|__[^/]*__|)$"
 
 
 class LeftOut(NamedTuple):
@@ -124,8 +127,7 @@ def sample_keys(names: pa.StringArray, sample_key: SampleKey = "first-dot") -> p
     if callable(sample_key):
         found = [sample_key(name) for name in names.to_pylist()]
         return pa.array(["" if key is None else key for key in found], pa.string())
-    start, dot, _, memory = _edges(names, sample_key)
-    return _cut(memory, start, dot)
+    return pc.extract_regex(names, _PATTERNS[sample_key]).flatten()[0]
 
 
 def _samples(keys: Int32Array, fields: Int32Array, num_fields: int) -> tuple[Int32Array, int]:
@@ -164,17 +166,17 @@ def _parts(
     """Return keys and fields of the members that belong to samples, and which members those are."""
     if callable(sample_key):
         return _parts_by_function(names, sample_key)
-    start, dot, stop, memory = _edges(names, sample_key)
-    base = _bases(memory, start, stop)
-    is_sample = (dot > base) & (stop > base) & ~_is_framed(memory, base, dot)
-    is_sample[is_sample] &= memory[base[is_sample]] != _DOT
-    if (is_sample & (dot < stop)).any():
-        is_sample &= dot < stop
-    start, dot, stop = start[is_sample], dot[is_sample], stop[is_sample]
-    fields = _cut(memory, np.minimum(dot + 1, stop), stop)
-    if (dot == stop).any():
-        fields = pc.if_else(pa.array(dot == stop), WHOLE, fields)
-    return _cut(memory, start, dot), fields, is_sample
+    keys, fields = pc.extract_regex(names, _PATTERNS[sample_key]).flatten()
+    has_dot = pc.greater(pc.binary_length(names), pc.binary_length(keys))
+    is_sample = pc.invert(pc.match_substring_regex(keys, _KEY_OF_NO_SAMPLE))
+    if pc.any(pc.and_(is_sample, has_dot)).as_py():
+        is_sample = pc.and_(is_sample, has_dot)
+    else:
+        fields = pc.if_else(has_dot, fields, WHOLE)
+    chosen = is_sample.to_numpy(zero_copy_only=False)
+    if not chosen.all():
+        keys, fields = keys.filter(is_sample), fields.filter(is_sample)
+    return keys, fields, chosen
 
 
 def _parts_by_function(
@@ -194,47 +196,3 @@ def _parts_by_function(
         keys.append(key)
         fields.append(WHOLE if rest == name else rest)
     return pa.array(keys, pa.string()), pa.array(fields, pa.string()), is_sample
-
-
-def _is_framed(memory: npt.NDArray[np.uint8], base: Int64Array, dot: Int64Array) -> BoolArray:
-    """Return which base names are framed by two underscores up to their dot: ``__info__.json``."""
-    framed: BoolArray = dot - base >= len("____")
-    begins, ends = base[framed], dot[framed]
-    underscores = [memory[place] == ord("_") for place in (begins, begins + 1, ends - 2, ends - 1)]
-    framed[framed] = np.all(underscores, axis=0)
-    return framed
-
-
-def _edges(
-    names: pa.StringArray, which: _Dot
-) -> tuple[Int64Array, Int64Array, Int64Array, npt.NDArray[np.uint8]]:
-    """Return where each name begins and ends, and the first or last dot of its base name."""
-    _, offsets, data = names.buffers()
-    memory = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    edges = np.frombuffer(offsets, np.int32, len(names) + 1, 4 * names.offset).astype(np.int64)
-    start, stop = edges[:-1], edges[1:]
-    base = _bases(memory, start, stop)
-    dots = np.flatnonzero(memory == _DOT)
-    if which == "first-dot":
-        following = np.append(dots, len(memory) + 1)[np.searchsorted(dots, base)]
-        return start, np.minimum(following, stop), stop, memory
-    before = np.append(dots, -1)[np.searchsorted(dots, stop) - 1]
-    return start, np.where(before >= base, before, stop), stop, memory
-
-
-def _bases(memory: npt.NDArray[np.uint8], start: Int64Array, stop: Int64Array) -> Int64Array:
-    """Return where the base name of each name begins."""
-    slashes = np.flatnonzero(memory == _SLASH)
-    if not len(slashes):
-        return start
-    before = np.searchsorted(slashes, stop) - 1
-    return np.maximum(start, np.where(before >= 0, slashes[before] + 1, 0))
-
-
-def _cut(memory: npt.NDArray[np.uint8], start: Int64Array, stop: Int64Array) -> pa.StringArray:
-    """Return strings of parts of a memory that follow each other and do not overlap."""
-    lengths = stop - start
-    edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    shifts = np.repeat(start.astype(np.int32) - edges[:-1], lengths)
-    taken = memory[np.arange(edges[-1], dtype=np.int32) + shifts]
-    return pa.StringArray.from_buffers(len(start), pa.py_buffer(edges), pa.py_buffer(taken))

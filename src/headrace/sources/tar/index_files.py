@@ -147,9 +147,9 @@ def _is_index(path: str) -> bool:
     except (ValueError, RecursionError):
         return False
     files = document.get("files") if isinstance(document, dict) else None
-    if not isinstance(files, dict | list):
+    entries = [*files.values()] if isinstance(files, dict) else files
+    if not isinstance(entries, list):
         return False
-    entries = files if isinstance(files, list) else list(files.values())
     if not entries:
         return "filesize" in document
     return all(isinstance(entry, dict) and "offset" in entry for entry in entries)

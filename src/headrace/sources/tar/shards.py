@@ -32,7 +32,7 @@ from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
-from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.storage import Access, Options
 
 __all__ = ["SamplePair", "TarFile", "TarSample", "TarShard", "TarShards"]
@@ -155,9 +155,8 @@ class TarSample:
         if captions is not None:
             return captions
         fields = self.fields
-        texts = (fields[name] for name in TEXT_FIELDS if name in fields)
-        payload = next(texts, None)
-        return None if payload is None else payload.decode(errors="replace").strip()
+        texts = (text_caption(fields[name]) for name in TEXT_FIELDS if name in fields)
+        return next(texts, None)
 
     def _parsed(self, text: str, what: str) -> Any:
         try:

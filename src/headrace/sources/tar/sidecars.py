@@ -24,6 +24,7 @@ __all__ = [
     "canonical_captions",
     "is_captions",
     "is_sidecar",
+    "text_caption",
     "with_sidecars",
 ]
 
@@ -45,8 +46,7 @@ LONGEST_SIDECAR = 1 << 20
 """Bytes of the largest sidecar that is embedded in an index."""
 TEXT_FIELDS = ("txt", "text", "caption", "captions")
 """Extensions of files that hold captions, in the order in which they are looked for."""
-_ENDINGS = tuple(f".{field}".encode() for field in ("json", *TEXT_FIELDS))
-_LONGEST_ENDING = max(map(len, _ENDINGS))
+_EXTENSIONS = frozenset(field.encode() for field in ("json", *TEXT_FIELDS))
 _JSON_SPACE = " \t\r\n"
 
 
@@ -65,6 +65,11 @@ def canonical_captions(entry: Mapping[str, Any]) -> Captions | None:
     return captions[0] if len(captions) == 1 else captions
 
 
+def text_caption(payload: bytes) -> str | None:
+    """Return the caption that a text sidecar is; None if it is empty."""
+    return payload.decode("utf-8-sig", "replace").strip() or None
+
+
 def is_captions(value: object) -> TypeGuard[Captions]:
     """Return True if a value is a string or a list of strings."""
     if isinstance(value, list):
@@ -74,7 +79,7 @@ def is_captions(value: object) -> TypeGuard[Captions]:
 
 def is_sidecar(name: bytes) -> bool:
     """Return True if a member of this name may be a sidecar that is embedded."""
-    return name[-_LONGEST_ENDING:].lower().endswith(_ENDINGS)
+    return name[name.rfind(b".") + 1 :].lower() in _EXTENSIONS
 
 
 def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) -> TarIndex:
@@ -100,8 +105,8 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
     for field in TEXT_FIELDS:
         for sidecar, member in _pairs(index, field):
             if captions[member] is None and sidecar in payloads:
-                text = payloads[sidecar].decode("utf-8-sig", "replace").strip()
-                captions[member] = _encoded(text) if text else None
+                text = text_caption(payloads[sidecar])
+                captions[member] = None if text is None else _encoded(text)
     if broken:
         logger.warning(
             "%s: %d JSON files are damaged and not embedded, the first is %s",
@@ -109,7 +114,12 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
             len(broken),
             index.name(broken[0]),
         )
-    return replace(index, json=_column(texts), captions=_column(captions))
+    return replace(
+        index,
+        json=_column(texts),
+        captions=_column(captions),
+        stored_grouping=index.grouping,  # which takes a while to find out again
+    )
 
 
 def _pairs(index: TarIndex, field: str) -> Iterator[tuple[int, int]]:
@@ -126,7 +136,9 @@ def _json_sidecar(payload: bytes) -> tuple[str | None, Captions | None]:
     text = payload.decode().removeprefix("\ufeff").strip(_JSON_SPACE)
     embedded: str | None = text
     try:
-        value = _strict(text)
+        value, end = _strict(text)
+        if end < len(text):
+            raise ValueError("there is more than one value")
     except _NotInJson:
         embedded, value = None, json.loads(text)
     return embedded, canonical_captions(value) if isinstance(value, dict) else None
@@ -140,7 +152,7 @@ def _refuse(constant: str) -> NoReturn:
     raise _NotInJson(constant)
 
 
-_strict = json.JSONDecoder(parse_constant=_refuse).decode
+_strict = json.JSONDecoder(parse_constant=_refuse).raw_decode
 _plain = json.JSONEncoder(ensure_ascii=False).encode
 
 

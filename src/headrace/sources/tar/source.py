@@ -34,7 +34,7 @@ from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
-from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions
+from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.sources.threads import in_threads
 from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
 from headrace.storage.listing import named_locations
@@ -411,14 +411,13 @@ class TarBackend(Backend):
             lacking = [row for row, text in enumerate(captions) if not text and members[row] >= 0]
             payloads = self._payloads.read_many(rows.shards[lacking], members[lacking])
             for row, payload in zip(lacking, payloads, strict=True):
-                captions[row] = _caption(payload, is_json=extensions == ("json",))
+                in_json = extensions == ("json",)
+                captions[row] = _json_captions(payload) if in_json else text_caption(payload)
         first = [one[0] if isinstance(one, list) and one else one or None for one in captions]
         return pa.array(first, pa.large_string())
 
 
-def _caption(payload: bytes, *, is_json: bool) -> Any:
-    if not is_json:
-        return payload.decode("utf-8-sig", "replace").strip() or None
+def _json_captions(payload: bytes) -> Any:
     try:
         found = json.loads(payload)
     except (ValueError, RecursionError):
