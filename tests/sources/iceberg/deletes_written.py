@@ -102,7 +102,6 @@ def source_of(
         str(folder),
         columns | {f"\0key {column.id}": column for column in columns.values()},
         {path: file},
-        {},
     )
 
 

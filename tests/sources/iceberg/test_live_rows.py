@@ -164,6 +164,14 @@ def test_two_snapshots_of_a_file_are_told_apart(tmp_path: Path) -> None:
     assert rows_left(source_of(tmp_path, positions=[first, second]), 0, 3) == [0]
 
 
+def test_another_vector_beside_the_same_values_is_another_snapshot(tmp_path: Path) -> None:
+    values = [equality_file(tmp_path / "e", {1: pa.array([2])})]
+    for gone in (0, 1):
+        vector = vector_file(tmp_path / f"v{gone}", [gone])
+        source = source_of(tmp_path, vector=vector, equalities=values)
+        assert rows_left(source, 0, 4) == [row for row in (0, 1, 3) if row != gone]
+
+
 # --- by values
 
 NAN = struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]

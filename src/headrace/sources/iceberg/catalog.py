@@ -67,8 +67,8 @@ _FOREIGN = {
 }
 """errors of the clients that catalogs use, which need not be installed"""
 _UNREADABLE: Failures = (
-    ((PermissionError,), AccessDeniedError, "{what} cannot be read: {said}"),
-    ((OSError, EOFError, *_NOT_UNDERSTOOD), ReadError, "{what} cannot be read: {said}"),
+    ((PermissionError,), AccessDeniedError, "{what} cannot be read: {reason}"),
+    ((OSError, EOFError, *_NOT_UNDERSTOOD), ReadError, "{what} cannot be read: {reason}"),
 )
 _S3 = {
     "key": ("s3.access-key-id", "client.access-key-id"),
@@ -193,24 +193,24 @@ def _failures() -> Failures:
         (
             refused,
             AccessDeniedError,
-            "{what}: the catalog refuses access: {said}; check the credentials in catalog_config",
+            "{what}: the catalog refuses access: {reason}; check the credentials in catalog_config",
         ),
         (
             _NOT_UNDERSTOOD,
             ReadError,
             "{what}: pyiceberg does not understand its metadata, which is damaged or has features "
-            f"newer than pyiceberg {version('pyiceberg')}: {{said}}",
+            f"newer than pyiceberg {version('pyiceberg')}: {{reason}}",
         ),
-        ((exceptions.NotInstalledError,), OptionError, "{what}: {said}"),
+        ((exceptions.NotInstalledError,), OptionError, "{what}: {reason}"),
         (
             (ValueError, TypeError, ImportError),
             OptionError,
-            "{what} cannot be reached with this catalog_config: {said}",
+            "{what} cannot be reached with this catalog_config: {reason}",
         ),
         (
             (OSError, exceptions.RESTError, *foreign),
             ReadError,
-            "{what} cannot be reached: {said}",
+            "{what} cannot be reached: {reason}",
         ),
     )
 

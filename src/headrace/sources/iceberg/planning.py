@@ -28,10 +28,10 @@ from headrace.sources.iceberg.deletes import (
     DeletesOf,
     read_delete_entries,
 )
-from headrace.sources.iceberg.schema import arrow_value
+from headrace.sources.iceberg.schema import arrow_value, name_mapping
 from headrace.sources.parquet.format import ParquetFormat
 from headrace.sources.tables.catalog import store_path
-from headrace.sources.tables.columns import Column, field_id, nested_fields
+from headrace.sources.tables.columns import Column, NameMapping, field_id, nested_fields
 from headrace.sources.tables.rows import TableFile
 from headrace.sources.tables.table import log_plan
 from headrace.storage import Store, side_by_side
@@ -84,8 +84,11 @@ def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[I
     index = _deletes(
         [one for one in manifests if one.content == ManifestContent.DELETES], io, metadata.specs()
     )
+    names = name_mapping(metadata)
     partitions = {number: _Partitions(spec) for number, spec in metadata.specs().items()}
-    files = [_planned(entry, index, partitions[entry.data_file.spec_id]) for entry in entries]
+    files = [
+        _planned(entry, index, partitions[entry.data_file.spec_id], names) for entry in entries
+    ]
     files.sort(key=lambda file: file.written_path)
     log_plan(pinned.name, pinned.snapshot_id, len(files), sum(map(_live_files, data)))
     return files
@@ -128,7 +131,10 @@ class _Partitions:
 
 
 def _planned(
-    entry: ManifestEntry, index: DeleteIndex | None, partitions: _Partitions
+    entry: ManifestEntry,
+    index: DeleteIndex | None,
+    partitions: _Partitions,
+    names: NameMapping | None,
 ) -> IcebergFile:
     file = entry.data_file
     format_ = file.file_format.lower()
@@ -153,6 +159,7 @@ def _planned(
         size=file.file_size_in_bytes,
         rows=file.record_count,
         format=format_,
+        names=names,
         constants=by_id,
         vector=vector,
         written_path=file.file_path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -106,12 +106,11 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         """Return what there is to read in a snapshot."""
-        try:
+        with suppress(NothingFoundError, ReadError):
             return super().discover(version)
-        except (NothingFoundError, ReadError):
-            # The snapshot may be younger than what was loaded, and lent keys may have expired.
-            self.load()
-            return super().discover(version)
+        # The snapshot may be younger than what was loaded, and lent keys may have expired.
+        self.load()
+        return super().discover(version)
 
     def columns(self, pinned: IcebergSnapshot) -> Mapping[str, Column]:
         return {column.name: column for column in table_columns(schema_of(pinned))}
@@ -196,7 +195,6 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
             f"{pinned.table.metadata.table_uuid} {pinned.version[1]} {hash(known)}",
             {**found.columns, **keys},
             found.planned,
-            {} if names is None else {-1: names},
             counted=found.counted,
         )
 
@@ -261,7 +259,8 @@ class IcebergSource(TableSource[IcebergFile]):
         if not planned.deletes:
             with _belonging_to(planned):
                 return super().deleted(file)
-        key = self.store.identity, self.identity, planned.written_path, planned.deletes
+        named = planned.written_path, planned.deletes, planned.vector
+        key = self.store.identity, self.identity, *named
         return _deleted.get_or_make(
             key, lambda: self._all_deleted(planned, file), limit_bytes=CACHE_BYTES
         )

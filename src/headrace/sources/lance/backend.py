@@ -62,7 +62,7 @@ class LanceBackend(Backend):
 
     @property
     def uri(self) -> str:
-        """Where the dataset is."""
+        """The location of the dataset."""
         return self._rows.uri
 
     @property

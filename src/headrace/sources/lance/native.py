@@ -6,7 +6,7 @@ dependency is held. Not documented are these:
 * ``FragmentMetadata.files`` with ``path`` and ``file_size_bytes``: names and sizes of data files.
 * ``blob_handling="all_binary"`` of scanners, ``read_blobs``, and the field metadata
   ``lance-encoding:blob``: blobs as bytes.
-* ``PanicException``: the class of panics of its Rust code, which can only be told by its name.
+* ``PanicException``: the class of panics of its Rust code, which is known only by its name.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Handle:
     def take(self, rows: Sequence[int], columns: Sequence[str]) -> pa.Table:
         """Return rows by index among those that are not deleted; order and repetitions are kept.
 
-        Types of Lance's own are left to the caller, who knows the schema.
+        Types of Lance's own are left to the caller, which knows the schema.
         """
         blobs = [name for name in columns if name in self._blobs]
         plain = [name for name in columns if name not in self._blobs]
@@ -125,17 +125,17 @@ def _failing() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
-        failed = Failed(_told(error))
+        failed = Failed(_text_of(error))
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        failed = Failed(f"Lance failed inside: {_told(error)}")
+        failed = Failed(f"Lance failed inside: {_text_of(error)}")
     else:
         return
     raise failed
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return _SOURCE_LINES.sub("", str(error)) or type(error).__name__
 
 

@@ -57,18 +57,18 @@ _FAILURES: Failures = (
             PermissionError,
         ),
         AccessDeniedError,
-        "{what}: access is refused: {said}; check the credentials in catalog_options",
+        "{what}: access is refused: {reason}; check the credentials in catalog_options",
     ),
-    ((NotImplementedError,), OptionError, "{what} has what pypaimon cannot read: {said}"),
+    ((NotImplementedError,), OptionError, "{what} has what pypaimon cannot read: {reason}"),
     (
         (catalog_exception.CatalogException, rest_exception.RESTException, OSError, RuntimeError),
         ReadError,
-        "{what} cannot be reached: {said}",
+        "{what} cannot be reached: {reason}",
     ),
     (
         (ValueError, TypeError, KeyError, ImportError),
         OptionError,
-        "{what} cannot be read with these options: {said}",
+        "{what} cannot be read with these options: {reason}",
     ),
 )
 _UNREAD = {

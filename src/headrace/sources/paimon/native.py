@@ -247,7 +247,7 @@ def _some(split: DataSplit, rows: RowRange) -> IndexedSplit:
     return IndexedSplit(split, [Range(base + rows.offset, base + rows.stop - 1)])
 
 
-def _ours(where: str, error: BaseException, said: str) -> HeadraceError:
+def _ours(where: str, error: BaseException, reason: str) -> HeadraceError:
     """Return the error for one of pypaimon, or for the first known one that it came from."""
     cause: BaseException | None = error
     while cause is not None:
@@ -258,12 +258,12 @@ def _ours(where: str, error: BaseException, said: str) -> HeadraceError:
             )
         if isinstance(cause, FileNotFoundError):
             return FileChangedError(
-                f"{where}: a file vanished after it was discovered ({said}); make a new dataset "
+                f"{where}: a file vanished after it was discovered ({reason}); make a new dataset "
                 "to read the table as it is"
             )
         if isinstance(cause, PermissionError) or "ACCESS_DENIED" in str(cause):
             return AccessDeniedError(
-                f"{where}: access is refused ({said}); check the credentials in catalog_options"
+                f"{where}: access is refused ({reason}); check the credentials in catalog_options"
             )
         cause = cause.__cause__ or cause.__context__
-    return ReadError(f"{where}: {said}")
+    return ReadError(f"{where}: {reason}")

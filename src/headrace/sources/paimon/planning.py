@@ -17,13 +17,14 @@ from pypaimon.table.source.deletion_file import DeletionFile
 from headrace.errors import ReadError
 from headrace.sources.paimon.catalog import PaimonSnapshot
 from headrace.sources.paimon.native import scan_files
-from headrace.sources.paimon.schema import is_blob, is_readable_as, is_variant
+from headrace.sources.paimon.schema import is_blob, is_readable_as, is_variant, name_mapping
 from headrace.sources.tables.catalog import store_path
+from headrace.sources.tables.columns import NameMapping
 from headrace.sources.tables.rows import TableFile, TableSource
 from headrace.sources.tables.table import log_plan
 from headrace.sources.tables.vectors import DeletionVector
 
-__all__ = ["PaimonFile", "Schemas", "plan_files"]
+__all__ = ["PaimonFile", "plan_files"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,30 +43,8 @@ class PaimonFile(TableFile):
     split: DataSplit | None = field(default=None, repr=False)
 
 
-class Schemas:
-    """The schemas that files of a table were written in, each of which is read once."""
-
-    def __init__(self, pinned: PaimonSnapshot) -> None:
-        self._table = pinned.table
-        self._known: dict[int, TableSchema] = {
-            pinned.table.table_schema.id: pinned.table.table_schema
-        }
-
-    def __getitem__(self, schema_id: int) -> TableSchema:
-        if schema_id not in self._known:
-            found = self._table.schema_manager.get_schema(schema_id)
-            if found is None:
-                raise ReadError(
-                    f"{self._table.identifier} has files of the schema {schema_id}, "
-                    "which is not there: the table is damaged"
-                )
-            self._known[schema_id] = found
-        return self._known[schema_id]
-
-
 def plan_files(
     pinned: PaimonSnapshot,
-    schemas: Schemas,
     wanted: Sequence[DataField],
     *,
     partitions: Predicate | None = None,
@@ -85,7 +64,7 @@ def plan_files(
             scanned.files_hidden,
             scanned.files_before,
         )
-    planner = _Planner(pinned, schemas, wanted, scanned.vectors)
+    planner = _Planner(pinned, wanted, scanned.vectors)
     planned = [file for split in scanned.splits for file in planner.files(split)]
     return sorted(planned, key=lambda file: file.path)
 
@@ -96,12 +75,12 @@ class _Planner:
     def __init__(
         self,
         pinned: PaimonSnapshot,
-        schemas: Schemas,
         wanted: Sequence[DataField],
         vectors: Mapping[tuple[Any, int], Mapping[str, DeletionFile]],
     ) -> None:
         self._table = pinned.table
-        self._schemas = schemas
+        self._schemas = {pinned.table.table_schema.id: pinned.table.table_schema}
+        self._names: dict[int, NameMapping] = {}
         self._wanted = wanted
         self._vectors = vectors
         self._plain: dict[int, bool] = {}
@@ -118,6 +97,25 @@ class _Planner:
         else:
             for file in split.files:
                 yield self._one(split, file, vectors.get(file.file_name))
+
+    def _schema(self, schema_id: int) -> TableSchema:
+        """Return the schema that a file was written in, which is read once."""
+        if schema_id not in self._schemas:
+            found = self._table.schema_manager.get_schema(schema_id)
+            if found is None:
+                raise ReadError(
+                    f"{self._table.identifier} has files of the schema {schema_id}, "
+                    "which is not there: the table is damaged"
+                )
+            self._schemas[schema_id] = found
+        return self._schemas[schema_id]
+
+    def _names_in(self, file: DataFileMeta) -> NameMapping:
+        """Return the ids of columns by their names in a file."""
+        if file.schema_id not in self._names:
+            fields, keys = self._schema(file.schema_id).fields, self._table.partition_keys
+            self._names[file.schema_id] = name_mapping(fields, without=keys)
+        return self._names[file.schema_id]
 
     def _partition(self, split: DataSplit) -> Mapping[int, Any]:
         values = tuple(split.partition.values)
@@ -141,7 +139,7 @@ class _Planner:
             size=sum(file.file_size for file in split.files),
             rows=None,
             format=_format(first),
-            schema_id=first.schema_id,
+            names=self._names_in(first),
             constants=self._partition(split),
             split=_split(split, split.files, deleted if any(deleted) else None),
         )
@@ -153,7 +151,7 @@ class _Planner:
             size=file.file_size,
             rows=file.row_count,
             format=_format(file),
-            schema_id=file.schema_id,
+            names=self._names_in(file),
             constants=self._partition(split),
             vector=_vector(vector),
             split=None if self._readable(file) else _split(split, [file], None, raw=True),
@@ -176,7 +174,7 @@ class _Planner:
             size=sum(file.file_size for file in needed),
             rows=anchor.row_count,
             format="several" if any(map(_is_apart, needed)) else _format(anchor),
-            schema_id=anchor.schema_id,
+            names=self._names_in(anchor),
             constants=self._partition(split),
             vector=_vector(vector),
             split=_split(split, needed, None),
@@ -187,7 +185,7 @@ class _Planner:
         return any(field.id in ids for field in self._wanted)
 
     def _fields(self, file: DataFileMeta) -> Sequence[DataField]:
-        return list(self._schemas[file.schema_id].data_file_fields(file.write_cols))
+        return list(self._schema(file.schema_id).data_file_fields(file.write_cols))
 
     def _check_names(self, file: DataFileMeta) -> None:
         """Refuse renamed columns: pypaimon finds those of such files by the names of today."""
@@ -206,7 +204,7 @@ class _Planner:
         if _format(file) not in TableSource.formats:
             return False
         if file.schema_id not in self._plain:
-            self._plain[file.schema_id] = self._is_plain(self._schemas[file.schema_id])
+            self._plain[file.schema_id] = self._is_plain(self._schema(file.schema_id))
         return self._plain[file.schema_id]
 
     def _is_plain(self, schema: TableSchema) -> bool:

@@ -23,11 +23,10 @@ from headrace.sources.paimon.catalog import (
     storage_options,
 )
 from headrace.sources.paimon.native import ForeignRows, note_use
-from headrace.sources.paimon.planning import PaimonFile, Schemas, plan_files
+from headrace.sources.paimon.planning import PaimonFile, plan_files
 from headrace.sources.paimon.schema import (
     VALUE_KIND,
     PaimonWords,
-    name_mapping,
     table_columns,
     wanted_partitions,
 )
@@ -99,19 +98,13 @@ class PaimonTable(CatalogTable[PaimonSnapshot, PaimonFile]):
         if keep is not None:
             types = _comparable(pinned, columns)
             predicate = pruning_predicate(PaimonWords(builder), types, keep)
-        return plan_files(
-            pinned, Schemas(pinned), fields, partitions=partitions, predicate=predicate
-        )
+        return plan_files(pinned, fields, partitions=partitions, predicate=predicate)
 
     def storage_options(self, pinned: PaimonSnapshot, protocol: str) -> Mapping[str, Any]:
         return storage_options(self._catalog_options, pinned.table.file_io, protocol)
 
     def source(self, pinned: PaimonSnapshot, found: SnapshotFiles[PaimonFile]) -> PaimonSource:
-        table, schemas = pinned.table, Schemas(pinned)
-        names = {
-            schema_id: name_mapping(schemas[schema_id].fields, without=table.partition_keys)
-            for schema_id in {file.schema_id for file in found.planned.values()}
-        }
+        table = pinned.table
         foreign = next((file for file in found.planned.values() if file.split is not None), None)
         if foreign is not None:
             note_use(foreign.path)
@@ -124,7 +117,6 @@ class PaimonTable(CatalogTable[PaimonSnapshot, PaimonFile]):
             f"{pinned.location} {pinned.version}",
             {**found.columns, VALUE_KIND.name: VALUE_KIND},
             found.planned,
-            names,
             table.is_primary_key_table,
             None if foreign is None else ForeignRows(table, hiding(self._catalog_options)),
             counted=found.counted,

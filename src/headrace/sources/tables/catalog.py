@@ -36,7 +36,7 @@ N = TypeVar("N")
 S = TypeVar("S")
 Failures = Sequence[tuple[tuple[type[BaseException], ...], type[HeadraceError], str]]
 """exceptions of a library, the error that stands for them, and its message, in which ``{what}`` was
-asked for and ``{said}`` is the text of the library; the first that fits counts"""
+asked for and ``{reason}`` is the text of the library; the first that fits counts"""
 StoreAccess = Callable[[Callable[[], Mapping[str, Any]]], Access]
 """returns how files are reached, with options that the catalog gives if the user gave none"""
 
@@ -77,8 +77,8 @@ def explained(
             raise
         # Some errors have no text of their own, and say it in the one that they came from.
         errors = [error, *([error.__cause__] if error.__cause__ is not None else [])]
-        said = hidden("; ".join(f"{type(one).__name__}: {one}" for one in errors))
-        ours = found[1](found[2].format(what=what, said=said))
+        reason = hidden("; ".join(f"{type(one).__name__}: {one}" for one in errors))
+        ours = found[1](found[2].format(what=what, reason=reason))
     raise ours
 
 

@@ -68,7 +68,7 @@ class Translator(Generic[P]):
     """the parts that are not in the predicate, for people to read"""
 
     def predicate(self, expression: ds.Expression) -> P | None:
-        """Return what holds wherever the expression does; None if nothing can be said."""
+        """Return a predicate that holds wherever the expression does; None if there is none."""
         try:
             root = take_apart(expression)
         except NotTakenApart as error:

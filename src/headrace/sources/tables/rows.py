@@ -45,7 +45,8 @@ class TableFile:
         size: Size of all files in bytes.
         rows: Number of rows that are stored; None if only reading tells.
         format: Format of the file.
-        schema_id: The schema that it was written in, where ``TableSource.names`` has some.
+        names: Ids of columns by their names, if the file itself has no ids; one object for all
+            files that were written in a schema.
         constants: Values of the partition by column id: one object for all files of a partition.
         vector: The deletion vector of the file.
     """
@@ -54,7 +55,7 @@ class TableFile:
     size: int
     rows: int | None
     format: str
-    schema_id: int = -1
+    names: NameMapping | None = field(default=None, repr=False)
     constants: Mapping[int, Any]
     vector: DeletionVector | None = None
 
@@ -73,7 +74,6 @@ class TableSource(StoredSource, Generic[F]):
         identity: Tells apart tables that read the same file differently.
         columns: All columns that may be read, by the name under which they come out.
         planned: The files as the manifests describe them, by path.
-        names: Ids of columns by their names in files that have no ids, by the schema id.
         counted: True if ``files`` count live rows, and ranges of chunks count them too. Otherwise
             ranges count the rows that are stored.
         cache_bytes: Bytes of decoded row groups to keep, deleted rows included.
@@ -85,7 +85,6 @@ class TableSource(StoredSource, Generic[F]):
     identity: str
     columns: Mapping[str, Column] = field(repr=False)
     planned: Mapping[str, F] = field(repr=False)
-    names: Mapping[int, NameMapping] = field(repr=False)
     counted: bool = field(default=False, kw_only=True)
     cache_bytes: int = field(default=0, kw_only=True)
 
@@ -181,7 +180,7 @@ class TableSource(StoredSource, Generic[F]):
             [self.columns[name] for name in schema.names],
             self._facts(file).schema,
             wanted_schema=schema,
-            names=self.names.get(planned.schema_id),
+            names=planned.names,
             by_name=self.by_name,
             constants=planned.constants,
             where=file.path,

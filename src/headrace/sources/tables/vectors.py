@@ -47,7 +47,7 @@ _KINDS: dict[bytes, type[BitMap] | type[BitMap64]] = {
 
 @dataclass(frozen=True, slots=True)
 class DeletionVector:
-    """Where the rows are listed that are deleted in a data file.
+    """The place of the bitmap of the deleted rows of a data file.
 
     Attributes:
         path: The file that holds the vector, as the table's metadata calls it.
