@@ -137,8 +137,8 @@ class StoredSource(ABC):
             OptionError: The rows cannot be taken by index.
         """
         raise OptionError(
-            f"{self.name} has no rows by index here: they can be had of Parquet and Arrow files "
-            "(without filters), Lance tables, ArrayRecord files, tars and "
+            f"{self.name} has no rows by index here: they can be had of Parquet, Arrow and ORC "
+            "files (without filters), Lance tables, ArrayRecord files, tars and "
             "video frames; headrace shuffle-into writes a copy of anything else"
         )
 

@@ -22,11 +22,13 @@ from hypothesis import strategies as st
 from pyarrow import orc
 
 from headrace import StructuredDataset
+from headrace.access import Backend
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from headrace.sources.files.discovery import discover
 from headrace.sources.files.orc import OrcFormat, _decompress
 from headrace.storage import LocalStore, store_for
-from headrace.testing import FormatContract, assert_same_rows
+from headrace.testing import BackendContract, FormatContract, assert_same_rows
 
 STORE = LocalStore()
 COMPRESSIONS = ["uncompressed", "zlib", "snappy", "lz4", "zstd"]
@@ -195,6 +197,27 @@ def test_sizes_of_numbers_are_those_of_the_decoded_rows(tmp_path: Path) -> None:
     orc.write_table(table, str(path), stripe_size=64 << 10, compression="zstd")
     assert path.stat().st_size < table.nbytes / 2
     assert stripes_of(path).size_bytes.sum() == table.nbytes
+
+
+class TestRowsByIndex(BackendContract):
+    """Stripes are decoded whole, and kept."""
+
+    @classmethod
+    def expected(cls) -> pa.Table:
+        table = super().expected()
+        vectors = table["vector"].cast(pa.list_(pa.float32()))  # ORC has no lists of one length
+        return table.set_column(2, "vector", vectors)
+
+    @classmethod
+    def write(cls, directory: Path, table: pa.Table) -> None:
+        for number, start in enumerate(range(0, cls.rows, 400)):
+            path = str(directory / f"{number}.orc")
+            orc.write_table(table.slice(start, 400), path, stripe_size=1, batch_size=70)
+
+    @classmethod
+    def open(cls, directory: Path) -> Backend:
+        found = discover(directory, "orc")
+        return found.reader.source.by_index(found.reader.schema)
 
 
 def test_sizes_of_texts_are_those_of_the_decoded_rows(tmp_path: Path) -> None:

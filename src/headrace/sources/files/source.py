@@ -91,7 +91,11 @@ class FileSource(StoredSource):
         from headrace.sources.files.backend import FileBackend
         from headrace.sources.parquet.backend import ParquetBackend
 
-        kinds: dict[str, type[FileBackend]] = {"parquet": ParquetBackend, "arrow": ArrowBackend}
+        kinds: dict[str, type[FileBackend]] = {
+            "parquet": ParquetBackend,
+            "arrow": ArrowBackend,
+            "orc": FileBackend,
+        }
         if self.name in kinds and not self.is_filtered:
             return kinds[self.name].of(self, schema)
         return super().by_index(schema)
