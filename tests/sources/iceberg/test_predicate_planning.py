@@ -37,9 +37,10 @@ from pyiceberg.types import (
 from writers.catalogs import WritingCatalog
 
 from headrace.sources.files.filters import with_exact_integers
-from headrace.sources.iceberg.catalog import Pinned
+from headrace.sources.iceberg.catalog import pin
 from headrace.sources.iceberg.planning import plan_files
 from headrace.sources.iceberg.schema import IcebergWords, prunable_columns
+from headrace.sources.tables.catalog import Wanted
 from headrace.sources.tables.predicates import Translator
 
 TABLE_SCHEMA = Schema(
@@ -175,9 +176,8 @@ ODD_FILTERS = [
 
 
 def plan(table: Table, predicate: BooleanExpression) -> set[str]:
-    snapshot = table.current_snapshot()
-    planned = plan_files(Pinned("t", table, table.schema(), snapshot), predicate)
-    return {file.path for file in planned}
+    planned = plan_files(pin("t", table, Wanted()), predicate)
+    return {file.written_path for file in planned}
 
 
 def rows_by_file(table: Table) -> dict[str, pa.Table]:
