@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+import headrace
+import headrace.access
+import headrace.errors
+import headrace.write
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -77,3 +83,12 @@ def _has_page(page: str) -> bool:
 def test_links_of_the_readme_work_on_pypi() -> None:
     """PyPI shows the README without the repository beside it: every link is absolute."""
     assert LINK.findall(PAGES[0].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("package", [headrace, headrace.access, headrace.write])
+def test_reference_has_every_public_name(package: ModuleType) -> None:
+    pages = (DOCS / "reference").glob("*.md")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    shown = set(re.findall(r"^::: headrace\.(?:\w+\.)*(\w+)$", text, re.MULTILINE))
+    # The page of errors shows their module.
+    assert set(package.__all__) - set(headrace.errors.__all__) - shown == set()

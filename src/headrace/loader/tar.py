@@ -223,7 +223,7 @@ class _Sent:
 
 
 def _received(workers: Workers) -> Generator[Any, None, None]:
-    """The batches that workers send."""
+    """Yield the batches that workers send."""
     received = iter(workers)
     left = False
     try:
@@ -242,7 +242,7 @@ def _received(workers: Workers) -> Generator[Any, None, None]:
 
 
 class _Sending(Dataset[Any]):
-    """What runs in a worker: reads, collates and packs batches by their indices."""
+    """The dataset in a worker: it reads, collates and packs batches by their indices."""
 
     def __init__(self, rows: Any, collate: _Collate, init: Callable[[int], None] | None) -> None:
         self._work = rows, collate, init

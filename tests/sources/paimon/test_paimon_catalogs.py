@@ -58,8 +58,7 @@ def ids(catalog_options: dict[str, str], table: str = "db.numbers", **options: A
     return sorted(row for batch in loader for row in batch["id"].to_pylist())
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("file_format", ["parquet", "row"])
+@pytest.mark.parametrize(("num_workers", "file_format"), [(0, "parquet"), (2, "row")])
 def test_tables_in_a_bucket(s3_warehouse: Warehouse, num_workers: int, file_format: str) -> None:
     table = s3_warehouse.make(
         "numbers",

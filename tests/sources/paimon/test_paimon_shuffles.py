@@ -67,7 +67,7 @@ def test_an_interrupted_shuffle_goes_on(source: Path, warehouse: Warehouse) -> N
     target = f"{warehouse.options['warehouse']}/db.db/shuffled"
 
     def stop(stage: str, share: float) -> None:
-        if stage != "read" and share > 0.4:
+        if stage == "writing" and share > 0.4:
             raise Stop
 
     options = {"target_format": "paimon", "file_rows": 500, "seed": 1}

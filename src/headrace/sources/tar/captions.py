@@ -90,7 +90,7 @@ def with_captions(index: TarIndex, found: Mapping[int, str]) -> TarIndex:
 
 def _check(path: str, captions: Mapping[str, Captions]) -> None:
     if "://" in path:
-        raise OptionError(f"captions are written into files of this machine, not {path}")
+        raise OptionError(f"captions are written into local files, not {path}")
     for name, value in captions.items():
         if not isinstance(name, str):
             raise OptionError(f"captions go by names of members or keys of samples, not {name!r}")

@@ -224,13 +224,13 @@ def _fits(index: TarIndex, member: int, block: bytes, source: TarBytes) -> bool:
     return False
 
 
-def _is_called(name: str, said: bytes) -> bool:
+def _is_called(name: str, other: bytes) -> bool:
     """Return True if a name is that of a header, but for leading folders that one of them lacks."""
-    if said == name.encode():
+    if other == name.encode():
         return True
     one = name.removeprefix("./")
-    others = (decoded(said), said.decode(errors="replace"))
-    return any(_ends_with(one, other.removeprefix("./")) for other in others)
+    texts = (decoded(other), other.decode(errors="replace"))
+    return any(_ends_with(one, text.removeprefix("./")) for text in texts)
 
 
 def _ends_with(one: str, other: str) -> bool:
@@ -264,7 +264,7 @@ def verify_index(
 
 
 def _other_members(index: TarIndex, there: TarIndex, shown: str) -> Iterator[str]:
-    """Yield members that lie elsewhere, have other names or hashes, or are not in the index."""
+    """Yield members with another place, name, size or hash, and those that the index lacks."""
     kinds = (
         "no member begins where the index has",
         "another member lies where the index has",
@@ -296,16 +296,16 @@ def _rows(index: TarIndex) -> Iterator[tuple[int, str, int, Any]]:
 
 
 def _other_hashes(
-    store: Store, file: DataFileInfo, said: TarFacts, there: TarFacts
+    store: Store, file: DataFileInfo, facts: TarFacts, there: TarFacts
 ) -> Iterator[str]:
     """Yield hashes of the tar that differ: SHA-256, or those of git, as the hub shows them."""
-    tar = _tar_sha256(said)
+    tar = _tar_sha256(facts)
     if tar is not None and tar.lower() != there.hash_lfs:
         yield f"{file.path}: its SHA-256 is {there.hash_lfs}, and {tar} in the index"
-    if said.hash is not None and len(said.hash) != _SHA256_DIGITS:
+    if facts.hash is not None and len(facts.hash) != _SHA256_DIGITS:
         found = _git_hash(store, file)
-        if said.hash.lower() != found:
-            yield f"{file.path}: its hash in git is {found}, and {said.hash} in the index"
+        if facts.hash.lower() != found:
+            yield f"{file.path}: its hash in git is {found}, and {facts.hash} in the index"
 
 
 def _tar_sha256(facts: TarFacts) -> str | None:

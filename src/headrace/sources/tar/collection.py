@@ -31,7 +31,7 @@ __all__ = ["SampleRules", "TarCollection"]
 logger = logging.getLogger(__name__)
 
 MaySkip = Callable[[ReadError], bool]
-"""whether a tar that cannot be read is left out"""
+"""Returns True if a tar that cannot be read is left out."""
 
 _LOADING_THREADS = 16
 _LIMIT_BYTES = 1 << 30
@@ -99,19 +99,19 @@ def _pairs_by_last_dot(index: TarIndex) -> bool:
 
 
 class _Known(NamedTuple):
-    """What is known of all tars once their indices were loaded."""
+    """Counts over all tars, known once their indexes were loaded."""
 
     samples: Int64Array
     fields: dict[str, int]
-    """How many samples have each field."""
+    """The number of samples that have each field."""
     left_out: LeftOut
 
 
 class TarCollection:
     """Tars of one store, in the order of their paths, each with the index that says what is in it.
 
-    An index that is not there is made by reading the headers of its tar, when it is first needed;
-    of tars elsewhere it is kept in the cache folder. Pickles where indices are, never an index.
+    An index that is not there is made by reading the headers of its tar, when it is first needed.
+    It pickles with the places of indexes, and without any index.
     """
 
     def __init__(
@@ -146,10 +146,15 @@ class TarCollection:
         may_skip: MaySkip | None = None,
         sample_key: SampleKey | None = None,
     ) -> TarCollection:
-        """The tars of files, directories, globs and URLs; their indices may lie in ``metadata``.
+        """Return the tars of files, directories, globs and URLs.
 
-        With ``may_skip`` all indices are loaded at once, and tars whose index or headers are
-        damaged are left out and named in ``broken``, if it says so.
+        Args:
+            source: Where the tars are.
+            metadata: Where their indexes are, if not beside them.
+            access: Options of stores, and the cache.
+            may_skip: If given, all indexes are loaded at once. Tars whose index or headers are
+                damaged are left out and named in ``broken`` if it returns True for the error.
+            sample_key: The rule for keys of samples.
         """
         found = find_tars(source, access)
         places = places_of(found, metadata, access)
@@ -207,7 +212,7 @@ class TarCollection:
 
     @property
     def sample_counts(self) -> Int64Array:
-        """How many samples each tar holds."""
+        """The number of samples of each tar."""
         return self._all.samples
 
     @property
@@ -222,7 +227,7 @@ class TarCollection:
         return self._known
 
     def _counted(self, shards: Sequence[int]) -> list[_Count | ReadError]:
-        """Load indices side by side, where that takes time."""
+        """Load indexes side by side, where that takes time."""
         if self.store.local and len(shards) == 1:
             return [self._count(shards[0])]
         return list(side_by_side(self._count, shards, threads=_LOADING_THREADS))

@@ -150,7 +150,7 @@ _GZIP = ".gz"
 
 @dataclass(frozen=True, slots=True)
 class FieldForm:
-    """What a field of samples becomes: a column.
+    """The form of a field of samples as a column.
 
     Attributes:
         name: The column.
@@ -173,7 +173,7 @@ class FieldForm:
 
     @property
     def kind(self) -> Kind | None:
-        """What the column holds, where its type does not tell."""
+        """The meaning of the column, where its type does not tell it."""
         return _DECODERS[self.how].kind
 
     @property

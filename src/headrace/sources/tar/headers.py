@@ -163,7 +163,7 @@ def decoded(name: bytes) -> str:
 
 
 def string_array(names: Sequence[bytes]) -> pa.StringArray:
-    """Names as text; see ``decoded``."""
+    """Return names as text; see ``decoded``."""
     try:
         return pa.array(names, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
@@ -172,5 +172,5 @@ def string_array(names: Sequence[bytes]) -> pa.StringArray:
 
 def compression_of(beginning: bytes) -> tuple[str, str] | None:
     """Return how a file is compressed and the command that undoes it; None if it is not."""
-    found = (told for magic, told in _COMPRESSED.items() if beginning.startswith(magic))
+    found = (kind for magic, kind in _COMPRESSED.items() if beginning.startswith(magic))
     return next(found, None)

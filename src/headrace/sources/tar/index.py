@@ -6,11 +6,12 @@ For the modules that read and write tars:
   ``sizes`` of payloads, and what else is known of them; ``facts`` is what is known of the tar.
 * ``write_index(path, [(tar_name, index), ...])`` writes one columnar file for one tar or many, in
   one step; ``IndexFile`` is an opened one.
-* ``index_files.read_index(path)`` and ``index_files.write_index_as(path, tars)`` read and write an
-  index of this machine, columnar or JSON, by the name of the file.
+* ``index_files.read_index(path)`` and ``index_files.write_index_as(path, tars)`` read and write a
+  local index, columnar or JSON, by the name of the file.
 * ``checks.check_index`` refuses an index by which wrong bytes could be read;
   ``checks.check_headers`` compares members that are read with the headers in front of them.
-* ``places.IndexPlaces`` knows where the index of each tar lies, and ``load`` loads and checks it.
+* ``places.places_of`` returns where the index of each tar lies; ``TarCollection.index`` loads and
+  checks it.
 """
 
 from __future__ import annotations

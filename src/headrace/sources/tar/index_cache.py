@@ -1,4 +1,4 @@
-"""Indexes and listings in a cache folder of this machine, within a limit.
+"""Indexes and listings in a local cache folder, within a limit.
 
 Indexes that have no place beside their tars lie here: of remote and read-only tars, and imports of
 JSON. Their names say which version of which tar they are of.

@@ -1,4 +1,4 @@
-"""Index files on this machine: read, written, converted, and told from other files."""
+"""Local index files: reading, writing, converting, and recognizing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How archives reach their files: what a user says of stores and caches, in one place."""
+"""Access to the files of archives: options of stores and of the cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def access_of(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
 ) -> Access:
-    """What a user says of stores and the cache, checked."""
+    """Return the options of stores and of the cache, checked."""
     if cache_dir is None and cache_bytes is not None:
         raise OptionError("cache_bytes has no effect without cache_dir")
     limit = None if cache_bytes is None else parse_bytes("cache_bytes", cache_bytes)

@@ -1,8 +1,8 @@
-"""A walk over a tar from header to header, and the index that it gives.
+"""Scans of tars: a walk from header to header, and the index that it gives.
 
-Payloads are passed over, unless they are hashed; the beginnings of images and the content of
-sidecars are read. The bytes of a tar come in windows, each from a header on: by ``pread`` on this
-machine, by ranges that grow and are fetched ahead elsewhere.
+Payloads are passed over; the beginnings of images and the content of sidecars are read. The bytes
+of a tar come in windows, each from a header on: of local tars by ``pread``, of remote ones by
+ranges that grow and are fetched ahead. Hashes are computed in a second pass over all bytes.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ _STEPS_OF_A_STRETCH = 1024
 """from header to header; then what was found is checked"""
 _LONGEST_EXTENSION = 1 << 20
 _OF_INTEREST = (b"path=", b"size=", b"GNU.sparse.")
-"""what of an extended header can matter; times and owners, which are in most, do not"""
+"""Records of extended headers that matter; times and owners, which are in most, do not."""
 
 
 def walked(source: TarBytes, *, start: int = 0) -> Iterator[Stretch]:
@@ -500,8 +500,8 @@ class _Walk:
         name = records.get(b"path") or self._long_name
         if any(key.startswith(b"GNU.sparse.") for key in records):
             raise self._sparse(records.get(b"GNU.sparse.name") or name or header_name(block))
-        said = records.get(b"size")
-        size = decimal_size(said) if said else header_size(block)
+        decimal = records.get(b"size")
+        size = decimal_size(decimal) if decimal else header_size(block)
         self._long_name, self._records = None, {}
         payload = self._at + BLOCK
         if block[156] == 0 and (name or header_name(block)).endswith(b"/"):
