@@ -202,7 +202,7 @@ class ArrowBackend(FileBackend):
             found, within = maps.row(row)
         except NotMappedError:
             return super().get_row(row, columns=columns)
-        names = self._schema.names if columns is None else self.projected(columns).names
+        names = self._numbers if columns is None else self.projected(columns).names
         return {name: found[name][within].as_py() for name in names}
 
     @computed_once

@@ -74,7 +74,7 @@ class MappedFiles:
         self.pid = os.getpid()
         self.lock = threading.RLock()
         self._store, self._files, self._first_rows = store, files, first_rows
-        self._schema = schema
+        self._schema, self._names, self._types = schema, schema.names, schema.types
         self._region = Region(files.sizes.tolist())
         self._mapped: dict[int, _MappedFile] = {}
         self._refused: set[int] = set()
@@ -137,7 +137,7 @@ class MappedFiles:
                     nulls=column in self._nulls,
                     as_cells=place in as_cells,
                 )
-                found.append(_of_type(self._schema.field(column).type, taken))
+                found.append(_of_type(self._types[column], taken))
         except DamagedRowError as error:
             raise self._damaged(int(rows[error.args[0]])) from error
         for check in checks:
@@ -247,7 +247,7 @@ class MappedFiles:
         found: list[int] = []
         for number, gather in enumerate(self._gathers):
             if gather is not None:
-                array = batch.column(self._schema.names[number])
+                array = batch.column(self._names[number])
                 stored = array.storage if isinstance(array, pa.ExtensionArray) else array
                 of_column = gather.places(stored, self._region.address)
                 if of_column is None:
@@ -261,7 +261,7 @@ class MappedFiles:
         self, column: int, batches: Int64Array, within: Int64Array
     ) -> pa.Array | pa.ChunkedArray:
         """Return rows of a column that is left to Arrow."""
-        name = self._schema.names[column]
+        name = self._names[column]
         arrays: dict[int, pa.Array] = {}
         for number in np.unique(batches).tolist():
             file = self._mapped[int(self._batch_files[number])]
