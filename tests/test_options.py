@@ -7,7 +7,7 @@ import inspect
 import pydoc
 from pathlib import Path
 from types import ModuleType
-from typing import Any, is_typeddict
+from typing import Any, get_args, is_typeddict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +25,8 @@ from headrace import (
     access,
     options,
 )
-from headrace.options import parse_bytes
+from headrace.options import FileFormat, parse_bytes
+from headrace.sources.files.discovery import FORMAT_NAMES
 
 ROOT = Path(__file__).parents[1]
 DATASETS = {
@@ -278,3 +279,7 @@ def test_what_is_no_size_is_named(wrong: Any) -> None:
 
 def test_an_absurd_size_is_no_crash() -> None:
     assert parse_bytes("split_bytes", "9" * 400) == int("9" * 400)
+
+
+def test_the_formats_of_type_checkers_are_those_of_the_code() -> None:
+    assert set(get_args(FileFormat)) == set(FORMAT_NAMES)

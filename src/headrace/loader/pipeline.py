@@ -104,10 +104,10 @@ class Stream:
 BLOCK_BYTES = 16 << 20
 _PART_BYTES = 32 << 20
 """Size of the parts in which windows are ordered that are larger than two of them."""
-_MOST_THREADS = 16
+_MOST_READING_THREADS = 16
 _MOST_MIXING_THREADS = 8
 """Number of threads that make windows: beyond, they wait for each other's memory and the GIL."""
-_WAITING_THREADS = 16
+_REMOTE_READING_THREADS = 16
 """Number of threads that wait for remote bytes: Arrow bounds the threads that decode."""
 
 
@@ -272,9 +272,9 @@ class OpenLanes:
         self.device = pipeline.open_device()
         worker = get_worker_info()
         cores = usable_cores() // (1 if worker is None else worker.num_workers)
-        most = _MOST_MIXING_THREADS if pipeline.grouping.reorders else _MOST_THREADS
+        most = _MOST_MIXING_THREADS if pipeline.grouping.reorders else _MOST_READING_THREADS
         self._cores = max(min(most, cores), 1)
-        threads = self._cores if store.local else _WAITING_THREADS
+        threads = self._cores if store.local else _REMOTE_READING_THREADS
         self._pace = Pace(self._cores, first=max(threads // 2, 1), most=threads)
         reading = pipeline.reading
         pieces = [stream.pieces(files, reading) for stream in streams]
@@ -377,7 +377,7 @@ class OpenLanes:
         # Cores that other windows use are left to them.
         threads = max(self._cores // len(self._windows), 1)
         if not self._reader.store.local:
-            threads = _WAITING_THREADS
+            threads = _REMOTE_READING_THREADS
         try:
             # A failed window must not wait for a server that may be silent for ever.
             with side_threads(threads, see_off=self._reader.store.local) as submit:

@@ -51,7 +51,7 @@ _MEASURED_ROWS = 1_000
 """Rows of the beginning by which the size of all rows is estimated."""
 _ROUNDING = 1e-6
 _NOT_TRUE_OF_A_COPY = (b"iceberg.", b"org.apache.spark", b"parquet.")
-_WAITING_THREADS, _DECODING_THREADS = 8, 2
+_REMOTE_COPYING_THREADS, _COPYING_THREADS = 8, 2
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -245,7 +245,7 @@ class StoredRows:
         largest = int(self.sizes[first:stop].max(initial=1))
         bounded = bool(np.isin(self.chunks.kind[first:stop], (ROWS, BYTES)).all())
         threads = min(
-            _DECODING_THREADS if local else _WAITING_THREADS, self.ahead_bytes // largest - 1
+            _COPYING_THREADS if local else _REMOTE_COPYING_THREADS, self.ahead_bytes // largest - 1
         )
         if threads < 1 or not bounded or largest > 2 * _CHUNK_BYTES:
             for chunk in chunks:

@@ -38,7 +38,7 @@ __all__ = ["CACHE_BYTES", "FileBackend", "GroupReader", "GroupRows", "groups_of"
 CACHE_BYTES = 256 << 20
 """bytes of decoded row groups that a process keeps"""
 _BATCH_BYTES = 16 << 20
-_WAITING_THREADS = 16
+_TAKING_THREADS = 16
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -106,7 +106,7 @@ class GroupReader:
         """Work side by side where it means waiting; on local files pyarrow keeps cores busy."""
         if self.source.store.local or len(on) < 2:
             return map(work, on)
-        return side_by_side(work, on, threads=_WAITING_THREADS)
+        return side_by_side(work, on, threads=_TAKING_THREADS)
 
     def _from_group(self, one: GroupRows) -> pa.Table:
         """Return rows of a group that is decoded piece by piece, and kept if it is small enough."""

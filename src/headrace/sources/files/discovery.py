@@ -68,7 +68,7 @@ __all__ = ["FORMAT_NAMES", "discover", "format_of", "make_format", "select_files
 logger = logging.getLogger(__name__)
 
 _INSPECTING_THREADS = 16
-_WAITING_THREADS = 48
+_REMOTE_INSPECTING_THREADS = 48
 _FILES_A_THREAD = 16
 """local files that make it worth starting a thread"""
 _KINDS = (ParquetFormat, OrcFormat, CsvFormat, JsonFormat, JsonLinesFormat, ArrowFormat)
@@ -177,7 +177,7 @@ class _Inspection:
         self, statuses: list[FileStatus], keep: ds.Expression | None
     ) -> tuple[list[DataFileInfo], list[FileFacts]]:
         """Look into files in parallel; broken ones are left out or raise."""
-        threads = _WAITING_THREADS
+        threads = _REMOTE_INSPECTING_THREADS
         if self.store.local:
             threads = min(_INSPECTING_THREADS, len(statuses) // _FILES_A_THREAD)
         look = partial(self.look, keep=keep)
@@ -325,7 +325,11 @@ def make_format(
         return ParquetFormat(given)
     if given:
         raise OptionError(f"format_options are for csv, json, jsonl and parquet, not for {name}")
-    return OrcFormat() if name == "orc" else ArrowFormat()
+    if name == "orc":
+        return OrcFormat()
+    if name == "arrow":
+        return ArrowFormat()
+    raise OptionError(f"format must be one of {', '.join(FORMAT_NAMES)}, not {name!r}")
 
 
 def format_of(path: str) -> str | None:

@@ -44,7 +44,7 @@ FORMATS: Mapping[str, Format] = {
     "orc": OrcFormat(),
 }
 _THREADS = 16
-_WAITING_THREADS = 48
+_REMOTE_MANIFEST_THREADS = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ def read_row_groups(
             facts = format_.inspect(store, info)
         return facts.row_groups
 
-    threads = _THREADS if store.local else _WAITING_THREADS
+    threads = _THREADS if store.local else _REMOTE_MANIFEST_THREADS
     return list(side_by_side(look, files, threads=threads))
 
 

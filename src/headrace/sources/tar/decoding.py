@@ -27,8 +27,9 @@ from headrace.convert.decoded import STORED_TYPES, Kind, npy_array, npy_header
 from headrace.convert.images import image_pixels, stored_pixels
 from headrace.errors import MissingExtraError, OptionError, ReadError, SchemaError
 from headrace.sources.files.failures import DATA_ERRORS
+from headrace.sources.tar.index import IMAGES
 
-__all__ = ["IMAGES", "Decode", "FieldForm", "field_forms"]
+__all__ = ["Decode", "FieldForm", "field_forms"]
 
 Decode = bool | str | Iterable[str] | Mapping[str, str | Callable[[bytes], Any]]
 Payload = memoryview | None
@@ -135,8 +136,6 @@ _DECODERS = {
 }
 _ARRAYS = ("image", "pixels")
 _INTERNAL = ("function", "integer")
-IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "jxl")
-"""Extensions of images, the usual ones first."""
 _BY_EXTENSION = {
     **dict.fromkeys(IMAGES, "image"),
     **dict.fromkeys(["txt", "text", "caption"], "text"),

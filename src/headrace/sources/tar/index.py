@@ -34,6 +34,7 @@ from headrace.storage import atomic_write
 
 __all__ = [
     "COLUMNAR_ENDING",
+    "IMAGES",
     "JSON_ENDING",
     "SIDECARS",
     "IndexFile",
@@ -46,9 +47,10 @@ COLUMNAR_ENDING, JSON_ENDING = ".idx.arrow", ".json"
 """Endings of the index of a tar, in place of that of the tar."""
 SIDECARS = frozenset({"json", "txt", "text", "caption", "captions", "cls"})
 """Extensions of members that describe another one, and are main members only without any other."""
-_IMAGES = "jpg jpeg png webp gif bmp tif tiff avif heic jxl"
+IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "jxl")
+"""Extensions of images that can be decoded, the usual ones first."""
 _SOUND_AND_VIDEO = "mp4 mkv webm mov avi mp3 wav flac ogg opus m4a"
-_MEDIA = frozenset(f"{_IMAGES} {_SOUND_AND_VIDEO}".split())
+_MEDIA = frozenset([*IMAGES, "heic", *_SOUND_AND_VIDEO.split()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
 from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.decoding import IMAGES, Decode, FieldForm, field_forms
+from headrace.sources.tar.decoding import Decode, FieldForm, field_forms
 from headrace.sources.tar.grouping import LeftOut, SampleKey
-from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.index import IMAGES, TarIndex
 from headrace.sources.tar.locate import Source
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
