@@ -68,7 +68,7 @@ __all__ = [
 PathLike = str | os.PathLike[str]
 Paths = PathLike | Sequence[PathLike]
 FileFormat = Literal["parquet", "orc", "csv", "json", "jsonl", "arrow"]
-Bytes = int | str
+ByteSize = int | str
 """A number of bytes, or text such as ``"64MiB"``."""
 StorageOptions = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Options of a store, or a function that returns them fresh."""
@@ -141,7 +141,7 @@ _UNITS = {
 }
 
 
-def parse_bytes(name: str, value: Bytes) -> int:
+def parse_bytes(name: str, value: ByteSize) -> int:
     """Return a number of bytes; ``name`` is the option that an error names.
 
     >>> parse_bytes("split_bytes", "128MiB"), parse_bytes("split_bytes", "1.5 kB")
@@ -159,7 +159,7 @@ def parse_bytes(name: str, value: Bytes) -> int:
     return value
 
 
-def _check_gap(name: str, value: Bytes) -> None:
+def _check_gap(name: str, value: ByteSize) -> None:
     if value != 0 or isinstance(value, bool):
         parse_bytes(name, value)
 
@@ -248,7 +248,7 @@ class OrderOptions(TypedDict, total=False):
         check_count,
     ]
     split_bytes: Annotated[
-        Bytes | None,
+        ByteSize | None,
         None,
         "Size of a chunk, uncompressed, all columns; None: 128 MiB, shared by the chunks that are "
         "mixed.",
@@ -334,7 +334,7 @@ class DeviceOptions(TypedDict, total=False):
         "blocks, and permuted and cut there; strings and bytes stay on the host.",
     ]
     device_bytes: Annotated[
-        Bytes,
+        ByteSize,
         "1GiB",
         "Bytes of the device that reading ahead may use; with device= it takes the place of "
         "prefetch_bytes, also for the windows of shuffle=True.",
@@ -377,7 +377,7 @@ class ReadingOptions(TypedDict, total=False):
     """Reading"""
 
     prefetch_bytes: Annotated[
-        Bytes | None,
+        ByteSize | None,
         None,
         "Bytes to read ahead, for the whole process; None: 256 MiB, and with shuffle=True up to 2 "
         "GiB, at most an eighth of the memory.",
@@ -404,7 +404,7 @@ class StorageGroup(TypedDict, total=False):
         _check_path,
     ]
     cache_bytes: Annotated[
-        Bytes | None,
+        ByteSize | None,
         None,
         "Largest size of cache_dir; None: half of what is free.",
         parse_bytes,
@@ -428,14 +428,14 @@ class StorageGroup(TypedDict, total=False):
         _check_seconds,
     ]
     max_gap_bytes: Annotated[
-        Bytes | None,
+        ByteSize | None,
         None,
         "Bytes between two ranges that are fetched rather than asking twice; None: up to 1 MiB, "
         "at most a sixteenth of all.",
         _check_gap,
     ]
     max_request_bytes: Annotated[
-        Bytes, "8MiB", "Largest range to ask for in one request.", parse_bytes
+        ByteSize, "8MiB", "Largest range to ask for in one request.", parse_bytes
     ]
 
 
@@ -630,7 +630,7 @@ class TarOptions(DatasetOptions, total=False):
         'Samples that lack a field have None, or nulls=; "skip" leaves them out.',
     ]
     load_file_data: Annotated[bool, True, "False reads no payloads, only the index."]
-    max_file_size: Annotated[Bytes | None, None, "Largest member to read.", parse_bytes]
+    max_file_size: Annotated[ByteSize | None, None, "Largest member to read.", parse_bytes]
     oversized: Annotated[
         Literal["raise", "skip"],
         "raise",

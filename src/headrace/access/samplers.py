@@ -22,7 +22,7 @@ from headrace.access.rows.dataset import RowDataset
 from headrace.errors import OptionError, StateMismatchError
 from headrace.model import Cursor, Int64Array
 from headrace.options import checked_keywords
-from headrace.plan import END, Fingerprint, Share, State
+from headrace.plan import END, Fingerprint, RankShare, State
 from headrace.plan.permutations import IndexPermutation
 from headrace.sources.backend import Backend
 
@@ -67,7 +67,7 @@ class ResumableSampler(Sampler[T_co]):
         self.rank = whole_number("rank", rank, 0)
         if self.rank >= self.world_size:
             raise OptionError(f"rank {rank} of {world_size}: ranks count from 0")
-        share = Share(0, self.world_size, even)
+        share = RankShare(0, self.world_size, even)
         self._origin = State(0, 1, self.world_size, (share,), self.rank)
         self._move(self.start(whole_number("epoch", epoch, 0)))
 

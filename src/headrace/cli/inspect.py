@@ -17,13 +17,13 @@ from headrace.loader.datasets import kind_of
 from headrace.options import FileFormat
 from headrace.storage.access import shown_location
 
-__all__ = ["Column", "Report", "add_arguments", "examine", "run"]
+__all__ = ["ColumnLine", "Report", "add_arguments", "examine", "run"]
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnLine:
     """A column of the data set."""
 
     name: str
@@ -45,7 +45,7 @@ class Report:
     row_groups: int | None
     batch_size: int
     batches: int | None
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnLine, ...]
 
 
 def examine(location: str, *, format: str | None = None, batch_size: int = 1024) -> Report:
@@ -66,7 +66,8 @@ def examine(location: str, *, format: str | None = None, batch_size: int = 1024)
         batch_size=batch_size,
         batches=None if rows is None else -(-rows // batch_size),
         columns=tuple(
-            Column(field.name, str(field.type), _torch_form(field.type)) for field in dataset.schema
+            ColumnLine(field.name, str(field.type), _torch_form(field.type))
+            for field in dataset.schema
         ),
     )
 

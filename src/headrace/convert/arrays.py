@@ -26,7 +26,7 @@ __all__ = [
     "storage_type",
 ]
 
-Array = npt.NDArray[Any]
+AnyArray = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 _LISTS = (
@@ -45,7 +45,7 @@ _TORCH_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {
 }
 
 
-def buffer_view(array: pa.Array, dtype: np.dtype[Any]) -> Array:
+def buffer_view(array: pa.Array, dtype: np.dtype[Any]) -> AnyArray:
     """Return the values of a primitive array; null slots hold arbitrary values.
 
     The result may be written to. Memory that must not be written (a read-only map, an immutable
@@ -182,7 +182,7 @@ def _temporal_dtype(type_: pa.DataType) -> np.dtype[Any]:
     return np.dtype(f"m8[{type_.unit}]") if pt.is_duration(type_) else _INT64
 
 
-def dense_values(array: pa.Array, dense: Dense, column: str) -> tuple[Array, Mask | None]:
+def dense_values(array: pa.Array, dense: Dense, column: str) -> tuple[AnyArray, Mask | None]:
     """Return the rows as one array, and a mask of its null values (None: there are none).
 
     A null row is null in each of its values. Null places hold arbitrary values.
@@ -199,12 +199,12 @@ def dense_values(array: pa.Array, dense: Dense, column: str) -> tuple[Array, Mas
     return values, None if nulls is None else _in_shape(nulls, dense, rows)
 
 
-def dense_cells(cells: Array, dense: Dense, column: str) -> Array:
+def dense_cells(cells: AnyArray, dense: Dense, column: str) -> AnyArray:
     """Return rows that are given as the bytes of each as an array; Arrow has nothing to cast."""
     return _in_shape(_as_dtype(cells.view(dense.stored), dense, None, column), dense, len(cells))
 
 
-def _in_shape(values: Array, dense: Dense, rows: int) -> Array:
+def _in_shape(values: AnyArray, dense: Dense, rows: int) -> AnyArray:
     values = values.reshape(rows, *dense.shape)
     if dense.axes is None:
         return values
@@ -244,7 +244,7 @@ def _decimal_floats(array: pa.Array) -> npt.NDArray[np.float64]:
     return floats
 
 
-def _as_dtype(values: Array, dense: Dense, nulls: Mask | None, column: str) -> Array:
+def _as_dtype(values: AnyArray, dense: Dense, nulls: Mask | None, column: str) -> AnyArray:
     if dense.stored == dense.dtype:
         return values
     if dense.stored == np.uint64:

@@ -33,14 +33,14 @@ __all__ = [
     "DenseColumn",
     "ObjectColumn",
     "RaggedColumn",
-    "Rows",
+    "RowNumbers",
     "StructColumn",
     "concat",
     "gather",
     "object_array",
 ]
 
-Rows = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 RAGGED_FORMS = ("list", "pad", "offsets", "nested")
@@ -69,7 +69,7 @@ class Column(ABC):
         """Return consecutive rows, as a view."""
 
     @abstractmethod
-    def take(self, rows: Rows) -> Self:
+    def take(self, rows: RowNumbers) -> Self:
         """Return rows by number, in this order."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class DenseColumn(Column):
     def slice(self, start: int, length: int) -> DenseColumn:
         return replace(self, values=self.values[start : start + length])
 
-    def take(self, rows: Rows) -> DenseColumn:
+    def take(self, rows: RowNumbers) -> DenseColumn:
         values = self.array
         made = np.empty((len(rows), *values.shape[1:]), values.dtype)
         if len(values):
@@ -157,7 +157,7 @@ class DenseColumn(Column):
         values = self.values
         return DenseColumn(values.pin_memory()) if isinstance(values, torch.Tensor) else self
 
-    def padded(self, lengths: Rows) -> Any:
+    def padded(self, lengths: RowNumbers) -> Any:
         """Return runs of these lengths, which lie end to end, as rows padded with zeros."""
         values, width = self.array, int(lengths.max(initial=0))
         padded = np.zeros((len(lengths), width, *values.shape[1:]), values.dtype)
@@ -213,7 +213,7 @@ class StructColumn(Column):
         columns = tuple([column.slice(start, length) for column in self.columns])
         return StructColumn(self.names, columns, max(0, min(length, self.num_rows - start)))
 
-    def take(self, rows: Rows) -> StructColumn:
+    def take(self, rows: RowNumbers) -> StructColumn:
         rows = np.require(rows, np.int64, ["C", "W"])
         columns = tuple([column.take(rows) for column in self.columns])
         return StructColumn(self.names, columns, len(rows))
@@ -288,7 +288,7 @@ class ObjectColumn(Column):
     def slice(self, start: int, length: int) -> ObjectColumn:
         return replace(self, values=self.values[start : start + length])
 
-    def take(self, rows: Rows) -> ObjectColumn:
+    def take(self, rows: RowNumbers) -> ObjectColumn:
         values = _movable(self.values)
         is_array = isinstance(values, np.ndarray)
         return replace(self, values=values[rows] if is_array else values_at(values, rows))
@@ -366,12 +366,12 @@ class RaggedColumn(Column):
     """Rows that are runs of one column of values; a permutation moves the runs, not the values."""
 
     values: DenseColumn
-    starts: Rows
-    lengths: Rows
+    starts: RowNumbers
+    lengths: RowNumbers
     form: str
 
     @classmethod
-    def of(cls, values: DenseColumn, lengths: Rows, form: str) -> RaggedColumn:
+    def of(cls, values: DenseColumn, lengths: RowNumbers, form: str) -> RaggedColumn:
         """Return rows that lie end to end."""
         return cls(values, np.cumsum(lengths) - lengths, lengths, form)
 
@@ -387,7 +387,7 @@ class RaggedColumn(Column):
         rows = slice(start, start + length)
         return replace(self, starts=self.starts[rows], lengths=self.lengths[rows])
 
-    def take(self, rows: Rows) -> RaggedColumn:
+    def take(self, rows: RowNumbers) -> RaggedColumn:
         return replace(self, starts=self.starts[rows], lengths=self.lengths[rows])
 
     def split(self, batch_size: int) -> Iterator[Any]:
@@ -418,7 +418,7 @@ class RaggedColumn(Column):
         return replace(self, values=self.values.pin())
 
 
-def _in_form(column: DenseColumn, lengths: Rows, form: str) -> Any:
+def _in_form(column: DenseColumn, lengths: RowNumbers, form: str) -> Any:
     """Return the rows of a batch, whose values lie end to end, in the form of ``ragged=``."""
     values: Any = column.values
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -460,7 +460,7 @@ class ArrowBlock:
     def slice(self, start: int, length: int) -> ArrowBlock:
         return replace(self, table=self.table.slice(start, length))
 
-    def take(self, rows: Rows) -> ArrowBlock:
+    def take(self, rows: RowNumbers) -> ArrowBlock:
         if self.table.num_columns == 0:
             return self.slice(0, len(rows))
         return replace(self, table=rows_at(self.table, rows))
@@ -512,7 +512,7 @@ def concat(blocks: Sequence[Block]) -> Block:
     return made
 
 
-def gather(blocks: Sequence[Block], rows: Rows) -> Block:
+def gather(blocks: Sequence[Block], rows: RowNumbers) -> Block:
     """Return rows, in this order, of one or more blocks laid end to end."""
     first = blocks[0]
     if isinstance(first, ArrowBlock):

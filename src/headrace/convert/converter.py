@@ -20,7 +20,7 @@ import pyarrow.types as pt
 import torch
 
 from headrace.convert.arrays import (
-    Array,
+    AnyArray,
     Dense,
     Mask,
     decoded_type,
@@ -137,7 +137,7 @@ class Converter:
         return ArrowBlock(table, self.output_format == "dict", self._makers)
 
     def convert_columns(
-        self, columns: Sequence[pa.ChunkedArray | pa.Array | Array], num_rows: int
+        self, columns: Sequence[pa.ChunkedArray | pa.Array | AnyArray], num_rows: int
     ) -> StructColumn:
         """Return a block of all columns of the schema, for torch and numpy.
 
@@ -237,7 +237,7 @@ class _Builder(ABC):
         """True if columns can be built from the bytes of each row."""
         return False
 
-    def build_cells(self, cells: Array) -> list[Column]:
+    def build_cells(self, cells: AnyArray) -> list[Column]:
         """Return a column for each key, from the bytes of each row."""
         raise NotImplementedError
 
@@ -276,7 +276,7 @@ class _DenseBuilder(_Builder):
     def takes_cells(self) -> bool:
         return self.dense.cast is None
 
-    def build_cells(self, cells: Array) -> list[Column]:
+    def build_cells(self, cells: AnyArray) -> list[Column]:
         values = _cast(dense_cells(cells, self.dense, self.path), self.cast)
         return self._with_mask(DenseColumn.of(values, self.for_torch), None, values.shape)
 
@@ -357,7 +357,7 @@ class _ObjectBuilder(_Builder):
         bytes_types = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary)
         return self.kind is None and any(is_bytes(self.type_) for is_bytes in bytes_types)
 
-    def build_cells(self, cells: Array) -> list[Column]:
+    def build_cells(self, cells: AnyArray) -> list[Column]:
         column = ObjectColumn(cells, None, not self.for_torch)
         return self._with_mask(column, None, (len(cells),))
 
@@ -392,11 +392,13 @@ def _fields_of(array: pa.StructArray) -> list[pa.Array]:
     return list(masked.flatten())
 
 
-def _cast(values: Array, dtype: np.dtype[Any] | None) -> Array:
+def _cast(values: AnyArray, dtype: np.dtype[Any] | None) -> AnyArray:
     return values if dtype is None else values.astype(dtype, copy=False)
 
 
-def _filled(values: Array, nulls: Mask, fill: Any, path: str, dense: Dense, rows: int) -> Array:
+def _filled(
+    values: AnyArray, nulls: Mask, fill: Any, path: str, dense: Dense, rows: int
+) -> AnyArray:
     """Return the values with the fill value where they are null."""
     count = int(np.count_nonzero(nulls))
     if not count:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import torch
 
 from headrace.convert.arrays import buffer_view, check_int64, dense_type, null_mask
-from headrace.convert.columns import Column, Rows, object_array
+from headrace.convert.columns import Column, RowNumbers, object_array
 
 __all__ = [
     "STORED_TYPES",
@@ -189,7 +189,7 @@ class DecodedColumn(Column):
     def slice(self, start: int, length: int) -> DecodedColumn:
         return replace(self, values=self.values.slice(start, length))
 
-    def take(self, rows: Rows) -> DecodedColumn:
+    def take(self, rows: RowNumbers) -> DecodedColumn:
         return replace(self, values=self.values.take(pa.array(rows)))
 
     def split(self, batch_size: int) -> Iterator[Any]:

@@ -28,7 +28,7 @@ from headrace.convert.columns import (
     Column,
     DenseColumn,
     RaggedColumn,
-    Rows,
+    RowNumbers,
     StructColumn,
 )
 from headrace.errors import DeviceMemoryError, OptionError
@@ -79,7 +79,7 @@ class DeviceColumn(DenseColumn):
     def array(self) -> npt.NDArray[Any]:
         return self.values.cpu().numpy()
 
-    def take(self, rows: Rows) -> DeviceColumn:
+    def take(self, rows: RowNumbers) -> DeviceColumn:
         return self.select(torch.from_numpy(rows).to(self.values.device))
 
     def select(self, rows: torch.Tensor) -> DeviceColumn:
@@ -93,7 +93,7 @@ class DeviceColumn(DenseColumn):
     def pin(self) -> DeviceColumn:
         return self
 
-    def padded(self, lengths: Rows) -> torch.Tensor:
+    def padded(self, lengths: RowNumbers) -> torch.Tensor:
         values, width = self.values, int(lengths.max(initial=0))
         padded = values.new_zeros((len(lengths), width, *values.shape[1:]))
         inside = np.arange(width) < lengths[:, None]
@@ -262,7 +262,7 @@ class _Order:
     """An order of rows: on the device, and here if objects need it."""
 
     rows: torch.Tensor
-    _here: Rows | None = None
+    _here: RowNumbers | None = None
 
     def apply(self, column: Column) -> Column:
         """Return the rows of a column in this order."""

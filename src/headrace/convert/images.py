@@ -14,7 +14,7 @@ from headrace.errors import MissingExtraError, ReadError
 __all__ = ["Encoded", "decode_image", "image_pixels", "pillow", "stored_pixels"]
 
 Encoded = bytes | bytearray | memoryview
-Pixels = npt.NDArray[np.uint8]
+ImagePixels = npt.NDArray[np.uint8]
 
 _JPEG = b"\xff\xd8"
 _JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
@@ -24,7 +24,7 @@ _POSTSCRIPT = ("EPS",)
 """formats that Pillow gives to Ghostscript, which runs what they hold"""
 
 
-def decode_image(data: Encoded, *, channels_first: bool = True) -> Pixels:
+def decode_image(data: Encoded, *, channels_first: bool = True) -> ImagePixels:
     """JPEG, PNG, WebP or whatever else Pillow reads, as RGB: uint8 [3, H, W], or [H, W, 3].
 
     Grey images have three equal channels, transparency is left out, of 16 bits the upper 8 stay,
@@ -39,7 +39,7 @@ def decode_image(data: Encoded, *, channels_first: bool = True) -> Pixels:
     return np.array(pixels.transpose(2, 0, 1) if channels_first else pixels, order="C")
 
 
-def image_pixels(data: Encoded) -> Pixels:
+def image_pixels(data: Encoded) -> ImagePixels:
     """The same as [H, W, 3], in memory that may not be written to."""
     data = memoryview(data).cast("B")  # those of Arrow are of signed bytes, which not all take
     quick = _jpeg_pixels(data)
@@ -57,7 +57,7 @@ def stored_pixels(data: Encoded) -> npt.NDArray[Any]:
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
-def _rgb(image: Any) -> Pixels:
+def _rgb(image: Any) -> ImagePixels:
     if image.mode.startswith("I;16"):
         return _grey(np.asarray(image))
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
@@ -91,7 +91,7 @@ def _register_jpeg_xl() -> None:
         ) from error
 
 
-def _jpeg_pixels(data: Encoded) -> Pixels | None:
+def _jpeg_pixels(data: Encoded) -> ImagePixels | None:
     """A JPEG by simplejpeg where that is installed: the same pixels in half of the time.
 
     None for all else, and for whatever is wrong with a JPEG: Pillow knows what to make of that.
@@ -107,7 +107,7 @@ def _jpeg_pixels(data: Encoded) -> Pixels | None:
         _check_size(data, width, height)
         if colors not in ("YCbCr", "Gray", "RGB"):
             return None
-        pixels: Pixels = library.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
+        pixels: ImagePixels = library.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
     except ValueError:
         return None
     return pixels
@@ -140,7 +140,7 @@ def _simplejpeg() -> Any:
     return simplejpeg
 
 
-def _grey(values: npt.NDArray[np.uint16]) -> Pixels:
+def _grey(values: npt.NDArray[np.uint16]) -> ImagePixels:
     return np.repeat((values >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
 
 

@@ -20,14 +20,14 @@ import pyarrow as pa
 import torch
 from cloudpickle import cloudpickle as tracking
 
-from headrace.convert.shared import Bytes, SharedBuffer
+from headrace.convert.shared import ByteArray, SharedBuffer
 from headrace.errors import WorkerError
 
 __all__ = [
     "Batch",
+    "BufferLayout",
     "Call",
     "EndToEnd",
-    "Layout",
     "Packed",
     "dumps",
     "is_plain",
@@ -40,9 +40,9 @@ __all__ = [
 
 _ALIGNMENT = 64
 
-Layout = list[tuple[int, int]]
+BufferLayout = list[tuple[int, int]]
 """Start and size of each piece in a buffer; the first piece is the pickle."""
-Packed = tuple[SharedBuffer, Layout]
+Packed = tuple[SharedBuffer, BufferLayout]
 
 
 class Batch(dict[str, Any]):
@@ -81,7 +81,7 @@ class EndToEnd:
         self.parts = parts
         self.nbytes = sum(map(len, parts))
 
-    def copy_into(self, memory: Bytes) -> None:
+    def copy_into(self, memory: ByteArray) -> None:
         """Copy the parts one behind the other."""
         arrays = [np.frombuffer(part, np.uint8) for part in self.parts if len(part)]
         if arrays:
@@ -109,7 +109,7 @@ def pack(value: Any) -> Packed:
     return buffer, layout
 
 
-def pieces_of(value: Any) -> tuple[list[EndToEnd], Layout, int]:
+def pieces_of(value: Any) -> tuple[list[EndToEnd], BufferLayout, int]:
     """Return the pickle of a value and the memory beside it, where to put them, and the size."""
     stream = BytesIO()
     pickler = _Pickler(stream)
@@ -122,13 +122,13 @@ def pieces_of(value: Any) -> tuple[list[EndToEnd], Layout, int]:
     return pieces, layout, end
 
 
-def lay_out(pieces: Sequence[EndToEnd], layout: Layout, memory: Bytes) -> None:
+def lay_out(pieces: Sequence[EndToEnd], layout: BufferLayout, memory: ByteArray) -> None:
     """Copy pieces into memory, from which ``unpack`` makes the value."""
     for piece, (start, size) in zip(pieces, layout, strict=True):
         piece.copy_into(memory[start : start + size])
 
 
-def unpack(buffer: SharedBuffer | Bytes, layout: Layout) -> Any:
+def unpack(buffer: SharedBuffer | ByteArray, layout: BufferLayout) -> Any:
     """Return the value that was packed; arrays and tensors are views of the buffer."""
     memory = memoryview(buffer.memory if isinstance(buffer, SharedBuffer) else buffer)  # type: ignore[arg-type]
     pickled, *beside = [memory[start : start + size] for start, size in layout]

@@ -27,7 +27,7 @@ from headrace.errors import WorkerError
 from headrace.process import PerProcess
 
 __all__ = [
-    "Bytes",
+    "ByteArray",
     "SharedBuffer",
     "forget_dead_senders",
     "is_shared",
@@ -37,7 +37,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-Bytes = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 
 # torch declares no types for what is used of these
 _UntypedStorage: Any = torch.UntypedStorage
@@ -108,7 +108,7 @@ class SharedBuffer:
         ForkingPickler.register(SharedBuffer, _sent)
         self._segment = _segments.get().take(size)
         if self._segment is None:
-            self.memory: Bytes = np.empty(size, np.uint8)
+            self.memory: ByteArray = np.empty(size, np.uint8)
         else:
             self.memory = self._segment.contents(size)
 
@@ -157,8 +157,8 @@ class _Segment:
     def is_free(self) -> bool:
         return not self.is_taken and not self.header[_IS_SENT]
 
-    def contents(self, size: int) -> Bytes:
-        memory: Bytes = self._tensor.numpy()
+    def contents(self, size: int) -> ByteArray:
+        memory: ByteArray = self._tensor.numpy()
         return memory[_HEADER_BYTES : _HEADER_BYTES + size]
 
     def send(self) -> tuple[Any, ...]:
@@ -244,9 +244,9 @@ def _header_of(memory: torch.Tensor) -> memoryview[int]:
 
 def _received(
     size: int,
-    memory: torch.Tensor | Bytes | None,
+    memory: torch.Tensor | ByteArray | None,
     segment: tuple[bytes, int, int, list[bytes]] | None,
-) -> Bytes:
+) -> ByteArray:
     """Return a copy of what was sent: in ``memory``, or in a segment that arrived before."""
     if segment is None:
         assert isinstance(memory, np.ndarray)
@@ -266,7 +266,7 @@ def _received(
     header = _header_of(found)
     if (header[_IS_SENT], header[_TIMES_SENT]) != (1, times_sent):
         raise WorkerError("a batch that a worker sent was unpickled more than once")
-    contents: Bytes = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size]
+    contents: ByteArray = found.numpy()[_HEADER_BYTES : _HEADER_BYTES + size]
     copied = contents.copy()
     header[_IS_SENT] = 0
     for one in given_up:

@@ -50,7 +50,7 @@ from headrace.plan import (
     Order,
     Plan,
     Planner,
-    Share,
+    RankShare,
     State,
     decode_factor,
     known_batches,
@@ -162,7 +162,7 @@ class TabularDataset(IterableDataset[Any]):
             0,
             order.batch_size,
             order.lanes or ranks.size * self._workers,
-            (Share(0, ranks.size, even),),
+            (RankShare(0, ranks.size, even),),
             ranks.rank,
             adaptive=adaptive,
         )

@@ -29,7 +29,7 @@ from headrace.options import (
     resolve,
 )
 from headrace.sources.array_record.backend import ArrayRecordBackend
-from headrace.sources.array_record.files import Paths as ArrayRecordPaths
+from headrace.sources.array_record.files import RecordPaths as ArrayRecordPaths
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.files.discovery import discover, format_of
 from headrace.sources.files.schemas import project

@@ -25,8 +25,8 @@ from headrace.convert import Block
 from headrace.convert.columns import DenseColumn
 from headrace.convert.device import Device
 from headrace.convert.packing import (
+    BufferLayout,
     Call,
-    Layout,
     Packed,
     dumps,
     is_plain,
@@ -36,7 +36,7 @@ from headrace.convert.packing import (
     pieces_of,
     unpack,
 )
-from headrace.convert.shared import Bytes, SharedBuffer, shared_bytes
+from headrace.convert.shared import ByteArray, SharedBuffer, shared_bytes
 from headrace.errors import WorkerError
 from headrace.loader.claims import Claims, claimed_stream
 from headrace.loader.epoch import BatchRun
@@ -79,8 +79,8 @@ class Parcel:
     lane: int
     cursors: list[Cursor]
     num_rows: int
-    buffer: SharedBuffer | Bytes
-    layout: Layout
+    buffer: SharedBuffer | ByteArray
+    layout: BufferLayout
     is_block: bool
     stats: dict[str, Any]
 
@@ -386,8 +386,8 @@ class Board:
         epoch, plan, cursors = unpack(memory, layout)
         return epoch, plan, cursors
 
-    def _parts(self) -> tuple[Int64Array, Bytes]:
-        memory: Bytes = self._memory.numpy()
+    def _parts(self) -> tuple[Int64Array, ByteArray]:
+        memory: ByteArray = self._memory.numpy()
         return memory[: 8 * _LAYOUT_WORDS].view(np.int64), memory[8 * _LAYOUT_WORDS :]
 
 

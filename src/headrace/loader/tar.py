@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.access import BucketBatchSampler, RowDataset
-from headrace.convert.packing import Layout, unpack
-from headrace.convert.shared import Bytes, SharedBuffer
+from headrace.convert.packing import BufferLayout, unpack
+from headrace.convert.shared import ByteArray, SharedBuffer
 from headrace.errors import OptionError, ReadError
 from headrace.loader.agreement import RankComparison
 from headrace.loader.dataloader import StatefulLoader
@@ -210,8 +210,8 @@ class _AllSkipped:
 class _Sent:
     """A batch on its way from a worker."""
 
-    buffer: SharedBuffer | Bytes
-    layout: Layout
+    buffer: SharedBuffer | ByteArray
+    layout: BufferLayout
 
     def pin_memory(self, device: Any = None) -> Any:
         """Called by the thread of torch that pins what arrives."""

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from headrace.convert import Block, gather
 from headrace.plan import stable_order
 
-__all__ = ["Keys", "Window"]
+__all__ = ["RowKeys", "Window"]
 
-Keys = npt.NDArray[np.uint32]
-Sort = Callable[[Sequence[Any], Keys], Block]
+RowKeys = npt.NDArray[np.uint32]
+Sort = Callable[[Sequence[Any], RowKeys], Block]
 
 _MAX_PARTS = 256
 
@@ -51,9 +51,9 @@ class Window:
         part_bits = (min(parts, _MAX_PARTS) - 1).bit_length()
         self.parts = 1 << part_bits
         self._shift = np.uint32(max(key_bits - part_bits, 0))
-        self._grouped: dict[int, tuple[Block, Keys, list[int]]] = {}
+        self._grouped: dict[int, tuple[Block, RowKeys, list[int]]] = {}
 
-    def put(self, first_row: int, block: Block, keys: Keys) -> None:
+    def put(self, first_row: int, block: Block, keys: RowKeys) -> None:
         """Add a block. Threads may call it at the same time.
 
         Args:
@@ -81,5 +81,5 @@ class Window:
         return self._sort(blocks, np.concatenate(keys)) if blocks else None
 
 
-def _sort(blocks: Sequence[Block], keys: Keys) -> Block:
+def _sort(blocks: Sequence[Block], keys: RowKeys) -> Block:
     return gather(blocks, stable_order(keys))

@@ -7,7 +7,7 @@ from headrace.plan.pieces import Piece, Reading, RowCost, lane_pieces, no_groups
 from headrace.plan.rest import plan_the_rest, windows_begun
 from headrace.plan.resume import Planner, known_batches
 from headrace.plan.sharing import even_out, first_in_turn, share_last_round
-from headrace.plan.state import DONE, END, Data, Fingerprint, Loose, Share, State, merge_states
+from headrace.plan.state import DONE, END, Data, Fingerprint, Loose, RankShare, State, merge_states
 from headrace.plan.strategies import (
     EvenBatchesSplitStrategy,
     Order,
@@ -34,10 +34,10 @@ __all__ = [
     "Piece",
     "Plan",
     "Planner",
+    "RankShare",
     "Reading",
     "RoundRobinSplitStrategy",
     "RowCost",
-    "Share",
     "Span",
     "State",
     "TargetSizeSplitStrategy",

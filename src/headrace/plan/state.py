@@ -30,7 +30,7 @@ __all__ = [
     "Data",
     "Fingerprint",
     "Loose",
-    "Share",
+    "RankShare",
     "State",
     "merge_states",
 ]
@@ -164,7 +164,7 @@ class Fingerprint:
 # --- states
 
 
-class Share(NamedTuple):
+class RankShare(NamedTuple):
     """The ranks that share the batches of a plan, from some batch on.
 
     Attributes:
@@ -215,7 +215,7 @@ class State:
     epoch: int
     batch_size: int
     lanes: int
-    shares: tuple[Share, ...]
+    shares: tuple[RankShare, ...]
     rank: int | None
     steps: tuple[int, ...] = (0,)
     turns: tuple[int, ...] = (0,)
@@ -394,7 +394,7 @@ class State:
             plain["epoch"],
             plain["batch_size"],
             len(cursors) * (1 if merged else shares[-1][1]),
-            _tuples(Share, shares),
+            _tuples(RankShare, shares),
             None if merged else rank,
             tuple(plain["steps"]) if merged else (plain["steps"],),
             tuple(plain["turn"]) if merged else (plain["turn"],),
@@ -423,7 +423,7 @@ def _before(plain: list[Any], epoch: int) -> State | None:
         epoch,
         size,
         len(cursors),
-        _tuples(Share, shares),
+        _tuples(RankShare, shares),
         None,
         cursors=_tuples(Cursor, cursors),
         loose=_tuples(_window, loose),

@@ -2,12 +2,12 @@
 
 from headrace.storage.access import Access, protocol_of, shown_location, store_for
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.engine import Engine, Failure, RequestError
+from headrace.storage.engine import Engine, RequestError, StoreFailure
 from headrace.storage.files import atomic_write, file_lock, flush_directory, remove_partial
 from headrace.storage.listing import Listing, find_files, named_locations
 from headrace.storage.manifest import load_manifest, save_manifest
 from headrace.storage.native import PYARROW_CLIENTS, NativeLibrary
-from headrace.storage.options import Options, Resolved, resolve
+from headrace.storage.options import Options, ResolvedOptions, resolve
 from headrace.storage.ranges import Parts, Requests, will_read
 from headrace.storage.redaction import Redaction
 from headrace.storage.remote import RemoteStore, RetryPolicy
@@ -20,7 +20,6 @@ __all__ = [
     "Access",
     "DiskCache",
     "Engine",
-    "Failure",
     "FileStatus",
     "Listing",
     "LocalStore",
@@ -33,9 +32,10 @@ __all__ = [
     "RemoteStore",
     "RequestError",
     "Requests",
-    "Resolved",
+    "ResolvedOptions",
     "RetryPolicy",
     "Store",
+    "StoreFailure",
     "atomic_write",
     "file_lock",
     "find_files",

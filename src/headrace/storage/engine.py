@@ -20,8 +20,8 @@ from headrace.storage.threads import TooSlowError
 __all__ = [
     "OBJECT_STORES",
     "Engine",
-    "Failure",
     "RequestError",
+    "StoreFailure",
     "complete",
     "connect",
     "translated",
@@ -40,7 +40,7 @@ OBJECT_STORES = {
 """Protocols of object stores, and their kinds."""
 
 
-class Failure(Enum):
+class StoreFailure(Enum):
     """The way in which a request failed, which decides what to do about it."""
 
     MISSING = "there is no such object"
@@ -59,7 +59,7 @@ class RequestError(Exception):
         keyless: True if it was credentials that could not be got.
     """
 
-    def __init__(self, failure: Failure, detail: str, *, keyless: bool = False) -> None:
+    def __init__(self, failure: StoreFailure, detail: str, *, keyless: bool = False) -> None:
         super().__init__(failure, detail)
         self.failure = failure
         self.detail = detail
@@ -69,17 +69,17 @@ class RequestError(Exception):
     def of_status(cls, status: int, detail: str) -> RequestError:
         """Return the error for an HTTP status. An expired token may come as a 400."""
         if status in (404, 410):
-            failure = Failure.MISSING
+            failure = StoreFailure.MISSING
         elif status in (401, 403) or "ExpiredToken" in detail or "TokenRefreshRequired" in detail:
-            failure = Failure.DENIED
+            failure = StoreFailure.DENIED
         elif status == 412:
-            failure = Failure.CHANGED
+            failure = StoreFailure.CHANGED
         elif status == 501:
-            failure = Failure.REFUSED
+            failure = StoreFailure.REFUSED
         elif status >= 500 or status in (408, 425, 429) or "RequestTimeout" in detail:
-            failure = Failure.TRANSIENT
+            failure = StoreFailure.TRANSIENT
         else:
-            failure = Failure.REFUSED
+            failure = StoreFailure.REFUSED
         return cls(failure, detail)
 
 
@@ -95,7 +95,7 @@ def translated(classify: Callable[[Exception], RequestError]) -> Iterator[None]:
     except (RequestError, OptionError, WorkerError):
         raise
     except TooSlowError as error:
-        raise RequestError(Failure.TRANSIENT, str(error)) from None
+        raise RequestError(StoreFailure.TRANSIENT, str(error)) from None
     except Exception as error:  # clients raise what they like
         raise classify(error) from None
 
@@ -143,17 +143,17 @@ class Engine:
 
     def put(self, file: str, path: str) -> None:
         """Send a local file; the object appears when all of it has arrived."""
-        raise RequestError(Failure.REFUSED, f"{type(self).__name__} only reads")
+        raise RequestError(StoreFailure.REFUSED, f"{type(self).__name__} only reads")
 
     def delete(self, path: str) -> None:
         """Remove an object."""
-        raise RequestError(Failure.REFUSED, f"{type(self).__name__} only reads")
+        raise RequestError(StoreFailure.REFUSED, f"{type(self).__name__} only reads")
 
 
 def complete(data: Any, size: int) -> Any:
     """Return the bytes of an answer, or raise a RequestError unless there are ``size`` of them."""
     if len(data) != size:
-        raise RequestError(Failure.TRANSIENT, f"{len(data)} bytes came, and not {size}")
+        raise RequestError(StoreFailure.TRANSIENT, f"{len(data)} bytes came, and not {size}")
     return data
 
 

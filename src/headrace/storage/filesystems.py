@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
-from headrace.storage.engine import Engine, Failure, RequestError, complete, translated
+from headrace.storage.engine import Engine, RequestError, StoreFailure, complete, translated
 from headrace.storage.native import PYARROW_CLIENTS
 from headrace.storage.store import FileStatus
 from headrace.storage.threads import longest_wait, within
@@ -108,7 +108,9 @@ class FsspecEngine(Engine):
         if isinstance(mark, datetime):  # some list with a number what they look at with a date
             mark = mark.timestamp()
         if info["size"] is None:
-            raise RequestError(Failure.REFUSED, "its size is not known, so parts cannot be read")
+            raise RequestError(
+                StoreFailure.REFUSED, "its size is not known, so parts cannot be read"
+            )
         return FileStatus(self._url(path), int(info["size"]), None if mark is None else str(mark))
 
     def _url(self, path: str) -> str:
@@ -128,16 +130,16 @@ def _request_error(error: Exception) -> RequestError:
     detail = _detail(error)
     status = getattr(error, "status", getattr(error, "code", None))
     if isinstance(error, FileNotFoundError):
-        return RequestError(Failure.MISSING, detail)
+        return RequestError(StoreFailure.MISSING, detail)
     if isinstance(error, PermissionError) or any(word in detail for word in _DENIED):
-        return RequestError(Failure.DENIED, detail)
+        return RequestError(StoreFailure.DENIED, detail)
     if isinstance(status, int) and 400 <= status < 600:
         return RequestError.of_status(status, detail)
     if type(error).__name__.endswith("CredentialsError"):  # of botocore, and of Google's
-        return RequestError(Failure.DENIED, detail)
+        return RequestError(StoreFailure.DENIED, detail)
     # An SSLError is also a ValueError.
     mistaken = isinstance(error, _MISTAKES) and not isinstance(error, SSLError)
-    return RequestError(Failure.REFUSED if mistaken else Failure.TRANSIENT, detail)
+    return RequestError(StoreFailure.REFUSED if mistaken else StoreFailure.TRANSIENT, detail)
 
 
 class _ArrowFiles(ArrowFSWrapper):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
-from headrace.storage.engine import Engine, Failure, RequestError, translated
+from headrace.storage.engine import Engine, RequestError, StoreFailure, translated
 from headrace.storage.objects import WebEngine
 from headrace.storage.options import hub_options
 from headrace.storage.store import FileStatus
@@ -106,7 +106,7 @@ class HubEngine(Engine):
         if following is not None and not self._is_own(following):
             host = urlsplit(following).netloc.rpartition("@")[2]
             raise RequestError(
-                Failure.REFUSED,
+                StoreFailure.REFUSED,
                 f"the hub says that the list goes on at another host ({host}), which must not get "
                 "the token; check the endpoint",
             )
@@ -128,7 +128,7 @@ class HubEngine(Engine):
             try:
                 return self._web(link).fetch(link, start, stop, None, size)
             except RequestError as error:
-                if error.failure is Failure.TRANSIENT:
+                if error.failure is StoreFailure.TRANSIENT:
                     raise
                 self._links.pop(url, None)  # its signature has expired
         about = self._ask(
@@ -202,4 +202,4 @@ def _request_error(error: Exception) -> RequestError:
     if isinstance(status, int):
         return RequestError.of_status(status, f"HTTP {status}: {text}")
     # What is not the JSON that was asked for may be a proxy's page, for a while.
-    return RequestError(Failure.TRANSIENT, f"{type(error).__name__}: {text}")
+    return RequestError(StoreFailure.TRANSIENT, f"{type(error).__name__}: {text}")

@@ -26,7 +26,7 @@ from obstore import exceptions
 from obstore.store import HTTPStore
 
 from headrace.errors import OptionError
-from headrace.storage.engine import Engine, Failure, RequestError, complete, translated
+from headrace.storage.engine import Engine, RequestError, StoreFailure, complete, translated
 from headrace.storage.native import NativeLibrary
 from headrace.storage.options import (
     bucket_region,
@@ -36,7 +36,7 @@ from headrace.storage.options import (
     store_options,
 )
 from headrace.storage.store import UNKNOWN_SIZE, FileStatus
-from headrace.storage.threads import Pace
+from headrace.storage.threads import AnswerPace
 
 __all__ = ["BucketEngine", "StoreEngine", "WebEngine"]
 
@@ -114,9 +114,9 @@ class StoreEngine(Engine):
     def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
         """Refuse an answer of another version than the one that was asked for."""
         if etag is not None and _mark(answer.meta) != etag:
-            raise RequestError(Failure.CHANGED, "it has another etag by now")
+            raise RequestError(StoreFailure.CHANGED, "it has another etag by now")
         if size is not None and int(answer.meta["size"]) != size:
-            raise RequestError(Failure.CHANGED, "it has another size by now")
+            raise RequestError(StoreFailure.CHANGED, "it has another size by now")
 
     def put(self, file: str, path: str) -> None:
         store, key, _ = self._place(path)
@@ -187,7 +187,7 @@ class BucketEngine(StoreEngine):
                 return super().fetch(path, start, stop, etag, size)
             except RequestError as error:
                 was_cut_off = time.monotonic() - began >= self._whole_answer_s
-                if error.failure is not Failure.TRANSIENT or not was_cut_off:
+                if error.failure is not StoreFailure.TRANSIENT or not was_cut_off:
                     raise
                 self._note_slowness()
         began = time.monotonic()
@@ -199,7 +199,7 @@ class BucketEngine(StoreEngine):
 
     def _read_slowly(self, answer: Any, stop: float = math.inf) -> bytearray:
         """Return the bytes of an answer, or its first ones up to ``stop``."""
-        data, pace = bytearray(), Pace(self._timeout_s)
+        data, pace = bytearray(), AnswerPace(self._timeout_s)
         for piece in answer.stream(min_chunk_size=1):
             data += piece
             pace.add(len(piece))
@@ -229,7 +229,7 @@ class BucketEngine(StoreEngine):
                 except OptionError:
                     raise
                 except (exceptions.BaseError, TypeError, ValueError) as error:
-                    raise RequestError(Failure.REFUSED, _detail(error)) from None
+                    raise RequestError(StoreFailure.REFUSED, _detail(error)) from None
                 self._stores[name, slow] = store
             self._stores.move_to_end((name, slow))
             if len(self._stores) > _MOST_STORES:
@@ -308,7 +308,7 @@ class WebEngine(BucketEngine):
         try:
             answer = self._answer(path, head=True)
         except RequestError as error:
-            if error.failure is Failure.MISSING or error.failure is Failure.TRANSIENT:
+            if error.failure is StoreFailure.MISSING or error.failure is StoreFailure.TRANSIENT:
                 raise
             answer = None  # signed for GET alone, or not allowed
         if answer is None:
@@ -367,7 +367,7 @@ class WebEngine(BucketEngine):
             return super().fetch(path, start, stop, etag, size)
         except RequestError as error:
             if "HTTP 416" in error.detail:
-                raise RequestError(Failure.CHANGED, "it is shorter by now") from None
+                raise RequestError(StoreFailure.CHANGED, "it is shorter by now") from None
             if error.detail != _NO_RANGES:
                 raise
         store, key, _ = self._place(path, slow=True)
@@ -381,7 +381,7 @@ class WebEngine(BucketEngine):
         encoding = answer.attributes.get("Content-Encoding", "identity").strip().lower()
         if encoding != "identity" and not answer.meta["path"].lower().endswith(_COMPRESSED):
             detail = f"the server sends it compressed ({encoding[:20]}), so parts cannot be read"
-            raise RequestError(Failure.REFUSED, detail)
+            raise RequestError(StoreFailure.REFUSED, detail)
         if _mark(answer.meta) is None:  # the answer does not say which version it is of
             etag = None
         super()._check(answer, etag, size)
@@ -445,28 +445,28 @@ def _request_error(error: Exception, *, writing: bool = False) -> RequestError:
     status = int(found[2]) if found else None
     if isinstance(error, FileNotFoundError):
         # A server may have no such method.
-        return RequestError(Failure.REFUSED if status == 405 else Failure.MISSING, detail)
+        return RequestError(StoreFailure.REFUSED if status == 405 else StoreFailure.MISSING, detail)
     if isinstance(error, exceptions.PreconditionError):
-        return RequestError(Failure.CHANGED, detail)
+        return RequestError(StoreFailure.CHANGED, detail)
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-        return RequestError(Failure.DENIED, detail)
+        return RequestError(StoreFailure.DENIED, detail)
     if isinstance(error, exceptions.NotSupportedError):
-        return RequestError(Failure.REFUSED, _NO_RANGES)
+        return RequestError(StoreFailure.REFUSED, _NO_RANGES)
     if isinstance(error, ValueError) or "invalid path" in text:
-        return RequestError(Failure.REFUSED, f"{detail}; {_OTHER_CLIENTS}")
+        return RequestError(StoreFailure.REFUSED, f"{detail}; {_OTHER_CLIENTS}")
     if "Content-Length" in text or "MissingContentLength" in text:
-        return RequestError(Failure.REFUSED, "its size is not known, so parts cannot be read")
+        return RequestError(StoreFailure.REFUSED, "its size is not known, so parts cannot be read")
     if any(words in text for words in _FINAL):
-        return RequestError(Failure.REFUSED, detail)
+        return RequestError(StoreFailure.REFUSED, detail)
     # An object that is missing has an error of its own.
     missing = status == 404 and _LIST not in text
     wants_keys = not writing and (missing or _FOR_KEYS.search(text) is not None)
     if wants_keys:
         detail = f"no credentials were got: {_whole_text(error)}"
     if status is None:
-        return RequestError(Failure.TRANSIENT, detail, keyless=wants_keys)
+        return RequestError(StoreFailure.TRANSIENT, detail, keyless=wants_keys)
     if wants_keys and status < 500:
-        return RequestError(Failure.DENIED, detail)
+        return RequestError(StoreFailure.DENIED, detail)
     failed = RequestError.of_status(status, detail)
     failed.keyless = wants_keys
     return failed

@@ -22,7 +22,7 @@ from headrace.errors import MissingExtraError, OptionError
 
 __all__ = [
     "Options",
-    "Resolved",
+    "ResolvedOptions",
     "StoreOptions",
     "azure_options",
     "bucket_region",
@@ -77,7 +77,7 @@ _REGION_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedOptions:
     """Options with the values that they have now.
 
     Attributes:
@@ -100,7 +100,7 @@ class Resolved:
         return time.time() > self.expires_at - min(_EARLY_S, _EARLY_SHARE * lifetime_s)
 
 
-def resolve(given: Options) -> Resolved:
+def resolve(given: Options) -> ResolvedOptions:
     """Call the functions in options: all of them, ``credentials``, or the value of any option."""
     options = _called(given, "storage_options") if callable(given) else given
     renewable = callable(given)
@@ -114,7 +114,7 @@ def resolve(given: Options) -> Resolved:
             found[name] = value()
         renewable = renewable or callable(value)
     expires_at = _seconds(found.pop(_EXPIRY, None))
-    return Resolved(found, expires_at if renewable else None, renewable)
+    return ResolvedOptions(found, expires_at if renewable else None, renewable)
 
 
 def _called(source: Callable[[], Any], name: str) -> Mapping[str, Any]:
@@ -155,7 +155,7 @@ class StoreOptions:
 
     config: dict[str, Any] = field(repr=False)
     client: dict[str, Any] = field(repr=False)
-    keys: Keys | None = field(default=None, repr=False)
+    keys: StoreKeys | None = field(default=None, repr=False)
 
 
 def store_options(kind: str, given: Mapping[str, Any]) -> StoreOptions:
@@ -193,7 +193,7 @@ def refuse_wrong_options(make: Callable[[], Any]) -> None:
         raise OptionError(f"storage_options cannot be used: {text}") from None
 
 
-class Keys:
+class StoreKeys:
     """A credential provider of obstore that remembers its secrets, so that errors can hide them."""
 
     def __init__(self, provider: Callable[[], Mapping[str, Any]]) -> None:
@@ -331,7 +331,7 @@ def _flattened(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**inner, **options}
 
 
-def _given_keys(options: dict[str, Any]) -> Keys | None:
+def _given_keys(options: dict[str, Any]) -> StoreKeys | None:
     """Take the keys out of options, and return a provider of them.
 
     As plain configuration they would be mixed with a session token of the environment.
@@ -345,10 +345,10 @@ def _given_keys(options: dict[str, Any]) -> Keys | None:
     if not all(isinstance(value, str | None) for value in (key, secret, token)):
         raise OptionError("key, secret and token of storage_options for S3 must be strs")
     found = {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
-    return Keys(lambda: found)
+    return StoreKeys(lambda: found)
 
 
-def _profile(name: str | None, *, has_key: bool) -> tuple[dict[str, Any], Keys | None]:
+def _profile(name: str | None, *, has_key: bool) -> tuple[dict[str, Any], StoreKeys | None]:
     """Return the settings of an AWS profile, and its credentials by boto3.
 
     Keys of the environment come before those of a profile that is not named.
@@ -383,7 +383,7 @@ def _profile(name: str | None, *, has_key: bool) -> tuple[dict[str, Any], Keys |
     if has_key or from_environment or not has_credentials:
         return settings, None
     try:
-        keys = Keys(Boto3CredentialProvider(session))
+        keys = StoreKeys(Boto3CredentialProvider(session))
         keys()  # or what is wrong would show late
         return settings, keys
     except Exception as error:  # its text may hold a command with secrets
@@ -466,7 +466,7 @@ def gcs_options(given: Mapping[str, Any]) -> StoreOptions:
     elif isinstance(token, str) and token.endswith(".json"):
         raise OptionError("the file that storage option 'token' names does not exist")
     elif isinstance(token, str) and token not in ("google_default", "cloud"):
-        keys = Keys(lambda: {"token": token, "expires_at": None})
+        keys = StoreKeys(lambda: {"token": token, "expires_at": None})
     elif token is not None and not isinstance(token, str):
         raise OptionError(
             "storage option 'token' for Google Cloud Storage must be 'anon', 'google_default', "

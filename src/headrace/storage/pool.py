@@ -23,9 +23,9 @@ from typing import IO, Any, Self
 
 from headrace.errors import WriteError
 
-__all__ = ["Advance", "Run", "perform", "run_by_processes"]
+__all__ = ["Advance", "RunTask", "perform", "run_by_processes"]
 
-Run = Callable[[Any, Callable[[Any], None]], Any]
+RunTask = Callable[[Any, Callable[[Any], None]], Any]
 """Does a task, and calls its second argument with its progress."""
 Advance = Callable[[Any, Any], None]
 """A function that is called with a task and its progress, in the thread of the caller."""
@@ -44,7 +44,7 @@ serve()
 
 
 def run_by_processes(
-    run: Run, tasks: Sequence[Any], count: int, advance: Advance
+    run: RunTask, tasks: Sequence[Any], count: int, advance: Advance
 ) -> Iterator[tuple[Any, Any]]:
     """Yield tasks and their results, in the order in which processes of this machine do them.
 
@@ -72,7 +72,7 @@ def run_by_processes(
 class _WorkerPool:
     """A number of worker processes that run one function."""
 
-    def __init__(self, count: int, run: Run) -> None:
+    def __init__(self, count: int, run: RunTask) -> None:
         import cloudpickle
 
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -145,7 +145,7 @@ def serve() -> None:
     os.dup2(2, 1)  # Output of the user's code must not come between answers.
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(source, messages), daemon=True).start()
-    run: Run = pickle.loads(messages.get())
+    run: RunTask = pickle.loads(messages.get())
     while True:
         _answer(run, pickle.loads(messages.get()), sink)
 
@@ -157,7 +157,7 @@ def _receive(source: IO[bytes], messages: queue.SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def _answer(run: Run, task: Any, sink: IO[bytes]) -> None:
+def _answer(run: RunTask, task: Any, sink: IO[bytes]) -> None:
     last = time.monotonic()
 
     def report(place: Any) -> None:
@@ -171,7 +171,7 @@ def _answer(run: Run, task: Any, sink: IO[bytes]) -> None:
     sink.flush()
 
 
-def perform(run: Run, task: Any, report: Callable[[Any], None]) -> bytes:
+def perform(run: RunTask, task: Any, report: Callable[[Any], None]) -> bytes:
     """Do a task; return a pickle of ``"result"`` and its result, or of ``"error"`` and an error."""
     try:
         return pickle.dumps(("result", run(task, report)))

@@ -21,9 +21,9 @@ from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage.threads import Patience, forget, in_background
 
-__all__ = ["Fetch", "Parts", "RangeReader", "RemoteFile", "Requests", "Span", "will_read"]
+__all__ = ["ByteSpan", "Fetch", "Parts", "RangeReader", "RemoteFile", "Requests", "will_read"]
 
-Span = tuple[int, int]
+ByteSpan = tuple[int, int]
 """The first byte of a range, and the byte after the last."""
 
 _WIDEST_GAP_BYTES = 1 << 20
@@ -45,13 +45,13 @@ class Requests:
     max_gap_bytes: int | None = None
     max_request_bytes: int = 8 << 20
 
-    def plan(self, wanted: Iterable[Span]) -> list[Span]:
+    def plan(self, wanted: Iterable[ByteSpan]) -> list[ByteSpan]:
         """Return requests in the order of the file: ranges are joined where that pays.
 
         A range goes into one request unless it is longer than ``max_request_bytes``.
         """
         spans = _joined_overlaps(wanted)
-        joined: list[Span] = []
+        joined: list[ByteSpan] = []
         gaps = self._worth_fetching(spans)
         for start, stop in spans:
             if joined and joined[-1][1] in gaps and stop - joined[-1][0] <= self.max_request_bytes:
@@ -60,7 +60,7 @@ class Requests:
                 joined.append((start, stop))
         return [part for span in joined for part in self._parts(span)]
 
-    def _worth_fetching(self, spans: list[Span]) -> set[int]:
+    def _worth_fetching(self, spans: list[ByteSpan]) -> set[int]:
         """Return where the gaps begin that are fetched: the smallest ones, as far as they may."""
         sizes = sorted((after[0] - before[1], before[1]) for before, after in pairwise(spans))
         if self.max_gap_bytes is not None:
@@ -74,7 +74,7 @@ class Requests:
             chosen.add(start)
         return chosen
 
-    def _parts(self, span: Span) -> list[Span]:
+    def _parts(self, span: ByteSpan) -> list[ByteSpan]:
         """Return a range in requests of about the same size."""
         start, stop = span
         count = -(-(stop - start) // self.max_request_bytes)
@@ -82,9 +82,9 @@ class Requests:
         return list(pairwise(cuts))
 
 
-def shares(wanted: Iterable[Span], requests: Sequence[Span]) -> list[list[Span]]:
+def shares(wanted: Iterable[ByteSpan], requests: Sequence[ByteSpan]) -> list[list[ByteSpan]]:
     """Return the wanted ranges that each of some requests, sorted by place, holds."""
-    found: list[list[Span]] = [[] for _ in requests]
+    found: list[list[ByteSpan]] = [[] for _ in requests]
     for start, stop in wanted:
         index = max(bisect_right(requests, start, key=lambda span: span[0]) - 1, 0)
         while index < len(requests) and requests[index][0] < stop:
@@ -95,15 +95,15 @@ def shares(wanted: Iterable[Span], requests: Sequence[Span]) -> list[list[Span]]
     return found
 
 
-def without(spans: Iterable[Span], start: int, stop: int) -> list[Span]:
+def without(spans: Iterable[ByteSpan], start: int, stop: int) -> list[ByteSpan]:
     """Return what is left of some ranges when one is taken away."""
     cut = [part for a, b in spans for part in ((a, min(b, start)), (max(a, stop), b))]
     return [(a, b) for a, b in cut if a < b]
 
 
-def _joined_overlaps(wanted: Iterable[Span]) -> list[Span]:
+def _joined_overlaps(wanted: Iterable[ByteSpan]) -> list[ByteSpan]:
     """Return the same bytes in ranges that do not overlap; ranges that only touch stay apart."""
-    spans: list[Span] = []
+    spans: list[ByteSpan] = []
     for start, stop in sorted(span for span in wanted if span[1] > span[0]):
         if spans and start < spans[-1][1]:
             spans[-1] = spans[-1][0], max(stop, spans[-1][1])
@@ -177,7 +177,7 @@ _SMALL_BYTES = 1 << 18
 _MOST_IN_A_ROW = 4 << 20
 
 
-def will_read(file: pa.NativeFile, ranges: Iterable[Span]) -> None:
+def will_read(file: pa.NativeFile, ranges: Iterable[ByteSpan]) -> None:
     """Announce the ranges that are read next: those of a remote file are fetched at once."""
     if isinstance(file, RemoteFile):
         file.reader.announce(ranges)
@@ -227,10 +227,10 @@ class RangeReader:
         self._last: tuple[int, memoryview] = 0, memoryview(b"")
         self._row_end, self._row_bytes = -1, 0
         self._looked_at = 0, size
-        self._spans: list[Span] = []
+        self._spans: list[ByteSpan] = []
         self._waiting: dict[int, Future[memoryview]] = {}
         self._lets_go = False
-        self._unread: list[list[Span]] = []
+        self._unread: list[list[ByteSpan]] = []
 
     # --- the methods that pyarrow calls
 
@@ -285,7 +285,7 @@ class RangeReader:
 
     # --- announced ranges
 
-    def announce(self, ranges: Iterable[Span]) -> None:
+    def announce(self, ranges: Iterable[ByteSpan]) -> None:
         """Begin to fetch ranges that will be read; of very much, the first part."""
         within = [(max(a, 0), min(b, self._size)) for a, b in ranges]
         missing = [span for span in within if span[0] < span[1]]

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from headrace.errors import MissingExtraError, OptionError, WriteError
-from headrace.storage.pool import Run, perform
+from headrace.storage.pool import RunTask, perform
 
 __all__ = ["check_on", "cores_of_a_node", "run_on_ray"]
 
@@ -30,7 +30,7 @@ def check_on(on: str | None) -> None:
         raise OptionError(f'on must be "ray", or None for this machine, not {on!r}')
 
 
-def run_on_ray(run: Run, tasks: Sequence[Any], count: int | None) -> Iterator[tuple[Any, Any]]:
+def run_on_ray(run: RunTask, tasks: Sequence[Any], count: int | None) -> Iterator[tuple[Any, Any]]:
     """Yield tasks and their results, in the order in which the nodes of a cluster do them.
 
     Args:
@@ -85,8 +85,8 @@ def _do(run: bytes, task: Any) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _loaded(run: bytes) -> Run:
-    function: Run = pickle.loads(run)
+def _loaded(run: bytes) -> RunTask:
+    function: RunTask = pickle.loads(run)
     return function
 
 

@@ -30,8 +30,8 @@ from headrace.errors import (
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage.disk_cache import DiskCache
-from headrace.storage.engine import Engine, Failure, RequestError, connect
-from headrace.storage.options import Options, Resolved, resolve
+from headrace.storage.engine import Engine, RequestError, StoreFailure, connect
+from headrace.storage.options import Options, ResolvedOptions, resolve
 from headrace.storage.ranges import Parts, RangeReader, RemoteFile, Requests
 from headrace.storage.redaction import Redaction, of_environment, unsigned_url
 from headrace.storage.store import (
@@ -114,7 +114,7 @@ class _Session:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     engine: Engine | None = None
-    resolved: Resolved | None = None
+    resolved: ResolvedOptions | None = None
     redact: Redaction = field(default_factory=Redaction)
     identity: str = ""
 
@@ -222,13 +222,13 @@ class RemoteStore:
                 return ask(engine)
             except RequestError as error:
                 failed = error
-            if failed.failure in (Failure.MISSING, Failure.CHANGED):
+            if failed.failure in (StoreFailure.MISSING, StoreFailure.CHANGED):
                 raise RequestError(failed.failure, self._shown(failed))
-            if failed.failure is Failure.DENIED and resolved.renewable and not renewed:
+            if failed.failure is StoreFailure.DENIED and resolved.renewable and not renewed:
                 renewed = True
                 self._client(denied=engine)
                 attempts.failed += 1
-            elif failed.failure is not Failure.TRANSIENT:
+            elif failed.failure is not StoreFailure.TRANSIENT:
                 attempts.failed += 1
                 raise self._error(what, failed, attempts)
             elif not attempts.may_go_on():
@@ -237,7 +237,7 @@ class RemoteStore:
 
     def _error(self, what: str, failed: RequestError, attempts: _Attempts) -> ReadError:
         text = f"{what}: {self._shown(failed)} ({attempts}"
-        if failed.failure is Failure.DENIED:
+        if failed.failure is StoreFailure.DENIED:
             return AccessDeniedError(
                 f"{text}; check the credentials, and whether they have expired)"
             )
@@ -250,7 +250,7 @@ class RemoteStore:
         text = Redaction({"found": list(found)})(failed.detail)
         return session.redact(text)[:_LONGEST_DETAIL]
 
-    def _client(self, denied: Engine | None = None) -> tuple[Engine, Resolved]:
+    def _client(self, denied: Engine | None = None) -> tuple[Engine, ResolvedOptions]:
         """Return the client and its options, made anew before credentials expire.
 
         Args:
@@ -265,7 +265,7 @@ class RemoteStore:
                 session.engine, session.resolved = engine, resolved
             return engine, resolved
 
-    def _connect(self, session: _Session) -> tuple[Engine, Resolved]:
+    def _connect(self, session: _Session) -> tuple[Engine, ResolvedOptions]:
         resolved = resolve(self.options)
         known = {"before": session.redact.secrets, "around": of_environment(), **self.signed_urls}
         session.redact = Redaction({**known, **resolved.options})
@@ -341,7 +341,7 @@ class RemoteStore:
                 if recursive and is_large and any("/" in _path(one)[start:] for one in found):
                     return self._entries(directory, recursive=False)
         except RequestError as error:
-            if error.failure is not Failure.MISSING:
+            if error.failure is not StoreFailure.MISSING:
                 raise ReadError(f"listing {directory}: {error.detail}") from None
         return list(found)
 
@@ -360,7 +360,7 @@ class RemoteStore:
         try:
             return self.request(path, lambda engine: engine.status(path))
         except RequestError as error:
-            if error.failure is Failure.MISSING:
+            if error.failure is StoreFailure.MISSING:
                 return None
             raise ReadError(f"{path}: {error.detail}") from None
 
@@ -401,18 +401,18 @@ class RemoteStore:
             try:
                 return engine.fetch(file.path, start, stop, file.etag, file.file_size)
             except RequestError as error:
-                if engine.conditional or error.failure is not Failure.TRANSIENT:
+                if engine.conditional or error.failure is not StoreFailure.TRANSIENT:
                     raise
                 # A filesystem that fails on a file that is another by now did not fail.
                 now = engine.status(file.path)
                 if now is not None and now.size == file.file_size and file.etag in (None, now.etag):
                     raise
-            raise RequestError(Failure.CHANGED, "it is another by now")
+            raise RequestError(StoreFailure.CHANGED, "it is another by now")
 
         try:
             data = self.request(f"{file.path}, bytes {start}-{stop}", ask)
         except RequestError as error:
-            missing = error.failure is Failure.MISSING
+            missing = error.failure is StoreFailure.MISSING
             message = vanished(file.path) if missing else changed(file.path)
             raise FileChangedError(message) from None
         if not self._client()[0].conditional:

@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 from headrace.process import PerProcess
 
 __all__ = [
+    "AnswerPace",
     "GivenUp",
-    "Pace",
     "Patience",
     "TooSlowError",
     "forget",
@@ -288,7 +288,7 @@ class TooSlowError(TimeoutError):
         return cls(f"time-out: the answer is too slow, not all of it came in {seconds:.1f} s")
 
 
-class Pace:
+class AnswerPace:
     """Checks that bytes keep coming, for clients that show bytes while they come.
 
     Time is divided into windows, the first of which begins with the first bytes. In each window

@@ -13,17 +13,17 @@ import pytest
 
 from headrace.errors import StateMismatchError
 from headrace.loader import StatefulLoader
-from headrace.plan import State as PlainState
+from headrace.plan import State
 from headrace.testing.loader_contract import frozen
 
 __all__ = ["ResumeContract", "saved"]
 
-State = dict[str, Any]
+SavedState = dict[str, Any]
 
 
-def saved(loader: StatefulLoader) -> State:
+def saved(loader: StatefulLoader) -> SavedState:
     """A state as it comes back from a file."""
-    state: State = json.loads(json.dumps(loader.state_dict()))
+    state: SavedState = json.loads(json.dumps(loader.state_dict()))
     return state
 
 
@@ -68,7 +68,7 @@ class ResumeContract:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def states(cls, data: Path, epochs: list[list[Any]]) -> list[State]:
+    def states(cls, data: Path, epochs: list[list[Any]]) -> list[SavedState]:
         """The states of the first epoch: before the first batch, and after each."""
         loader = cls.loader(data)
         states = [saved(loader)]
@@ -82,7 +82,7 @@ class ResumeContract:
         return states
 
     @classmethod
-    def loader(cls, data: Path, state: State | None = None) -> StatefulLoader:
+    def loader(cls, data: Path, state: SavedState | None = None) -> StatefulLoader:
         """A new loader, with a state loaded if there is one."""
         loader = cls.create(data, **cls.options)
         if state is not None:
@@ -90,7 +90,7 @@ class ResumeContract:
         return loader
 
     def test_goes_on_from_every_position(
-        self, data: Path, epochs: list[list[Any]], states: list[State]
+        self, data: Path, epochs: list[list[Any]], states: list[SavedState]
     ) -> None:
         assert len(epochs[0]) >= 5
         for place, state in enumerate(states[:-1]):
@@ -101,7 +101,7 @@ class ResumeContract:
                 assert batches_of(loader) == epochs[1], f"epoch after {place} batches"
 
     def test_after_the_last_batch_comes_the_next_epoch(
-        self, data: Path, epochs: list[list[Any]], states: list[State]
+        self, data: Path, epochs: list[list[Any]], states: list[SavedState]
     ) -> None:
         assert states[-1]["epoch"] == states[0]["epoch"] + 1
         loader = self.loader(data, states[-1])
@@ -132,7 +132,7 @@ class ResumeContract:
         assert batches_of(resumed) == epochs[2]
 
     def test_a_state_of_a_resumed_run_is_as_good(
-        self, data: Path, epochs: list[list[Any]], states: list[State]
+        self, data: Path, epochs: list[list[Any]], states: list[SavedState]
     ) -> None:
         loader, place = self.loader(data), 0
         while place < len(epochs[0]):
@@ -144,7 +144,7 @@ class ResumeContract:
         assert batches_of(self.loader(data, saved(loader))) == epochs[1]
 
     def test_between_iter_and_the_first_batch(
-        self, data: Path, epochs: list[list[Any]], states: list[State]
+        self, data: Path, epochs: list[list[Any]], states: list[SavedState]
     ) -> None:
         loader = self.loader(data, states[4])
         running = iter(loader)
@@ -153,7 +153,7 @@ class ResumeContract:
         assert saved(loader) == states[5]
 
     def test_a_broken_loop_starts_over_but_its_state_goes_on(
-        self, data: Path, epochs: list[list[Any]], states: list[State]
+        self, data: Path, epochs: list[list[Any]], states: list[SavedState]
     ) -> None:
         loader = self.loader(data)
         for _ in islice(loader, 2):
@@ -163,14 +163,14 @@ class ResumeContract:
         assert batches_of(loader) == epochs[1]
 
     def test_a_state_is_used_once(
-        self, data: Path, epochs: list[list[Any]], states: list[State]
+        self, data: Path, epochs: list[list[Any]], states: list[SavedState]
     ) -> None:
         loader = self.loader(data, states[3])
         assert [frozen(batch) for batch in islice(loader, 1)] == epochs[0][3:4]
         assert batches_of(loader) == epochs[0]
 
     def test_the_last_state_loaded_counts(
-        self, data: Path, epochs: list[list[Any]], states: list[State]
+        self, data: Path, epochs: list[list[Any]], states: list[SavedState]
     ) -> None:
         loader = self.loader(data, states[3])
         loader.load_state_dict(states[1])
@@ -180,7 +180,7 @@ class ResumeContract:
         assert batches_of(loader) == epochs[1]
 
     def test_setting_the_epoch_of_the_state_keeps_it_and_another_drops_it(
-        self, data: Path, epochs: list[list[Any]], states: list[State]
+        self, data: Path, epochs: list[list[Any]], states: list[SavedState]
     ) -> None:
         kept = self.loader(data, states[2])
         kept.set_epoch(0)
@@ -194,16 +194,16 @@ class ResumeContract:
         back.set_epoch(0)
         assert batches_of(back) == epochs[0]
 
-    def test_states_are_small(self, states: list[State]) -> None:
+    def test_states_are_small(self, states: list[SavedState]) -> None:
         for state in states:
             assert len(json.dumps(state)) < 330 + 20 * len(state["lanes"])
 
     @pytest.mark.parametrize("part", ["files", "filters", "order", "seed"])
     def test_a_state_of_something_else_is_refused(
-        self, data: Path, states: list[State], part: str
+        self, data: Path, states: list[SavedState], part: str
     ) -> None:
         loader = self.loader(data)
-        read = PlainState.from_json(states[2])
+        read = State.from_json(states[2])
         assert read.data is not None
         changes: dict[str, Any] = {"content": None, part: "other"}
         other = replace(read, data=read.data._replace(**changes)).as_json()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from headrace.errors import HeadraceError, MissingExtraError, OptionError, WriteError
 from headrace.write.targets import Receipt, TargetOptions
 
-__all__ = ["PaimonTable"]
+__all__ = ["PaimonTarget"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ _NO_STATISTICS = {"metadata.stats-mode": "none"}
 
 
 @dataclass(frozen=True, slots=True)
-class PaimonTable:
+class PaimonTarget:
     """A table at ``warehouse/database.db/table``; what it held before stays as older snapshots.
 
     ``target_options`` are options of pypaimon's catalog.

@@ -30,7 +30,7 @@ from headrace.write.journal import writing
 
 __all__ = ["SortedRows", "ranges_of_keys", "row_keys", "write_run"]
 
-Keys = npt.NDArray[np.uint64]
+SortKeys = npt.NDArray[np.uint64]
 
 _KEY_BITS = 64
 _LAST_KEY = (1 << _KEY_BITS) - 1
@@ -44,7 +44,7 @@ _OPEN_RUNS = 256
 _ROWS, _BYTES = b"headrace.rows", b"headrace.bytes"
 
 
-def row_keys(seed: int, first_row: int, count: int) -> Keys:
+def row_keys(seed: int, first_row: int, count: int) -> SortKeys:
     """Return the keys of some rows of a source, whatever follows them.
 
     They are raw words of a counter-based generator (Philox) whose counter is the row's number. Rows
@@ -60,7 +60,7 @@ def row_keys(seed: int, first_row: int, count: int) -> Keys:
     block, skipped = divmod(first_row, _WORDS_OF_A_BLOCK)
     key = np.array([seed & _LAST_KEY, _COPY_ORDER], np.uint64)
     counter = np.array([block, 0, 0, 0], np.uint64)
-    words: Keys = np.random.Philox(key=key, counter=counter).random_raw(skipped + count)
+    words: SortKeys = np.random.Philox(key=key, counter=counter).random_raw(skipped + count)
     return words[skipped:]
 
 
@@ -141,7 +141,7 @@ def ranges_of_keys(size_bytes: int, run_bytes: int, memory_bytes: int) -> int:
     return max(1, min(wanted, run_bytes // _SMALLEST_RANGE_BYTES, _MOST_RANGES))
 
 
-def _bounds(keys: Keys, ranges: int) -> list[int]:
+def _bounds(keys: SortKeys, ranges: int) -> list[int]:
     """Return where each of equal ranges of keys begins, and where the last one ends."""
     starts = [(number << _KEY_BITS) // ranges for number in range(1, ranges)]
     found: list[int] = np.searchsorted(keys, np.array(starts, np.uint64)).tolist()

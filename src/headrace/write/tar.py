@@ -23,7 +23,7 @@ from headrace.write.journal import Journal, PathLike
 from headrace.write.rows import as_rows, refuse_overlap
 from headrace.write.tar_format import checked_key
 from headrace.write.tar_sources import Fields, FolderSamples, RowSamples, Sample, TarSamples
-from headrace.write.tar_writer import Member, Shard, TarLayout
+from headrace.write.tar_writer import Member, TarLayout, WrittenShard
 from headrace.write.targets import FolderTarget, Receipt, TargetOptions, folder_at
 
 __all__ = ["TarReport", "write_tar"]
@@ -164,7 +164,7 @@ class _Encoder:
     def __call__(
         self, folder: Path, part: int, schema: pa.Schema, samples: Iterator[Sample]
     ) -> Receipt:
-        shard = Shard(folder, self.layout, part)
+        shard = WrittenShard(folder, self.layout, part)
         try:
             for sample in samples:
                 with self._advising():

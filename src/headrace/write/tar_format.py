@@ -21,7 +21,7 @@ __all__ = [
     "BLOCK_BYTES",
     "KEY",
     "RECORD_BYTES",
-    "Payload",
+    "TarPayload",
     "checked_fields",
     "checked_key",
     "encoded",
@@ -29,7 +29,7 @@ __all__ = [
     "room",
 ]
 
-Payload = bytes | bytearray | memoryview
+TarPayload = bytes | bytearray | memoryview
 
 KEY = "__key__"
 BLOCK_BYTES = 512
@@ -122,7 +122,7 @@ def _checked_text(what: str, text: str) -> str:
     return text
 
 
-def encoded(name: str, value: Any) -> Payload:
+def encoded(name: str, value: Any) -> TarPayload:
     """Return the payload of a member; the end of its name decides how a value is encoded."""
     if isinstance(value, bytes | bytearray):
         return value

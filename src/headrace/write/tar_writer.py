@@ -30,7 +30,7 @@ from headrace.write.journal import PathLike, target_location, writing
 from headrace.write.tar_format import (
     BLOCK_BYTES,
     RECORD_BYTES,
-    Payload,
+    TarPayload,
     checked_fields,
     checked_key,
     encoded,
@@ -38,7 +38,7 @@ from headrace.write.tar_format import (
     room,
 )
 
-__all__ = ["Member", "Pieces", "Shard", "ShardReceipt", "TarLayout", "TarWriter"]
+__all__ = ["Member", "Pieces", "ShardReceipt", "TarLayout", "TarWriter", "WrittenShard"]
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Pieces:
     """
 
     size: int
-    pieces: Iterable[Payload]
+    pieces: Iterable[TarPayload]
     captions: Captions | None = None
 
 
@@ -170,7 +170,7 @@ class Member:
         return members
 
 
-class Shard:
+class WrittenShard:
     """A tar that is being written. It appears under its name, after its index, when whole."""
 
     def __init__(self, directory: Path, layout: TarLayout, number: int) -> None:
@@ -239,7 +239,7 @@ class Shard:
         with suppress(_Abandoned, OSError), self._opened:  # buffers may have no room either
             raise _Abandoned
 
-    def _write(self, data: Payload) -> None:
+    def _write(self, data: TarPayload) -> None:
         with writing(self._path):
             self._file.write(data)
         self._size += len(data)
@@ -359,7 +359,7 @@ class TarWriter:
         )
         self._resume, self._overwrite = resume, overwrite
         self._lock: Any = None
-        self._shard: Shard | None = None
+        self._shard: WrittenShard | None = None
         self._closed = False
 
     @property
@@ -379,7 +379,7 @@ class TarWriter:
             if self._shard is not None and self._shard.is_full(members):
                 self._finish()
             if self._shard is None:
-                self._shard = Shard(self.directory, self._layout, len(self.shards))
+                self._shard = WrittenShard(self.directory, self._layout, len(self.shards))
             self._shard.add(key, members)
         except OptionError:
             raise

@@ -12,9 +12,9 @@ import pytest
 
 from headrace.sources.files.filters import (
     MAX_DEPTH,
-    Call,
-    Column,
     Constant,
+    FilterCall,
+    FilterColumn,
     NotTakenApart,
     take_apart,
 )
@@ -25,8 +25,8 @@ from headrace.sources.files.filters import (
 )
 def test_columns_are_found_by_their_path(path: tuple[str, ...]) -> None:
     node = take_apart(pc.field(*path) == 1)
-    assert isinstance(node, Call)
-    assert node.arguments[0] == Column(path)
+    assert isinstance(node, FilterCall)
+    assert node.arguments[0] == FilterColumn(path)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_columns_are_found_by_their_path(path: tuple[str, ...]) -> None:
 )
 def test_constants_keep_type_and_value(value: pa.Scalar) -> None:
     node = take_apart(pc.field("x") == pc.scalar(value))
-    assert isinstance(node, Call)
+    assert isinstance(node, FilterCall)
     constant = node.arguments[1]
     assert isinstance(constant, Constant)
     assert constant.value.type == value.type
@@ -60,9 +60,9 @@ def test_calls_keep_their_arguments_in_order_and_their_options() -> None:
     x, y = pc.field("x"), pc.field("y")
     node = take_apart(pc.and_not(pc.less(pc.scalar(1), x), x.isin([1, None]) & ~y))
     assert str(node) == "and_not(less(1, x), and_kleene(is_in(x), invert(y)))"
-    assert isinstance(node, Call)
+    assert isinstance(node, FilterCall)
     (listed, _) = node.arguments[1].arguments  # type: ignore[union-attr]
-    assert isinstance(listed, Call)
+    assert isinstance(listed, FilterCall)
     assert listed.options is not None
     assert listed.options["value_set"].as_py() == [1, None]
 
@@ -75,7 +75,7 @@ def test_a_chain_is_one_call_however_long(right_first: bool) -> None:
     else:
         chain = reduce(operator.or_, parts)
     node = take_apart(chain)
-    assert isinstance(node, Call)
+    assert isinstance(node, FilterCall)
     assert (len(node.arguments), node.depth) == (2000, 3)
     assert len(str(node)) < 500
 

@@ -19,7 +19,7 @@ from headrace.sources.iceberg.deletes import (
 )
 from headrace.sources.iceberg.planning import IcebergFile
 from headrace.sources.iceberg.table import IcebergSource
-from headrace.sources.tables.columns import Column
+from headrace.sources.tables.columns import TableColumn
 from headrace.sources.tables.vectors import DeletionVector
 from headrace.storage import LocalStore
 
@@ -77,7 +77,7 @@ def source_of(
     pq.write_table(data.cast(pa.schema(fields)), path, row_group_size=30)
     size = Path(path).stat().st_size
     columns = {
-        one.name: Column(at, one.name, (types or {}).get(one.name, one.type))
+        one.name: TableColumn(at, one.name, (types or {}).get(one.name, one.type))
         for at, one in enumerate(data.schema, 1)
     }
     file = IcebergFile(

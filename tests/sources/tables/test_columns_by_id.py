@@ -15,28 +15,28 @@ from hypothesis import strategies as st
 
 from headrace.errors import ReadError
 from headrace.sources.files.blocks import rows_only
-from headrace.sources.tables.columns import Column, match_columns
+from headrace.sources.tables.columns import TableColumn, match_columns
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
 DAY, NOON = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12)
 
 
-def column(id_: int, name: str, type_: Any, default: Any = None) -> Column:
+def column(id_: int, name: str, type_: Any, default: Any = None) -> TableColumn:
     """A column; ``type_`` is an Arrow type, or a list of columns, or ("list" | "map", columns)."""
     if isinstance(type_, list):
         struct = pa.struct([pa.field(child.name, child.type) for child in type_])
-        return Column(id_, name, struct, tuple(type_), default)
+        return TableColumn(id_, name, struct, tuple(type_), default)
     if isinstance(type_, tuple):
         kind, children = type_
         if kind == "list":
             nested = pa.list_(pa.field("element", children[0].type))
         else:
             nested = pa.map_(children[0].type, children[1].type)
-        return Column(id_, name, nested, tuple(children), default)
-    return Column(id_, name, type_, (), default)
+        return TableColumn(id_, name, nested, tuple(children), default)
+    return TableColumn(id_, name, type_, (), default)
 
 
-def as_field(one: Column) -> pa.Field:
+def as_field(one: TableColumn) -> pa.Field:
     """A column as a file has it, with its id."""
     children = [as_field(child) for child in one.children]
     type_ = one.type
@@ -50,7 +50,7 @@ def as_field(one: Column) -> pa.Field:
 
 
 def read_as(
-    file: list[Column], rows: list[dict[str, Any]], wanted: list[Column], **options: Any
+    file: list[TableColumn], rows: list[dict[str, Any]], wanted: list[TableColumn], **options: Any
 ) -> list[dict[str, Any]]:
     schema = pa.schema([as_field(one) for one in file])
     table = pa.Table.from_pylist(rows, schema=schema)
@@ -63,7 +63,9 @@ def read_as(
     return aligned.to_pylist()  # type: ignore[no-any-return]
 
 
-def align(table: pa.Table, schema: pa.Schema, wanted: list[Column], **options: Any) -> pa.Table:
+def align(
+    table: pa.Table, schema: pa.Schema, wanted: list[TableColumn], **options: Any
+) -> pa.Table:
     out = pa.schema([pa.field(one.name, one.type) for one in wanted])
     settings = {"constants": {}, "where": "a file", **options}
     found = match_columns(wanted, schema, wanted_schema=out, **settings)
@@ -201,11 +203,11 @@ def test_no_columns_leave_the_rows() -> None:
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[list[Column], list[Column]]:
+def tables(draw: st.DrawFn) -> tuple[list[TableColumn], list[TableColumn]]:
     """Columns of a file, and of its table after some changes."""
     counter = iter(range(1, 1000))
 
-    def fresh(depth: int) -> Column:
+    def fresh(depth: int) -> TableColumn:
         kinds = ["int", "text", "struct", "list", "map"] if depth < 3 else ["int", "text"]
         kind = draw(st.sampled_from(kinds))
         id_ = next(counter)
@@ -219,7 +221,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Column], list[Column]]:
         key = column(next(counter), "key", TEXT)
         return column(id_, f"c{id_}", ("map", [key, fresh(depth + 1)]))
 
-    def changed(old: Column) -> Column:
+    def changed(old: TableColumn) -> TableColumn:
         name = draw(st.sampled_from([old.name, f"r{old.id}"]))
         if pa.types.is_struct(old.type):
             return column(old.id, name, changed_all(old.children))
@@ -229,7 +231,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Column], list[Column]]:
             return column(old.id, name, ("list", [changed(old.children[0])]))
         return column(old.id, name, LONG if old.type == INT and draw(st.booleans()) else old.type)
 
-    def changed_all(columns: Any) -> list[Column]:
+    def changed_all(columns: Any) -> list[TableColumn]:
         kept = [changed(one) for one in columns if draw(st.integers(0, 4))]
         for _ in range(draw(st.integers(0, 2))):
             id_ = next(counter)
@@ -241,7 +243,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Column], list[Column]]:
     return file, changed_all(file)
 
 
-def values(draw: st.DrawFn, one: Column) -> Any:
+def values(draw: st.DrawFn, one: TableColumn) -> Any:
     if draw(st.integers(0, 5)) == 0:
         return None
     if pa.types.is_struct(one.type):
@@ -254,7 +256,7 @@ def values(draw: st.DrawFn, one: Column) -> Any:
     return draw(st.integers(-5, 5)) if one.type in (INT, LONG) else draw(st.text(max_size=2))
 
 
-def expected(value: Any, old: Column, new: Column) -> Any:
+def expected(value: Any, old: TableColumn, new: TableColumn) -> Any:
     """What a value of the file is in the table, in plain Python."""
     if value is None or not old.children:
         return value

@@ -19,11 +19,11 @@ from headrace.convert.decoded import Kinds
 from headrace.errors import ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
-from headrace.sources.array_record.codecs import Decode, RawRecords, codec_for
+from headrace.sources.array_record.codecs import RawRecords, RecordDecode, codec_for
 from headrace.sources.array_record.files import (
-    Paths,
     ReaderOptions,
-    Shard,
+    RecordPaths,
+    RecordShard,
     find_shards,
     read_records,
     wanted_parts,
@@ -78,9 +78,9 @@ class ArrayRecordBackend(Backend):
 
     def __init__(
         self,
-        paths: Paths,
+        paths: RecordPaths,
         *,
-        decode: Decode | None = None,
+        decode: RecordDecode | None = None,
         reader_options: ReaderOptions | None = None,
         high_memory: bool = False,
         storage_options: Options | None = None,
@@ -225,7 +225,7 @@ class ArrayRecordBackend(Backend):
             yield from self._streamed_run(shard, numbers, schema, block_bytes, broken)
         broken.tell()
 
-    def _runs(self, start: int, length: int) -> Iterator[tuple[Shard, range]]:
+    def _runs(self, start: int, length: int) -> Iterator[tuple[RecordShard, range]]:
         """Return the shards that rows lie in, each with the numbers of their records."""
         while length > 0:
             shard, first = self._place(start)
@@ -235,7 +235,7 @@ class ArrayRecordBackend(Backend):
 
     def _streamed_run(
         self,
-        shard: Shard,
+        shard: RecordShard,
         wanted: range,
         schema: pa.Schema,
         block_bytes: int,
@@ -283,13 +283,13 @@ class ArrayRecordBackend(Backend):
         starts: list[int] = self.shard_starts.tolist()
         return starts
 
-    def _place(self, row: int) -> tuple[Shard, int]:
+    def _place(self, row: int) -> tuple[RecordShard, int]:
         """Return the shard of a row, and the number of its record in the file."""
         place = bisect_right(self._starts, row) - 1
         shard = self._shards[place]
         return shard, row - self._starts[place] + shard.start
 
-    def _warn_of_groups(self, shard: Shard) -> None:
+    def _warn_of_groups(self, shard: RecordShard) -> None:
         """Warn once a file of groups that have to be decoded for single records."""
         if shard.group_size == 1 or shard.file.path in self._warned:
             return

@@ -34,11 +34,11 @@ from headrace.sources.values import Misfit, is_numbers, plain_value, table_of, t
 __all__ = [
     "CODECS",
     "ArrowRows",
-    "Decode",
     "DecodedRecords",
     "LabelPayload",
     "RawRecords",
     "RecordCodec",
+    "RecordDecode",
     "RecordFunction",
     "WritingCodec",
     "codec_for",
@@ -48,7 +48,7 @@ __all__ = [
 CODECS = ("columns", "label-payload", "raw")
 RecordFunction = Callable[[bytes], Mapping[str, Any] | tuple[Any, ...]]
 """a function of the user: takes a record, returns its values by name, or as a tuple"""
-Decode = str | RecordFunction | tuple[RecordFunction, pa.Schema]
+RecordDecode = str | RecordFunction | tuple[RecordFunction, pa.Schema]
 """how records are read: the name of a codec; a function of bytes; a function and a schema"""
 FirstRecord = Callable[[], tuple[bytes, str] | None]
 """returns the first record and its name for messages; None if there is no record"""
@@ -103,7 +103,7 @@ class WritingCodec(Protocol):
         """Return a record for each row, in order."""
 
 
-def codec_for(decode: Decode | None, first: FirstRecord) -> RecordCodec:
+def codec_for(decode: RecordDecode | None, first: FirstRecord) -> RecordCodec:
     """Return the codec that the user chose, or the one that fits the first record."""
     if decode is None or decode == "columns":
         found = first()

@@ -46,10 +46,10 @@ from headrace.storage.store import UNKNOWN_SIZE, matches
 
 __all__ = [
     "FileInstruction",
-    "Paths",
     "ReaderOptions",
     "RecordFiles",
-    "Shard",
+    "RecordPaths",
+    "RecordShard",
     "find_shards",
     "native",
     "read_records",
@@ -240,7 +240,9 @@ class RecordFiles:
         self.give_back(file.path, reader)
         return records
 
-    def first_record(self, shards: Sequence[Shard], may_skip: MaySkip) -> tuple[bytes, str] | None:
+    def first_record(
+        self, shards: Sequence[RecordShard], may_skip: MaySkip
+    ) -> tuple[bytes, str] | None:
         """Return the first record that can be read and its name; None if there is no record."""
         broken = None
         for shard in shards:
@@ -339,7 +341,7 @@ class FileInstruction(Protocol):
 
 
 Path = str | os.PathLike[str] | FileInstruction
-Paths = Path | Sequence[Path]
+RecordPaths = Path | Sequence[Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +365,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class RecordShard:
     """Consecutive records of one file.
 
     Attributes:
@@ -427,7 +429,7 @@ def _part(path: Any) -> Part:
 
 def find_shards(
     parts: Sequence[Part], access: Access, options: ReaderOptions | None, may_skip: MaySkip
-) -> tuple[RecordFiles, list[Shard], list[str]]:
+) -> tuple[RecordFiles, list[RecordShard], list[str]]:
     """Find the records of some parts, in the order in which they are named.
 
     Returns:
@@ -500,7 +502,7 @@ def _info(store: Store, status: FileStatus) -> DataFileInfo:
     return DataFileInfo(status.path, file_size=size, etag=status.etag)
 
 
-def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> Shard:
+def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> RecordShard:
     stop = count if part.stop is None else part.stop
     if part.count not in (None, count):
         raise OptionError(
@@ -509,4 +511,4 @@ def _shard(info: DataFileInfo, count: int, group_size: int, part: Part) -> Shard
     if not 0 <= part.start <= stop <= count:
         named = replace(part, location="", stop=stop)
         raise OptionError(f"{info.path} has {count} records, of which {named} is no part")
-    return Shard(replace(info, record_count=count), part.start, stop, group_size)
+    return RecordShard(replace(info, record_count=count), part.start, stop, group_size)

@@ -59,7 +59,7 @@ _MOST_EXPANSION = 10_000
 """times the size of a file that one of its buffers may have in memory"""
 _UNKNOWN_BYTES = 1 << 32
 
-Span = tuple[int, int]
+BufferSpan = tuple[int, int]
 
 
 @contextmanager
@@ -256,7 +256,7 @@ class _Probe:
         if self.count and any(map(has_dictionary, ipc.open_file(source).schema.types)):
             self._reader.get_batch(0)  # reads all dictionaries first, and once
 
-    def first_reads(self, numbers: Sequence[int]) -> list[Span]:
+    def first_reads(self, numbers: Sequence[int]) -> list[BufferSpan]:
         """Return the spans that pyarrow reads first of some batches.
 
         Of all columns these are whole batches, of some columns only their headers.
@@ -272,9 +272,9 @@ class _Probe:
             spans.append((start, start + length))
         return spans
 
-    def later_reads(self, numbers: Sequence[int]) -> list[Span]:
+    def later_reads(self, numbers: Sequence[int]) -> list[BufferSpan]:
         """Return the spans that pyarrow reads of some batches after their headers."""
-        found: list[Span] = []
+        found: list[BufferSpan] = []
         for number in numbers:
             found += self._file.later_reads(partial(self._reader.get_batch, number))
         return found
@@ -328,21 +328,21 @@ class _HeaderFile:
     def __init__(self, source: pa.NativeFile) -> None:
         self._source, self._size = source, int(source.size())
         self._position = 0
-        self._reads: list[Span] = []
+        self._reads: list[BufferSpan] = []
         self._refuses = False
         self._last = 0
         self.leaves_out = False
         """whether bodies are left out"""
 
-    def first_read(self, read: Callable[[], object]) -> Span:
+    def first_read(self, read: Callable[[], object]) -> BufferSpan:
         """Return the place and length of the first read of a call, which fails."""
         return self._noted(read, refuses=True)[0]
 
-    def later_reads(self, read: Callable[[], object]) -> list[Span]:
+    def later_reads(self, read: Callable[[], object]) -> list[BufferSpan]:
         """Return the spans that a call reads after its first read, which alone is answered."""
         return [(start, start + length) for start, length in self._noted(read, refuses=False)[1:]]
 
-    def _noted(self, read: Callable[[], object], *, refuses: bool) -> list[Span]:
+    def _noted(self, read: Callable[[], object], *, refuses: bool) -> list[BufferSpan]:
         self._reads, self._refuses, self._last = [], refuses, 0
         self.leaves_out = True
         try:

@@ -27,9 +27,9 @@ __all__ = [
     "MAX_DEPTH",
     "MIRRORED",
     "NEGATED",
-    "Call",
-    "Column",
     "Constant",
+    "FilterCall",
+    "FilterColumn",
     "Node",
     "NotTakenApart",
     "columns_of",
@@ -78,7 +78,7 @@ class NotTakenApart(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FilterColumn:
     path: tuple[str, ...]
     """names from the outermost struct inwards; one for a plain column"""
     depth: int = field(default=1, init=False)
@@ -97,7 +97,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FilterCall:
     function: str
     arguments: tuple[Node, ...]
     """more than two for ``and`` and ``or``, whose chains are laid flat"""
@@ -111,7 +111,7 @@ class Call:
         return f"{self.function}({', '.join(shown)})"
 
 
-Node: TypeAlias = Column | Constant | Call
+Node: TypeAlias = FilterColumn | Constant | FilterCall
 
 
 def take_apart(expression: ds.Expression) -> Node:
@@ -156,12 +156,12 @@ def _write(node: Node, entries: list[tuple[str, str]], constants: list[pa.Scalar
         case Constant(value):
             entries.append(("literal", str(len(constants))))
             constants.append(value)
-        case Column((name,)):
+        case FilterColumn((name,)):
             entries.append(("field_ref", name))
-        case Column(path):
+        case FilterColumn(path):
             entries.append(("nested_field_ref", str(len(path))))
             entries.extend(("field_ref", name) for name in path)
-        case Call(function, arguments, options):
+        case FilterCall(function, arguments, options):
             # Chains were laid flat; a call of pyarrow's ``and`` has two arguments.
             links = len(arguments) - 1 if function in _CHAINED else 1
             entries.extend([("call", function)] * links)
@@ -191,9 +191,9 @@ class _OpenCall:
             self.arguments = inner.arguments
         return True
 
-    def closed(self) -> Call:
+    def closed(self) -> FilterCall:
         depth = 1 + max((argument.depth for argument in self.arguments), default=0)
-        return Call(self.function, tuple(self.arguments), self.options, depth)
+        return FilterCall(self.function, tuple(self.arguments), self.options, depth)
 
 
 def _node(entries: Iterator[tuple[str, str]], constants: list[pa.Scalar]) -> Node:
@@ -216,7 +216,7 @@ def _node(entries: Iterator[tuple[str, str]], constants: list[pa.Scalar]) -> Nod
             case "literal":
                 done = Constant(constants[int(text)])
             case "field_ref":
-                done = Column((text,))
+                done = FilterColumn((text,))
             case "nested_field_ref":
                 done = _nested(entries, int(text))
             case _:
@@ -227,11 +227,11 @@ def _node(entries: Iterator[tuple[str, str]], constants: list[pa.Scalar]) -> Nod
     raise NotTakenApart("its serialised form has no end")
 
 
-def _nested(entries: Iterator[tuple[str, str]], count: int) -> Column:
+def _nested(entries: Iterator[tuple[str, str]], count: int) -> FilterColumn:
     parts = [next(entries, ("", "")) for _ in range(count)]
     if any(kind != "field_ref" for kind, _ in parts):
         raise NotTakenApart("it refers to a field of a struct by its position")
-    return Column(tuple(name for _, name in parts))
+    return FilterColumn(tuple(name for _, name in parts))
 
 
 class _CSchema(ctypes.Structure):
@@ -317,13 +317,17 @@ def with_exact_integers(expression: ds.Expression, schema: pa.Schema) -> ds.Expr
 def _rewritten(node: Node, schema: pa.Schema) -> Node:
     """Return the node itself if nothing in it changes."""
     match node:
-        case Call("is_in", (Column() as column,)):
+        case FilterCall("is_in", (FilterColumn() as column,)):
             return _listed(node, _integer_type(column, schema))
-        case Call(function, (Column() as column, Constant(value))) if function in MIRRORED:
+        case FilterCall(function, (FilterColumn() as column, Constant(value))) if (
+            function in MIRRORED
+        ):
             return _compared(node, function, column, value, schema)
-        case Call(function, (Constant(value), Column() as column)) if function in MIRRORED:
+        case FilterCall(function, (Constant(value), FilterColumn() as column)) if (
+            function in MIRRORED
+        ):
             return _compared(node, MIRRORED[function], column, value, schema)
-        case Call(_, arguments):
+        case FilterCall(_, arguments):
             parts = tuple(_rewritten(argument, schema) for argument in arguments)
             if any(part is not argument for part, argument in zip(parts, arguments, strict=True)):
                 return replace(node, arguments=parts)
@@ -331,8 +335,8 @@ def _rewritten(node: Node, schema: pa.Schema) -> Node:
 
 
 def _compared(
-    node: Call, function: str, column: Column, value: pa.Scalar, schema: pa.Schema
-) -> Call:
+    node: FilterCall, function: str, column: FilterColumn, value: pa.Scalar, schema: pa.Schema
+) -> FilterCall:
     type_ = _integer_type(column, schema)
     if type_ is None or not pa.types.is_floating(value.type):
         return node
@@ -363,7 +367,7 @@ def _integer_comparison(function: str, number: float, lowest: int, highest: int)
     return function, math.ceil(number) if rounds_up else math.floor(number)
 
 
-def _listed(node: Call, type_: pa.DataType | None) -> Call:
+def _listed(node: FilterCall, type_: pa.DataType | None) -> FilterCall:
     options = {} if node.options is None else dict(node.options.items())
     members = options["value_set"].values if "value_set" in options else None
     if type_ is None or members is None or not pa.types.is_floating(members.type):
@@ -389,7 +393,7 @@ def _limits(type_: pa.DataType) -> tuple[int, int]:
     return 0, (1 << type_.bit_width) - 1
 
 
-def _integer_type(column: Column, schema: pa.Schema) -> pa.DataType | None:
+def _integer_type(column: FilterColumn, schema: pa.Schema) -> pa.DataType | None:
     """Return the type of a column of integers; None if there is no such column, or several."""
     level: Sequence[pa.Field] = list(schema)
     found: pa.DataType | None = None
@@ -510,9 +514,9 @@ def names_in(expression: ds.Expression | None) -> set[str] | None:
     names: set[str] = set()
     while left:
         match left.pop():
-            case Column(path):
+            case FilterColumn(path):
                 names |= {path[0], path[0].partition(".")[0]}
-            case Call(_, arguments):
+            case FilterCall(_, arguments):
                 left.extend(arguments)
     return names
 
@@ -522,9 +526,9 @@ def _with_nested_fields(expression: ds.Expression, schema: pa.Schema) -> ds.Expr
 
     def resolved(node: Node) -> Node:
         match node:
-            case Column((name,)) if name not in schema.names and nested_path(name, schema):
-                return Column(nested_path(name, schema))
-            case Call(_, arguments):
+            case FilterColumn((name,)) if name not in schema.names and nested_path(name, schema):
+                return FilterColumn(nested_path(name, schema))
+            case FilterCall(_, arguments):
                 return replace(node, arguments=tuple(map(resolved, arguments)))
         return node
 

@@ -30,7 +30,7 @@ from headrace.sources.iceberg.deletes import (
 )
 from headrace.sources.parquet.format import ParquetFormat
 from headrace.sources.tables.catalog import store_path
-from headrace.sources.tables.columns import Column, field_id, match_columns
+from headrace.sources.tables.columns import TableColumn, field_id, match_columns
 from headrace.storage import Store
 
 __all__ = ["BLOCK_BYTES", "CACHE_BYTES", "EqualityKeys", "equality_keys", "positions"]
@@ -236,7 +236,7 @@ def equality_values(
     format_, file = _format(delete), _file(delete)
     stored = format_.inspect(store, file).schema
     wanted = [
-        Column(number, str(number), type_)
+        TableColumn(number, str(number), type_)
         for number, type_ in zip(delete.field_ids, types, strict=True)
     ]
     schema = pa.schema([(column.name, column.type) for column in wanted])

@@ -31,7 +31,7 @@ from headrace.sources.iceberg.deletes import (
 from headrace.sources.iceberg.schema import arrow_value, name_mapping
 from headrace.sources.parquet.format import ParquetFormat
 from headrace.sources.tables.catalog import store_path
-from headrace.sources.tables.columns import Column, NameMapping, field_id, nested_fields
+from headrace.sources.tables.columns import NameMapping, TableColumn, field_id, nested_fields
 from headrace.sources.tables.rows import TableFile
 from headrace.sources.tables.table import log_plan
 from headrace.storage import Store, side_by_side
@@ -176,7 +176,7 @@ def read_row_groups(
     store: Store,
     files: Sequence[IcebergFile],
     keep: ds.Expression | None,
-    filtered: Sequence[Column],
+    filtered: Sequence[TableColumn],
 ) -> list[RowGroups | None]:
     """Return the row groups of files, less those that a filter does not want.
 
@@ -198,7 +198,7 @@ def read_row_groups(
     return list(side_by_side(look, files, threads=threads))
 
 
-def _is_comparable(facts: FileFacts, column: Column) -> bool:
+def _is_comparable(facts: FileFacts, column: TableColumn) -> bool:
     """Return True if a file has a column under the name and in the type of the table.
 
     Else its statistics are of another column, or an expression may come out differently.
@@ -207,7 +207,7 @@ def _is_comparable(facts: FileFacts, column: Column) -> bool:
     return place >= 0 and _is_same(facts.schema.field(place), column)
 
 
-def _is_same(stored: pa.Field, column: Column) -> bool:
+def _is_same(stored: pa.Field, column: TableColumn) -> bool:
     """Return True if ids and types are the same, of all that is inside too."""
     inside = nested_fields(stored.type)
     return (

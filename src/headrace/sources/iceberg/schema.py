@@ -34,7 +34,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import MappedField
 
 from headrace.errors import SchemaError
-from headrace.sources.tables.columns import Column, NameMapping
+from headrace.sources.tables.columns import NameMapping, TableColumn
 
 __all__ = [
     "IcebergWords",
@@ -80,17 +80,17 @@ partitions by ``datetime``, and steps one further"""
 _DAY_MICROSECONDS = 86_400 * 10**6
 
 
-def table_columns(schema: Schema) -> tuple[Column, ...]:
+def table_columns(schema: Schema) -> tuple[TableColumn, ...]:
     """Return the columns, in the order of the table."""
     return tuple(map(column_of, schema.fields))
 
 
-def column_of(field: types.NestedField) -> Column:
+def column_of(field: types.NestedField) -> TableColumn:
     """Return a column, or a field inside of one."""
     children = tuple(map(column_of, _inside(field.field_type)))
     type_ = _arrow_type(field, children)
     default = arrow_value(field.initial_default)
-    return Column(field.field_id, field.name, type_, children, default)
+    return TableColumn(field.field_id, field.name, type_, children, default)
 
 
 def _inside(type_: types.IcebergType) -> tuple[types.NestedField, ...]:
@@ -103,7 +103,7 @@ def _inside(type_: types.IcebergType) -> tuple[types.NestedField, ...]:
     return ()
 
 
-def _arrow_type(field: types.NestedField, children: tuple[Column, ...]) -> pa.DataType:
+def _arrow_type(field: types.NestedField, children: tuple[TableColumn, ...]) -> pa.DataType:
     type_ = field.field_type
     if isinstance(type_, types.StructType):
         return pa.struct([pa.field(child.name, child.type) for child in children])

@@ -45,7 +45,7 @@ from headrace.sources.iceberg.schema import (
 )
 from headrace.sources.reader import Discovered
 from headrace.sources.tables.catalog import StoreAccess, Wanted
-from headrace.sources.tables.columns import Column
+from headrace.sources.tables.columns import TableColumn
 from headrace.sources.tables.predicates import pruning_predicate
 from headrace.sources.tables.rows import TableSource
 from headrace.sources.tables.table import CatalogTable, ListedFiles, SnapshotFiles, live_count_of
@@ -112,7 +112,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
         self.load()
         return super().discover(version)
 
-    def columns(self, pinned: IcebergSnapshot) -> Mapping[str, Column]:
+    def columns(self, pinned: IcebergSnapshot) -> Mapping[str, TableColumn]:
         return {column.name: column for column in table_columns(schema_of(pinned))}
 
     def plan(
@@ -144,7 +144,7 @@ class IcebergTable(CatalogTable[IcebergSnapshot, IcebergFile]):
         store: Store,
         planned: Sequence[IcebergFile],
         keep: ds.Expression | None,
-        needed: Sequence[Column],
+        needed: Sequence[TableColumn],
     ) -> ListedFiles:
         """Return the files for the plan.
 
@@ -229,7 +229,7 @@ def _live(store: Store, file: IcebergDataFileInfo, planned: IcebergFile) -> Iceb
     return replace(file, record_count=live_count_of(store, planned), row_groups=None)
 
 
-def _by_id(pinned: IcebergSnapshot, column: int) -> Column:
+def _by_id(pinned: IcebergSnapshot, column: int) -> TableColumn:
     """Return a column by whose values rows are deleted, which the table may have dropped since."""
     schemas = [schema_of(pinned), *reversed(pinned.table.metadata.schemas)]
     for schema in schemas:

@@ -20,7 +20,7 @@ from headrace.sources.lance.native import Failed, Handle
 from headrace.sources.tables.catalog import shown
 from headrace.storage import Access, Options, Redaction
 from headrace.storage.access import protocol_of
-from headrace.storage.options import Resolved, resolve, store_options
+from headrace.storage.options import ResolvedOptions, resolve, store_options
 from headrace.storage.redaction import has_secret, of_environment, without_secrets
 
 __all__ = ["LanceVersion", "lance_options", "located"]
@@ -127,7 +127,7 @@ class _Opened(NamedTuple):
     """
 
     handle: Handle
-    resolved: Resolved
+    resolved: ResolvedOptions
     given: dict[str, str] | None
 
 
@@ -237,5 +237,5 @@ class LanceVersion:
             )
 
 
-def _redacted(error: Failed, resolved: Resolved, given: dict[str, str] | None) -> str:
+def _redacted(error: Failed, resolved: ResolvedOptions, given: dict[str, str] | None) -> str:
     return Redaction({**of_environment(), **resolved.options, **(given or {})})(str(error))

@@ -23,7 +23,7 @@ from pypaimon.schema.data_types import (
 
 from headrace.errors import OptionError, SchemaError
 from headrace.sources.files.filters import near_names
-from headrace.sources.tables.columns import Column, NameMapping
+from headrace.sources.tables.columns import NameMapping, TableColumn
 
 __all__ = [
     "VALUE_KIND",
@@ -36,7 +36,7 @@ __all__ = [
     "wanted_partitions",
 ]
 
-VALUE_KIND = Column(-2, "_VALUE_KIND", pa.int8())
+VALUE_KIND = TableColumn(-2, "_VALUE_KIND", pa.int8())
 """in files of tables with a key: whether a row is there, or takes one away"""
 
 _INSIDE = -1
@@ -56,9 +56,11 @@ _UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
-def table_columns(fields: Sequence[DataField], wanted: Collection[str] | None) -> dict[str, Column]:
+def table_columns(
+    fields: Sequence[DataField], wanted: Collection[str] | None
+) -> dict[str, TableColumn]:
     """Return columns by name, in the order of the table. Unknown types may be left unwanted."""
-    columns: dict[str, Column] = {}
+    columns: dict[str, TableColumn] = {}
     for field in fields:
         try:
             columns[field.name] = _column(field.id, field.name, field.type)
@@ -71,7 +73,7 @@ def table_columns(fields: Sequence[DataField], wanted: Collection[str] | None) -
     return columns
 
 
-def _column(id_: int, name: str, type_: DataType) -> Column:
+def _column(id_: int, name: str, type_: DataType) -> TableColumn:
     if isinstance(type_, RowType):
         children = tuple(_column(one.id, one.name, one.type) for one in type_.fields)
         arrow = pa.struct([pa.field(child.name, child.type) for child in children])
@@ -88,7 +90,7 @@ def _column(id_: int, name: str, type_: DataType) -> Column:
     else:
         children = ()
         arrow = PyarrowFieldParser.from_paimon_type(type_)
-    return Column(id_, name, arrow, children)
+    return TableColumn(id_, name, arrow, children)
 
 
 def _inside_of_map(type_: MapType) -> tuple[DataType, DataType]:
@@ -116,7 +118,7 @@ def name_mapping(fields: Sequence[DataField], *, without: Collection[str]) -> Na
 
 
 def _paths(
-    columns: Iterable[Column], above: tuple[str, ...]
+    columns: Iterable[TableColumn], above: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], int]]:
     for column in columns:
         path = (*above, column.name)
@@ -205,7 +207,7 @@ def _literal(value: pa.Scalar) -> Any | None:
 def wanted_partitions(
     given: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
     keys: Sequence[str],
-    columns: Mapping[str, Column],
+    columns: Mapping[str, TableColumn],
     builder: PredicateBuilder,
 ) -> Predicate | None:
     """Return where partitions have the values of a mapping, which may leave columns out."""
@@ -238,7 +240,7 @@ def wanted_partitions(
     )
 
 
-def _with_value(builder: PredicateBuilder, column: Column, value: Any) -> Predicate:
+def _with_value(builder: PredicateBuilder, column: TableColumn, value: Any) -> Predicate:
     if value is None:
         return builder.is_null(column.name)
     try:

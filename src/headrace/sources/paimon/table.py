@@ -31,7 +31,7 @@ from headrace.sources.paimon.schema import (
     wanted_partitions,
 )
 from headrace.sources.tables.catalog import StoreAccess, Wanted, explained, hiding
-from headrace.sources.tables.columns import Column
+from headrace.sources.tables.columns import TableColumn
 from headrace.sources.tables.predicates import pruning_predicate
 from headrace.sources.tables.rows import TableSource, counted_rows
 from headrace.sources.tables.table import CatalogTable, SnapshotFiles
@@ -82,7 +82,7 @@ class PaimonTable(CatalogTable[PaimonSnapshot, PaimonFile]):
             return pin(self._name, self._table, self._wanted)
         return pin_again(self._name, self._table, version)
 
-    def columns(self, pinned: PaimonSnapshot) -> Mapping[str, Column]:
+    def columns(self, pinned: PaimonSnapshot) -> Mapping[str, TableColumn]:
         return table_columns(pinned.table.fields, self._columns)
 
     def plan(
@@ -123,7 +123,9 @@ class PaimonTable(CatalogTable[PaimonSnapshot, PaimonFile]):
         )
 
 
-def _comparable(pinned: PaimonSnapshot, columns: Mapping[str, Column]) -> dict[str, pa.DataType]:
+def _comparable(
+    pinned: PaimonSnapshot, columns: Mapping[str, TableColumn]
+) -> dict[str, pa.DataType]:
     """Return columns that have never changed their type: statistics are of the types of files."""
     types = {column.id: column.type for column in columns.values()}
     changed: set[int] = set()

@@ -19,9 +19,9 @@ from headrace.matrices import width_of
 from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
 from headrace.sources.files.cache import BoundedCache
 from headrace.sources.files.filters import (
-    Call,
-    Column,
     Constant,
+    FilterCall,
+    FilterColumn,
     Node,
     NotTakenApart,
     columns_of,
@@ -72,7 +72,7 @@ def _safe(node: Node, wanted: bool, floats: Collection[str]) -> bool:
     """Return True if NaN in a column does not help a part of the filter to be ``wanted``."""
     if not _uses(node, floats):
         return True
-    if not isinstance(node, Call):
+    if not isinstance(node, FilterCall):
         return False
     if node.function in _JOINED:
         return all(_safe(part, wanted, floats) for part in node.arguments)
@@ -86,14 +86,14 @@ def _safe(node: Node, wanted: bool, floats: Collection[str]) -> bool:
 
 
 def _uses(node: Node, columns: Collection[str]) -> bool:
-    if isinstance(node, Column):
+    if isinstance(node, FilterColumn):
         return node.path[0] in columns
-    return isinstance(node, Call) and any(_uses(part, columns) for part in node.arguments)
+    return isinstance(node, FilterCall) and any(_uses(part, columns) for part in node.arguments)
 
 
-def _compares_with_a_number(node: Call) -> bool:
+def _compares_with_a_number(node: FilterCall) -> bool:
     kinds = {type(part) for part in node.arguments}
-    if len(node.arguments) != 2 or kinds != {Column, Constant}:
+    if len(node.arguments) != 2 or kinds != {FilterColumn, Constant}:
         return False
     (constant,) = (part.value for part in node.arguments if isinstance(part, Constant))
     if not constant.is_valid:

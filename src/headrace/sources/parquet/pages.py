@@ -33,7 +33,7 @@ __all__ = [
     "STRUCT",
     "Branch",
     "ChunkPages",
-    "Layout",
+    "PageLayout",
     "PageMismatch",
     "PageReader",
     "Selection",
@@ -239,7 +239,7 @@ class ChunkPages:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class PageLayout:
     """The places of things, by a footer; without branches if pages cannot be read apart.
 
     Attributes:
@@ -263,7 +263,7 @@ class Layout:
         return 2000 + sum(100 + 300 * len(group) for group in self.chunks)
 
 
-def parse_layout(footer: bytes, schema: pa.Schema) -> Layout:
+def parse_layout(footer: bytes, schema: pa.Schema) -> PageLayout:
     """Return the layout of a file, of which ``schema`` are the columns as pyarrow reads them.
 
     Raises:
@@ -272,7 +272,7 @@ def parse_layout(footer: bytes, schema: pa.Schema) -> Layout:
     fields, _ = parse_struct(footer)
     groups: list[Struct] = fields[4][1][1]
     kinds: dict[bytes, Struct] = {}
-    return Layout(
+    return PageLayout(
         footer={number: fields[number] for number in (1, 6) if number in fields},
         root=fields[2][1][1][0],
         branches=_shared_branches(fields[2], schema),
@@ -469,7 +469,7 @@ def excerpt_chunk(stored: StoredChunk, values: int, begins: int, pages: int, end
 
 
 def excerpt_footer(
-    layout: Layout, branch: Branch, row_count: int, columns: Sequence[Struct]
+    layout: PageLayout, branch: Branch, row_count: int, columns: Sequence[Struct]
 ) -> pq.FileMetaData:
     """Return the footer of a file with nothing but some column chunks of one branch."""
     rows = I64, row_count
@@ -614,23 +614,23 @@ class PageReader:
 
     # --- what there is
 
-    def _layout(self) -> Layout:
+    def _layout(self) -> PageLayout:
         return _layouts.get_or_make(self.key, self._parsed, limit_bytes=_CACHE_BYTES)
 
-    def _parsed(self) -> Layout:
+    def _parsed(self) -> PageLayout:
         footer = footer_alone(self.source)
         size = footer.size()
         if size > _LARGEST_FOOTER_BYTES or footer.read_at(4, size - 4) != MAGIC:
-            return Layout({}, {}, [], [], [])
+            return PageLayout({}, {}, [], [], [])
         schema = pq.ParquetFile(footer, **self.options).schema_arrow
         return parse_layout(footer.read_at(size - 8, 0), schema)
 
-    def _can_find(self, layout: Layout, group: int, leaves: Sequence[int]) -> bool:
+    def _can_find(self, layout: PageLayout, group: int, leaves: Sequence[int]) -> bool:
         chunks = [layout.chunks[group][leaf] for leaf in leaves]
         return all(chunk and (self.walks or chunk.index is not None) for chunk in chunks)
 
     def _announce_indices(
-        self, layout: Layout, groups: Sequence[int], leaves: Sequence[int]
+        self, layout: PageLayout, groups: Sequence[int], leaves: Sequence[int]
     ) -> None:
         chunks = [
             layout.chunks[group][leaf]
@@ -653,7 +653,7 @@ class PageReader:
             raise PageMismatch(str(error)) from None
 
     def _branch_pages(
-        self, layout: Layout, branch: Branch, group: int, rows: Int64Array
+        self, layout: PageLayout, branch: Branch, group: int, rows: Int64Array
     ) -> BranchPages:
         """Return pages that hold some rows: spans that begin and end with pages of all leaves."""
         chunks = [chunk for i in branch.leaves if (chunk := layout.chunks[group][i]) is not None]
@@ -676,7 +676,7 @@ class PageReader:
 
     # --- what is in it
 
-    def _decoded(self, layout: Layout, part: BranchPages) -> pa.Array:
+    def _decoded(self, layout: PageLayout, part: BranchPages) -> pa.Array:
         pages, columns = self._fetched(part)
         footer = excerpt_footer(layout, part.branch, part.rows, columns)
         excerpt = pq.ParquetFile(
@@ -741,5 +741,5 @@ def _places(index: ChunkPages, chosen: Int64Array) -> Iterator[tuple[int, int]]:
     return zip(starts.tolist(), (starts + index.sizes[chosen]).tolist(), strict=True)
 
 
-_layouts: BoundedCache[Layout] = BoundedCache(lambda layout: layout.nbytes)
+_layouts: BoundedCache[PageLayout] = BoundedCache(lambda layout: layout.nbytes)
 _indices: BoundedCache[ChunkPages] = BoundedCache(lambda pages: 400 + 24 * len(pages.offsets))

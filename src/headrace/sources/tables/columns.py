@@ -16,7 +16,14 @@ import pyarrow.compute as pc
 
 from headrace.errors import ReadError
 
-__all__ = ["Column", "FileColumns", "NameMapping", "field_id", "match_columns", "nested_fields"]
+__all__ = [
+    "FileColumns",
+    "NameMapping",
+    "TableColumn",
+    "field_id",
+    "match_columns",
+    "nested_fields",
+]
 
 NameMapping = Mapping[tuple[str, ...], int]
 """ids by the path of names, for files that have none; ``element``, ``key`` and ``value`` inside
@@ -26,13 +33,13 @@ _ID_KEYS = (b"PARQUET:field_id", b"iceberg.id")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table, or a field inside of one."""
 
     id: int
     name: str
     type: pa.DataType
-    children: tuple[Column, ...] = ()
+    children: tuple[TableColumn, ...] = ()
     """fields of a struct; the element of a list; key and value of a map"""
     default: Any = None
     """what rows have that were written before the column was there"""
@@ -101,7 +108,7 @@ def _column(
 
 
 def match_columns(
-    wanted: Sequence[Column],
+    wanted: Sequence[TableColumn],
     file_schema: pa.Schema,
     *,
     wanted_schema: pa.Schema,
@@ -178,7 +185,7 @@ class _Ids:
             return self._names.get(path)
         return field_id(column)
 
-    def missing(self, column: Column) -> pa.Scalar:
+    def missing(self, column: TableColumn) -> pa.Scalar:
         """Return the value of all rows in a column that the file lacks."""
         return pa.scalar(self._constants.get(column.id, column.default), column.type)
 
@@ -212,7 +219,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 def _conversion(
-    column: Column, stored: pa.Field, path: tuple[str, ...], ids: _Ids
+    column: TableColumn, stored: pa.Field, path: tuple[str, ...], ids: _Ids
 ) -> Convert | None:
     """Return what makes a column of the field of a file that has its id; None if it is as it is."""
     inside, type_ = nested_fields(stored.type), column.type

@@ -25,9 +25,9 @@ import pyarrow.dataset as ds
 from headrace.sources.files.filters import (
     MIRRORED,
     NEGATED,
-    Call,
-    Column,
     Constant,
+    FilterCall,
+    FilterColumn,
     Node,
     NotTakenApart,
     take_apart,
@@ -78,7 +78,7 @@ class Translator(Generic[P]):
 
     def _rows(self, node: Node, wanted: bool) -> P | None:
         """Return where the node is true, or where it is false."""
-        while isinstance(node, Call) and node.function == "invert":
+        while isinstance(node, FilterCall) and node.function == "invert":
             node, wanted = node.arguments[0], not wanted
         found = self._translated(node, wanted)
         if found is None:
@@ -87,15 +87,19 @@ class Translator(Generic[P]):
 
     def _translated(self, node: Node, wanted: bool) -> P | None:
         match node:
-            case Column((name,)):
+            case FilterColumn((name,)):
                 return self._comparison("equal", name, pa.scalar(wanted), True)
-            case Call("and" | "and_kleene" | "or" | "or_kleene" as function, parts):
+            case FilterCall("and" | "and_kleene" | "or" | "or_kleene" as function, parts):
                 return self._joined(parts, wanted, function.startswith("and") == wanted)
-            case Call(function, (Column((name,)), Constant(value))) if function in NEGATED:
+            case FilterCall(function, (FilterColumn((name,)), Constant(value))) if (
+                function in NEGATED
+            ):
                 return self._comparison(function, name, value, wanted)
-            case Call(function, (Constant(value), Column((name,)))) if function in NEGATED:
+            case FilterCall(function, (Constant(value), FilterColumn((name,)))) if (
+                function in NEGATED
+            ):
                 return self._comparison(MIRRORED[function], name, value, wanted)
-            case Call(function, (Column((name,)),), options) if name in self.types:
+            case FilterCall(function, (FilterColumn((name,)),), options) if name in self.types:
                 return self._test(function, name, dict(options.items()) if options else {}, wanted)
         return None
 

@@ -17,7 +17,7 @@ from headrace.sources.files.orc import OrcFormat
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.parquet.format import ParquetFormat
 from headrace.sources.source import StoredSource
-from headrace.sources.tables.columns import Column, FileColumns, NameMapping, match_columns
+from headrace.sources.tables.columns import FileColumns, NameMapping, TableColumn, match_columns
 from headrace.sources.tables.vectors import (
     DeletionVector,
     deleted_rows,
@@ -83,7 +83,7 @@ class TableSource(StoredSource, Generic[F]):
     schema: pa.Schema
     files: FileList = field(repr=False)
     identity: str
-    columns: Mapping[str, Column] = field(repr=False)
+    columns: Mapping[str, TableColumn] = field(repr=False)
     planned: Mapping[str, F] = field(repr=False)
     counted: bool = field(default=False, kw_only=True)
     cache_bytes: int = field(default=0, kw_only=True)

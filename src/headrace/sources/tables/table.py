@@ -21,7 +21,7 @@ from headrace.sources.files.filters import columns_of, rows_where, settle_filter
 from headrace.sources.files.schemas import project
 from headrace.sources.reader import Discovered, TabularReader
 from headrace.sources.tables.catalog import Pinned, StoreAccess, store_of, store_path
-from headrace.sources.tables.columns import Column
+from headrace.sources.tables.columns import TableColumn
 from headrace.sources.tables.rows import TableFile, TableSource
 from headrace.sources.tables.vectors import live_count
 from headrace.storage import Store
@@ -69,7 +69,7 @@ class SnapshotFiles(NamedTuple, Generic[F]):
     store: Store
     files: FileList
     planned: Mapping[str, F]
-    columns: Mapping[str, Column]
+    columns: Mapping[str, TableColumn]
     schema: pa.Schema
     counted: bool
 
@@ -147,7 +147,7 @@ class CatalogTable(ABC, Generic[P, F]):
         """Return the snapshot and schema of a version; None: those that the user wants."""
 
     @abstractmethod
-    def columns(self, pinned: P) -> Mapping[str, Column]:
+    def columns(self, pinned: P) -> Mapping[str, TableColumn]:
         """Return the columns by name, in the order of the table."""
 
     @abstractmethod
@@ -168,7 +168,7 @@ class CatalogTable(ABC, Generic[P, F]):
         store: Store,
         planned: Sequence[F],
         keep: ds.Expression | None,
-        needed: Sequence[Column],
+        needed: Sequence[TableColumn],
     ) -> ListedFiles:
         """Return the files for the plan. By default no file is opened, and live rows count.
 
@@ -200,13 +200,15 @@ def log_plan(table: str, snapshot: int | None, files: int, files_before: int) ->
     )
 
 
-def _part_of(whole: pa.Schema, output: pa.Schema, needed: Sequence[Column]) -> pa.Schema:
+def _part_of(whole: pa.Schema, output: pa.Schema, needed: Sequence[TableColumn]) -> pa.Schema:
     """Return the columns that come out and those that a filter needs, in the table's order."""
     names = {*output.names, *(column.name for column in needed)}
     return pa.schema([one for one in whole if one.name in names])
 
 
-def _in_partitions(keep: ds.Expression, needed: Sequence[Column], files: Sequence[F]) -> list[F]:
+def _in_partitions(
+    keep: ds.Expression, needed: Sequence[TableColumn], files: Sequence[F]
+) -> list[F]:
     """Return the files that a filter keeps, which needs nothing but columns of partitions."""
     schema = pa.schema([*(pa.field(c.name, c.type) for c in needed), (_PLACE, pa.int64())])
     distinct = {id(file.constants): file.constants for file in files}

@@ -21,7 +21,7 @@ from headrace.sources.tar.checks import check_end, check_index
 from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
 from headrace.sources.tar.index import IndexFile, TarIndex
 from headrace.sources.tar.index_cache import IndexCache
-from headrace.sources.tar.locate import Source, find_tars
+from headrace.sources.tar.locate import TarLocation, find_tars
 from headrace.sources.tar.places import IndexPlace, file_of, places_of
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import Access, Parts, RemoteStore, Store, side_by_side
@@ -139,9 +139,9 @@ class TarCollection:
     @classmethod
     def find(
         cls,
-        source: Source,
+        source: TarLocation,
         *,
-        metadata: Source | None = None,
+        metadata: TarLocation | None = None,
         access: Access,
         may_skip: MaySkip | None = None,
         sample_key: SampleKey | None = None,

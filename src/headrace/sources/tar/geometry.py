@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 
 __all__ = ["Measuring", "image_size", "measured"]
 
-Size = tuple[int, int]
-Measuring = Generator[tuple[int, int], bytes, Size | None]
+ImageSize = tuple[int, int]
+Measuring = Generator[tuple[int, int], bytes, ImageSize | None]
 """Yields the start and the end of bytes that it needs, is sent those, and returns the size."""
 
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
@@ -23,7 +23,7 @@ _TIFF_SIZES = {3: 2, 4: 4}
 """bytes of a number, by its type"""
 
 
-def image_size(data: bytes) -> Size | None:
+def image_size(data: bytes) -> ImageSize | None:
     """Return width and height as they are stored, or None if the bytes do not tell.
 
     Args:
@@ -37,11 +37,11 @@ def image_size(data: bytes) -> Size | None:
         while True:
             start, stop = found.send(data[start:stop])
     except StopIteration as ended:
-        size: Size | None = ended.value
+        size: ImageSize | None = ended.value
         return size
 
 
-def measured(head: bytes) -> Size | Measuring | None:
+def measured(head: bytes) -> ImageSize | Measuring | None:
     """Return the size of an image from its beginning, or a generator if that takes further bytes.
 
     None is returned for bytes that are no such image, or a damaged one.
@@ -50,7 +50,7 @@ def measured(head: bytes) -> Size | Measuring | None:
     return None if measure is None else measure(head)
 
 
-def _jpeg(head: bytes) -> Size | Measuring | None:
+def _jpeg(head: bytes) -> ImageSize | Measuring | None:
     found = _jpeg_frame(head, 2)
     return _jpeg_further(found) if isinstance(found, int) else found
 
@@ -67,7 +67,7 @@ def _jpeg_further(at: int) -> Measuring:
     return None
 
 
-def _jpeg_frame(data: bytes, at: int) -> Size | int | None:
+def _jpeg_frame(data: bytes, at: int) -> ImageSize | int | None:
     """Return the size in the first frame; ``at`` is where a segment begins.
 
     A number is the place of the segment that is needed next, in ``data`` or behind it.
@@ -93,19 +93,19 @@ def _jpeg_frame(data: bytes, at: int) -> Size | int | None:
     return at
 
 
-def _png(head: bytes) -> Size | None:
+def _png(head: bytes) -> ImageSize | None:
     if not head.startswith(b"\x89PNG\r\n\x1a\n") or head[12:16] != b"IHDR" or len(head) < 24:
         return None
     return _size(int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big"))
 
 
-def _gif(head: bytes) -> Size | None:
+def _gif(head: bytes) -> ImageSize | None:
     if head[:6] not in (b"GIF87a", b"GIF89a") or len(head) < 10:
         return None
     return _size(_little(head, 6, 8), _little(head, 8, 10))
 
 
-def _webp(head: bytes) -> Size | None:
+def _webp(head: bytes) -> ImageSize | None:
     if not head.startswith(b"RIFF") or head[8:12] != b"WEBP" or len(head) < 25:
         return None
     kind = head[12:16]
@@ -121,7 +121,7 @@ def _webp(head: bytes) -> Size | None:
     return None
 
 
-def _bmp(head: bytes) -> Size | None:
+def _bmp(head: bytes) -> ImageSize | None:
     if len(head) < 26:
         return None
     if _little(head, 14, 18) == 12:
@@ -149,7 +149,7 @@ def _tiff_directory(head: bytes, big: bool) -> Measuring:
     return _size(found.get(_TIFF_WIDTH, 0), found.get(_TIFF_HEIGHT, 0))
 
 
-def _size(width: int, height: int) -> Size | None:
+def _size(width: int, height: int) -> ImageSize | None:
     return (width, height) if 0 < width <= _LARGEST and 0 < height <= _LARGEST else None
 
 
@@ -157,7 +157,7 @@ def _little(data: bytes, start: int, stop: int) -> int:
     return int.from_bytes(data[start:stop], "little")
 
 
-_BY_BEGINNING: dict[bytes, Callable[[bytes], Size | Measuring | None]] = {
+_BY_BEGINNING: dict[bytes, Callable[[bytes], ImageSize | Measuring | None]] = {
     b"\xff\xd8": _jpeg,
     b"\x89P": _png,
     b"GI": _gif,

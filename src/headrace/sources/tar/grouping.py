@@ -20,9 +20,9 @@ from headrace.errors import OptionError
 
 __all__ = [
     "WHOLE",
-    "Grouping",
     "Int32Array",
     "LeftOut",
+    "SampleGrouping",
     "SampleKey",
     "check_sample_key",
     "grouped",
@@ -61,7 +61,7 @@ _NOTHING = LeftOut()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grouping:
+class SampleGrouping:
     """The sample and the field of each member of a tar.
 
     Attributes:
@@ -80,7 +80,7 @@ class Grouping:
     sample_key: SampleKey = "first-dot"
     left_out: LeftOut = _NOTHING
 
-    def only(self, keep: BoolArray, left_out: LeftOut) -> Grouping:
+    def only(self, keep: BoolArray, left_out: LeftOut) -> SampleGrouping:
         """Return the grouping of some samples, numbered anew."""
         numbers = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
         numbers = np.append(numbers, np.int32(-1))  # the number -1 stays
@@ -100,7 +100,7 @@ def check_sample_key(sample_key: object) -> None:
         )
 
 
-def grouped(names: pa.StringArray, sample_key: SampleKey = "first-dot") -> Grouping:
+def grouped(names: pa.StringArray, sample_key: SampleKey = "first-dot") -> SampleGrouping:
     """Group members by their names.
 
     A member with a field that its sample already has begins another sample of the same key. Members
@@ -114,12 +114,12 @@ def grouped(names: pa.StringArray, sample_key: SampleKey = "first-dot") -> Group
     samples, count = _samples(key_codes, field_codes, len(encoded.dictionary))
     field_names = tuple(encoded.dictionary.to_pylist())
     if is_sample.all():
-        return Grouping(samples, field_codes, field_names, count, sample_key)
+        return SampleGrouping(samples, field_codes, field_names, count, sample_key)
     members = np.full(len(names), -1, np.int32)
     member_fields = np.full(len(names), -1, np.int32)
     members[is_sample], member_fields[is_sample] = samples, field_codes
     left_out = LeftOut(files=int((~is_sample).sum()))
-    return Grouping(members, member_fields, field_names, count, sample_key, left_out)
+    return SampleGrouping(members, member_fields, field_names, count, sample_key, left_out)
 
 
 def sample_keys(names: pa.StringArray, sample_key: SampleKey = "first-dot") -> pa.StringArray:

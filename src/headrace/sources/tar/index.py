@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from headrace.errors import StaleIndexError, WriteError
 from headrace.model import Int64Array, computed_once
-from headrace.sources.tar.grouping import Grouping, Int32Array, LeftOut, grouped, sample_keys
+from headrace.sources.tar.grouping import Int32Array, LeftOut, SampleGrouping, grouped, sample_keys
 from headrace.storage import atomic_write
 
 __all__ = [
@@ -114,7 +114,7 @@ class TarIndex:
     sha256: pa.StringArray | None = None
     extras: pa.StringArray | None = None
     facts: TarFacts = field(default_factory=TarFacts)
-    stored_grouping: Grouping | None = None
+    stored_grouping: SampleGrouping | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -125,7 +125,7 @@ class TarIndex:
         return text
 
     @computed_once
-    def grouping(self) -> Grouping:
+    def grouping(self) -> SampleGrouping:
         """The sample and the field of each member."""
         return self.stored_grouping or grouped(self.names)
 
@@ -390,7 +390,7 @@ def _index(batch: pa.RecordBatch, about: dict[str, Any]) -> TarIndex:
         batch.column("offset").to_numpy(),
         batch.column("size").to_numpy(),
         facts=TarFacts(**about["facts"]),
-        stored_grouping=Grouping(
+        stored_grouping=SampleGrouping(
             samples,
             fields,
             tuple(about["fields"]),

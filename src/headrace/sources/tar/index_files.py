@@ -26,7 +26,7 @@ from headrace.sources.tar.index import (
     write_index,
 )
 from headrace.sources.tar.json_index import json_index, read_json_index
-from headrace.sources.tar.locate import PathLike, Source, listed, names_of, stem_of
+from headrace.sources.tar.locate import PathLike, TarLocation, listed, names_of, stem_of
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.places import IndexPlace, file_of, whole_file
 from headrace.storage import Options, atomic_write, file_lock, remove_partial
@@ -188,7 +188,7 @@ class _Found:
 
 
 def convert_indexes(
-    source: Source,
+    source: TarLocation,
     to: Literal["json", "arrow"],
     *,
     out: PathLike | None = None,
@@ -234,7 +234,7 @@ def convert_indexes(
     return targets
 
 
-def _indexes(source: Source, form: str, storage_options: Options | None) -> Iterator[_Found]:
+def _indexes(source: TarLocation, form: str, storage_options: Options | None) -> Iterator[_Found]:
     listing = listed(source, access_of(storage_options))
     ending = ".json" if form == "json" else ".arrow"
     files = [status for status in listing.files if status.path.endswith(ending)]

@@ -33,10 +33,10 @@ from headrace.sources.tar.index_files import (
     remove_leftovers,
     write_index_as,
 )
-from headrace.sources.tar.locate import FoundTars, PathLike, Source, find_tars, stem_of
+from headrace.sources.tar.locate import FoundTars, PathLike, TarLocation, find_tars, stem_of
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.places import file_of, places_of
-from headrace.sources.tar.scan import Progress, scan_tar
+from headrace.sources.tar.scan import ScanProgress, scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
 from headrace.storage import FileStatus, Options, Store, side_by_side
 from headrace.storage.pool import run_by_processes
@@ -94,7 +94,7 @@ class IndexReport:
 
 
 def index_tars(
-    source: Source,
+    source: TarLocation,
     out: PathLike | None = None,
     *,
     geometry: bool = False,
@@ -274,7 +274,7 @@ class _Job:
     def __str__(self) -> str:
         return self.file.path
 
-    def run(self, progress: Progress | None = None) -> Indexed:
+    def run(self, progress: ScanProgress | None = None) -> Indexed:
         """Write the index, unless there is one. A file that is no index is never written over."""
         refuse_other_file(self.target)
         remove_leftovers(self.target)
@@ -320,7 +320,7 @@ class _Job:
             return False
         return not self.store.local or _time_of(self.file.path) <= _time_of(path)
 
-    def _scanned(self, progress: Progress | None) -> TarIndex:
+    def _scanned(self, progress: ScanProgress | None) -> TarIndex:
         scope = self.scope
         return scan_tar(
             self.store,
@@ -476,7 +476,7 @@ def _in_order(
         yield job, known[job.name]
 
 
-def _outcome(job: _Job, progress: Progress) -> Indexed | Exception:
+def _outcome(job: _Job, progress: ScanProgress) -> Indexed | Exception:
     try:
         return job.run(progress)
     except Exception as error:
@@ -506,8 +506,8 @@ class _Share:
 
 
 def verify_tars(
-    source: Source,
-    metadata: Source | None = None,
+    source: TarLocation,
+    metadata: TarLocation | None = None,
     *,
     hash: bool = True,
     storage_options: Options | None = None,

@@ -24,7 +24,7 @@ from headrace.sources.tar.sidecars import Captions, canonical_captions, is_capti
 
 __all__ = ["json_index", "json_with_captions", "read_json_index"]
 
-Entry = dict[str, Any]
+JsonEntry = dict[str, Any]
 
 _NAME_KEYS = ("path", "fname", "filename")
 _SIDECAR_KEYS = ("json_path", "json_offset", "json_length")
@@ -84,7 +84,7 @@ def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
     return replace(index, facts=facts)
 
 
-def _document(data: bytes, shown: str) -> Entry:
+def _document(data: bytes, shown: str) -> JsonEntry:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as broken:
@@ -111,7 +111,7 @@ def _name(entry: Any, place: int, shown: str) -> str:
     )
 
 
-def _facts(document: Entry, shown: str) -> TarFacts:
+def _facts(document: JsonEntry, shown: str) -> TarFacts:
     size = document.get("filesize")
     if size is not None and (type(size) is not int or not 0 <= size < _LARGEST):
         raise StaleIndexError(
@@ -119,7 +119,7 @@ def _facts(document: Entry, shown: str) -> TarFacts:
             "make it anew with: headrace index"
         )
     defaults = TarFacts()
-    known: Entry = {}
+    known: JsonEntry = {}
     for key, attribute in _FACT_KEYS.items():
         value = document.get(key)
         is_flag = isinstance(getattr(defaults, attribute), bool)
@@ -233,12 +233,12 @@ class _Entries:
         )
 
 
-def _captions(entry: Entry) -> Captions | None:
+def _captions(entry: JsonEntry) -> Captions | None:
     captions = entry.get("captions")
     return captions if is_captions(captions) else canonical_captions(entry)
 
 
-def _extras(name: str, entry: Entry) -> Entry | None:
+def _extras(name: str, entry: JsonEntry) -> JsonEntry | None:
     """Return what no column has of an entry, or None if that is nothing."""
     more = {key: value for key, value in entry.items() if key not in _COLUMN_KEYS}
     for key in ("caption", "captions"):
@@ -312,7 +312,7 @@ def _shortened(value: object) -> str:
 def json_index(index: TarIndex) -> bytes:
     """Return the JSON text of an index, members in the order of their offsets."""
     facts = index.facts
-    document: Entry = {
+    document: JsonEntry = {
         key: getattr(facts, attribute)
         for key, attribute in _FACT_KEYS.items()
         if getattr(facts, attribute) not in (None, False)
@@ -351,8 +351,8 @@ def json_with_captions(data: bytes, captions: Mapping[int, Captions]) -> bytes:
     return json.dumps(document).encode() + b"\n"
 
 
-def _entries(index: TarIndex) -> list[Entry]:
-    entries: list[Entry] = [
+def _entries(index: TarIndex) -> list[JsonEntry]:
+    entries: list[JsonEntry] = [
         {"offset": offset, "length": size}
         for offset, size in zip(index.offsets.tolist(), index.sizes.tolist(), strict=True)
     ]

@@ -26,13 +26,21 @@ from headrace.storage import (
 )
 from headrace.storage.listing import named_locations
 
-__all__ = ["INDEX_ENDINGS", "FoundTars", "Source", "expanded", "find_tars", "listed", "names_of"]
+__all__ = [
+    "INDEX_ENDINGS",
+    "FoundTars",
+    "TarLocation",
+    "expanded",
+    "find_tars",
+    "listed",
+    "names_of",
+]
 __all__ += ["stem_of"]
 
 logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
-Source = PathLike | Sequence[PathLike]
+TarLocation = PathLike | Sequence[PathLike]
 
 INDEX_ENDINGS = (COLUMNAR_ENDING, JSON_ENDING)
 """Endings of index files beside tars; of two the first is taken."""
@@ -48,7 +56,7 @@ _RETRIES_BEFORE_SAVED = 4
 # --- patterns
 
 
-def expanded(source: Source) -> Source:
+def expanded(source: TarLocation) -> TarLocation:
     """Return a source with patterns of WebDataset resolved; a path that exists stays as it is.
 
     ``x-{000..127}.tar``, ``x-{0..9..2}.tar`` and ``{a,b}.tar`` stand for many names,
@@ -121,7 +129,7 @@ class FoundTars:
     indexes: Mapping[str, FileStatus]
 
 
-def find_tars(source: Source, access: Access) -> FoundTars:
+def find_tars(source: TarLocation, access: Access) -> FoundTars:
     """Return the tars of files, directories (recursively), globs, URLs and patterns.
 
     Raises:
@@ -135,7 +143,9 @@ def find_tars(source: Source, access: Access) -> FoundTars:
 
 
 def listed(
-    source: Source, access: Access, complete: Callable[[Listing], Listing] = lambda listing: listing
+    source: TarLocation,
+    access: Access,
+    complete: Callable[[Listing], Listing] = lambda listing: listing,
 ) -> Listing:
     """Return the files of a source.
 

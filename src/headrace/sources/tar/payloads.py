@@ -38,7 +38,7 @@ __all__ = ["Ints", "LocalTar", "LocalTars", "Payloads", "by_shard", "cut_by_byte
 
 Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 """Numbers of shards or members."""
-Bytes = npt.NDArray[np.uint8]
+PayloadBytes = npt.NDArray[np.uint8]
 
 _BATCHES_AHEAD = 3
 _NEAR_BYTES = 1 << 14
@@ -113,7 +113,11 @@ class LocalTar:
         return [_pread(self._descriptor, offset, size) for offset, size in spans]
 
     def copy_to(
-        self, memory: Bytes, offsets: Sequence[int], sizes: Sequence[int], places: Sequence[int]
+        self,
+        memory: PayloadBytes,
+        offsets: Sequence[int],
+        sizes: Sequence[int],
+        places: Sequence[int],
     ) -> None:
         """Copy parts of the tar to places in memory, without the GIL."""
         self.check()
@@ -296,7 +300,7 @@ class Payloads:
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
 
     def _copy(
-        self, part: _Part, file: pa.NativeFile | None, memory: Bytes, places: list[int]
+        self, part: _Part, file: pa.NativeFile | None, memory: PayloadBytes, places: list[int]
     ) -> None:
         if file is None:
             tar = self._checked_tar(part.shard, part.index, part.members, part.offsets, part.sizes)

@@ -21,7 +21,7 @@ from headrace.sources.tar.json_index import read_json_index
 from headrace.sources.tar.locate import (
     INDEX_ENDINGS,
     FoundTars,
-    Source,
+    TarLocation,
     expanded,
     listed,
     names_of,
@@ -80,7 +80,9 @@ def file_of(status: FileStatus) -> DataFileInfo:
     return DataFileInfo(status.path, status.size, etag=status.etag)
 
 
-def places_of(found: FoundTars, metadata: Source | None, access: Access) -> list[IndexPlace | None]:
+def places_of(
+    found: FoundTars, metadata: TarLocation | None, access: Access
+) -> list[IndexPlace | None]:
     """Return where the index of each tar lies; None for a tar that has none.
 
     Raises:
@@ -163,7 +165,7 @@ def _tars_in(place: IndexPlace) -> Sequence[str]:
     return []
 
 
-def _reaching(metadata: Source, found: FoundTars, access: Access) -> Access:
+def _reaching(metadata: TarLocation, found: FoundTars, access: Access) -> Access:
     """Return the same options if ``metadata`` lies in a store of the same kind as the tars."""
     place = named_locations(expanded(metadata), as_they_are=False)[0]
     if access.filesystem is None and protocol_of(place) == protocol_of(found.tars[0].path):

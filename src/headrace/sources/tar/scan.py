@@ -48,7 +48,7 @@ from headrace.storage.store import changed, vanished
 __all__ = [
     "BrokenTar",
     "PlainBytes",
-    "Progress",
+    "ScanProgress",
     "TarBytes",
     "opened_tar",
     "scan_tar",
@@ -57,8 +57,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-Span = tuple[int, int]
-Progress = Callable[[int], None]
+MemberSpan = tuple[int, int]
+ScanProgress = Callable[[int], None]
 """Is called with the number of bytes of a tar that the walk has passed."""
 
 _HEAD_OF_IMAGE = 512
@@ -76,7 +76,7 @@ def scan_tar(
     sidecars: bool = True,
     hash: bool = False,
     keep_going: bool = False,
-    progress: Progress | None = None,
+    progress: ScanProgress | None = None,
 ) -> TarIndex:
     """Return the index of the regular files of a tar.
 
@@ -217,7 +217,7 @@ def _image_sizes(stretch: Stretch, source: TarBytes) -> list[tuple[int, int]]:
             sizes[member] = found
     data: dict[int, bytes | None] = dict.fromkeys(pending)
     while data:
-        spans: dict[int, Span] = {}
+        spans: dict[int, MemberSpan] = {}
         for member, received in data.items():
             try:
                 start, stop = pending[member].send(received)  # type: ignore[arg-type]
@@ -288,7 +288,7 @@ class Stretch:
     others: dict[int, bytes] = field(default_factory=dict)
     long_names: dict[int, bytes] = field(default_factory=dict)
 
-    def span(self, member: int, start: int, stop: int) -> Span:
+    def span(self, member: int, start: int, stop: int) -> MemberSpan:
         """Return the place in the tar of bytes of a payload, as far as it has them."""
         offset, size = self.offsets[member], self.sizes[member]
         return offset + min(start, size), offset + min(stop, size)
@@ -603,7 +603,7 @@ class TarBytes(Protocol):
         """Returns bytes from a place on: ``least`` or more, unless the tar ends before."""
         ...
 
-    def read(self, spans: Sequence[Span]) -> list[bytes]:
+    def read(self, spans: Sequence[MemberSpan]) -> list[bytes]:
         """Return bytes from anywhere."""
         ...
 
@@ -637,7 +637,7 @@ class PlainBytes:
     def __init__(self, pread: Callable[[int, int], bytes], size: int, shown: str) -> None:
         self.window, self.size, self.shown = pread, size, shown
 
-    def read(self, spans: Sequence[Span]) -> list[bytes]:
+    def read(self, spans: Sequence[MemberSpan]) -> list[bytes]:
         return [
             _whole(self.window(stop - start, start), start, stop, self.shown)
             for start, stop in spans
@@ -670,7 +670,7 @@ class RemoteBytes:
         self._end = stop
         return self._at(at, stop)
 
-    def read(self, spans: Sequence[Span]) -> list[bytes]:
+    def read(self, spans: Sequence[MemberSpan]) -> list[bytes]:
         if len(spans) > _FEW:  # what was announced before is given up for it
             self._ahead = 0
             will_read(self._opened, spans)

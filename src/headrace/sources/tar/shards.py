@@ -29,7 +29,7 @@ from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.geometry import image_size
 from headrace.sources.tar.grouping import SampleKey, sample_keys
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.locate import Source
+from headrace.sources.tar.locate import TarLocation
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
@@ -231,8 +231,8 @@ class TarShards:
 
     def __init__(
         self,
-        source: Source,
-        metadata: Source | None = None,
+        source: TarLocation,
+        metadata: TarLocation | None = None,
         *,
         sample_key: SampleKey | None = None,
         storage_options: Options | None = None,

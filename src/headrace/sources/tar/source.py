@@ -31,7 +31,7 @@ from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.decoding import Decode, FieldForm, field_forms
 from headrace.sources.tar.grouping import LeftOut, SampleKey
 from headrace.sources.tar.index import IMAGES, TarIndex
-from headrace.sources.tar.locate import Source
+from headrace.sources.tar.locate import TarLocation
 from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
@@ -99,9 +99,9 @@ class TarBackend(Backend):
 
     def __init__(
         self,
-        source: Source,
+        source: TarLocation,
         *,
-        metadata: Source | None = None,
+        metadata: TarLocation | None = None,
         fields: Mapping[str, str] | None = None,
         sample_key: SampleKey | None = None,
         missing_fields: Literal["null", "skip"] = "null",

@@ -28,7 +28,7 @@ from headrace.errors import OptionError
 from headrace.loader import StatefulLoader
 from headrace.testing.auditing.schedule import Leg, Size
 
-__all__ = ["Batch", "LegRun", "Loaders", "Resume", "Trouble", "column_ids", "run_leg"]
+__all__ = ["AuditedBatch", "LegRun", "Loaders", "Resume", "Trouble", "column_ids", "run_leg"]
 
 Trouble = Literal["", "hung", "failed"]
 _START_S = 60.0
@@ -75,7 +75,7 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class AuditedBatch:
     """Rows that a rank was handed at once."""
 
     epoch: int
@@ -97,7 +97,7 @@ class LegRun:
         detail: Stacks of all threads, or the traceback.
     """
 
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[AuditedBatch, ...] = ()
     saved: Resume | None = None
     ours: bool = False
     trouble: Trouble = ""
@@ -218,11 +218,11 @@ def _read_events(path: Path) -> list[list[Any]]:
     return [json.loads(line) for line in lines[:-1]]  # a last line without its end is half a line
 
 
-def _batches(logs: Iterable[list[list[Any]]], leg: int) -> tuple[Batch, ...]:
+def _batches(logs: Iterable[list[list[Any]]], leg: int) -> tuple[AuditedBatch, ...]:
     found = []
     for rank, log in enumerate(logs):
         for step, (_, epoch, rows) in enumerate(event for event in log if event[0] == "rows"):
-            found.append(Batch(epoch, leg, rank, step, tuple(map(_hashable, rows))))
+            found.append(AuditedBatch(epoch, leg, rank, step, tuple(map(_hashable, rows))))
     return tuple(found)
 
 

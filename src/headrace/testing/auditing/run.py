@@ -15,7 +15,7 @@ from headrace.errors import OptionError
 from headrace.loader import merge_states
 from headrace.loader.start import WorkerContext
 from headrace.testing.auditing.ranks import (
-    Batch,
+    AuditedBatch,
     Loaders,
     Resume,
     Trouble,
@@ -27,7 +27,7 @@ from headrace.testing.auditing.schedule import Leg, Schedule, Size, draw_schedul
 
 __all__ = ["audit"]
 
-Order = Literal["rank", "global"] | None
+AuditOrder = Literal["rank", "global"] | None
 _ALONE = Size(1, 0)
 _FINDINGS_OF_A_KIND = 5
 
@@ -42,7 +42,7 @@ def audit(
     epochs: int = 2,
     expected: Iterable[Hashable] | None = None,
     may_drop: int | Callable[[int], int] = 0,
-    order: Order = "rank",
+    order: AuditOrder = "rank",
     merge: Callable[[list[Any]], Any] | None = None,
     start_method: str = "spawn",
     timeout_s: float = 60.0,
@@ -114,7 +114,7 @@ class _Run:
     """A schedule, and what came of it."""
 
     schedule: Schedule
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[AuditedBatch, ...] = ()
     unsaved: tuple[int, ...] = ()
     ours: bool = False
     trouble: Trouble = ""
@@ -136,7 +136,7 @@ class _Run:
         """
         places = {row: place for place, row in reversed(list(enumerate(global_order or ())))}
 
-        def key(batch: Batch) -> tuple[int, ...]:
+        def key(batch: AuditedBatch) -> tuple[int, ...]:
             if global_order is None:
                 return batch.rank, batch.leg, batch.step
             first = min((places.get(row, 0) for row in batch.rows), default=0)
@@ -159,7 +159,7 @@ class _Run:
 def _run(schedule: Schedule, loaders: Loaders, folder: Path, context: BaseContext) -> _Run:
     """Run leg after leg. One that saved nothing leaves the next one where it began itself."""
     start, ours = Resume(), True
-    batches: list[Batch] = []
+    batches: list[AuditedBatch] = []
     unsaved: list[int] = []
     for number, leg in enumerate(schedule.legs):
         place = folder / f"{schedule.name}.{number}"
@@ -185,7 +185,7 @@ class _Rules:
     whole: Mapping[Size, _Run]
     may_drop: Callable[[int], int]
 
-    def judge(self, run: _Run, order: Order) -> Outcome:
+    def judge(self, run: _Run, order: AuditOrder) -> Outcome:
         """Compare the rows of a run, and where there is something to compare with, their order."""
         if run.trouble:
             return Outcome(run.schedule, trouble=run.trouble, detail=run.detail)
