@@ -112,8 +112,8 @@ def _write_indexed(data: Data, folder: Path) -> None:
 
 def _write_entries(data: Data, folder: Path) -> None:
     """An index as those in the wild are: name, place, and the size of the image."""
+    from headrace.sources.tar._json_index import read_json_index
     from headrace.sources.tar.index import write_index
-    from headrace.sources.tar.json_index import read_json_index
 
     chosen = random.Random(0)
     files: dict[str, dict[str, float]] = {}

@@ -4,7 +4,8 @@ usage: python scripts/check_imports.py [ROOT]
 
 A room is a folder of the package. The table's first column names rooms, its second what they may
 import; ``errors``, ``model``, ``matrices``, ``options`` and ``process`` are open to all. The
-modules beside the rooms (``__init__``, ``__main__``) may import anything.
+modules beside the rooms (``__init__``, ``__main__``) may import anything. A module whose name
+begins with an underscore is for its own room.
 """
 
 from __future__ import annotations
@@ -87,13 +88,15 @@ def find_offences(package: Path, rules: Rules) -> Iterator[Offence]:
         room = inside[0]
         if room not in rules:
             raise RulesError(f"{path} lies in the room {room!r}, which the table does not name")
-        for line, imported in _imports(path, package):
+        for line, imported, module in _imports(path, package):
             if imported not in rules[room] | OPEN_TO_ALL:
                 yield Offence(path, line, room, imported)
+            elif imported != room and any(part.startswith("_") for part in module):
+                yield Offence(path, line, room, ".".join(module))
 
 
-def _imports(path: Path, package: Path) -> Iterator[tuple[int, str]]:
-    """The rooms a file imports, wherever in it; the package itself counts as ``headrace``."""
+def _imports(path: Path, package: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the rooms and modules a file imports; the package itself counts as ``headrace``."""
     folder = [PACKAGE, *path.relative_to(package).parent.parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
@@ -106,7 +109,7 @@ def _imports(path: Path, package: Path) -> Iterator[tuple[int, str]]:
             continue
         for module, name in modules:
             if module[0] == PACKAGE:
-                yield node.lineno, _room_of(module, name, package)
+                yield node.lineno, _room_of(module, name, package), [*module, name]
 
 
 def _room_of(module: list[str], name: str, package: Path) -> str:

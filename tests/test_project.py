@@ -119,6 +119,18 @@ def test_forbidden_imports_are_found(
     assert str(offence) == expected
 
 
+def test_private_modules_of_other_rooms_are_found(
+    check_imports: ModuleType, tmp_path: Path
+) -> None:
+    files = {
+        "loader/dataset.py": "from headrace.plan._lanes import Lane\n",
+        "plan/order.py": "from headrace.plan._lanes import Lane\n",
+    }
+    plant(tmp_path, files)
+    (offence,) = check_imports.find_offences(tmp_path, check_imports.read_rules(TABLE))
+    assert str(offence).endswith("loader may not import headrace.plan._lanes.Lane")
+
+
 def test_allowed_imports_are_not_found(check_imports: ModuleType, tmp_path: Path) -> None:
     files = {
         "plan/order.py": "import numpy, headrace.model\nfrom headrace.plan import lanes\n",

@@ -9,7 +9,7 @@ from copy import deepcopy
 from data import Data
 
 from arms.registry import arm
-from headrace.loader.feed import Board
+from headrace.loader._feed import Board
 from headrace.model import Cursor, DataFileInfo, RowGroups
 from headrace.plan import EvenBatchesSplitStrategy, plan_lanes
 

@@ -404,7 +404,7 @@ def test_batches_of_types_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_map_writes_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.access.rows.tables._SHARD_BYTES", 4_000)
+    monkeypatch.setattr("headrace.access.rows._tables._SHARD_BYTES", 4_000)
     table = made_table().append_column(
         "code", pa.array(["some", "words"] * (ROWS // 2)).dictionary_encode()
     )

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from headrace.access import ArrowBackend, RowDataset
 from headrace.errors import SchemaError
-from headrace.sources.files.plain_types import plain_type
+from headrace.sources.files._plain_types import plain_type
 
 
 def rows_of(columns: dict[str, Any], **options: Any) -> RowDataset:

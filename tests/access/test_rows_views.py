@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rows_made import ROWS, made_table, sharded
 
 from headrace.access import ArrowBackend, RowDataset
-from headrace.access.rows.views import View
+from headrace.access.rows._views import View
 from headrace.errors import OptionError, SchemaError
 
 

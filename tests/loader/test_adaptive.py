@@ -23,8 +23,8 @@ from headrace import (
     StructuredDataset,
     merge_states,
 )
-from headrace.loader.claims import Claims, units_left
-from headrace.loader.workers import out_of_order_option
+from headrace.loader._claims import Claims, units_left
+from headrace.loader._workers import out_of_order_option
 from headrace.testing import saved
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -26,7 +26,7 @@ from headrace import (
     TarDataset,
     merge_states,
 )
-from headrace.loader.fingerprint import ContentDigest
+from headrace.loader._fingerprint import ContentDigest
 from headrace.model import DataFileInfo, FileList
 from headrace.testing import saved
 

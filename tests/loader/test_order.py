@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import OptionError, StructuredDataset
-from headrace.loader import pipeline
+from headrace.loader import _pipeline as pipeline
 
 ROWS = 20_000
 

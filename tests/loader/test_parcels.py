@@ -13,7 +13,7 @@ import torch
 from headrace.convert import Converter, concat
 from headrace.convert.packing import Batch, pack, unpack
 from headrace.convert.shared import SharedBuffer
-from headrace.loader.feed import pack_blocks, pack_dicts
+from headrace.loader._feed import pack_blocks, pack_dicts
 
 
 def tensors(rows: int, start: int = 0) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from worker_code import with_process
 from headrace import StructuredDataset
 from headrace.convert import Converter
 from headrace.convert.packing import pack
-from headrace.loader.feed import Parcel, pack_blocks, pack_dicts
+from headrace.loader._feed import Parcel, pack_blocks, pack_dicts
 
 ROWS, BATCH_ROWS = 100, 25
 

@@ -52,7 +52,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Segments of workers that have ended are let go. Parcels are small, so that there are many."""
-    monkeypatch.setattr("headrace.loader.workers._PARCEL_BATCHES", 3)
+    monkeypatch.setattr("headrace.loader._workers._PARCEL_BATCHES", 3)
     names = shared_memory_files()
     yield
     gc.collect()

@@ -13,7 +13,7 @@ import torch
 
 from headrace import StructuredDataset
 from headrace.convert.packing import pack, unpack
-from headrace.loader.feed import pack_dicts
+from headrace.loader._feed import pack_dicts
 
 NARROW = torch.float8_e4m3fn
 

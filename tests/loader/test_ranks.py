@@ -19,7 +19,7 @@ from rank_scripts.rank_processes import PATIENCE_S, run_ranks
 from small_files import write_parquet
 
 from headrace.errors import OptionError, WorkerError
-from headrace.loader.agreement import Agreement
+from headrace.loader._agreement import Agreement
 from headrace.loader.ranks import Ranks, find_ranks
 
 LAUNCHERS = {

@@ -187,7 +187,7 @@ import torch, pyarrow, numpy, fsspec, cloudpickle
 import torch.utils.data, pyarrow.dataset, pyarrow.parquet, torch.distributed
 registered.clear()
 callbacks, hooks = list(gc.callbacks), atexit._ncallbacks()
-import headrace.loader.dataset, headrace.loader.workers, headrace.loader.agreement
+import headrace.loader._dataset, headrace.loader._workers, headrace.loader._agreement
 import headrace.convert, headrace.convert.images
 mine = [one for one in registered
         if any(getattr(f, "__module__", "").startswith(ROOMS) for f in one.values())]

@@ -23,7 +23,7 @@ from headrace import (
     WorkerError,
     merge_states,
 )
-from headrace.loader.tar import BucketedLoader
+from headrace.loader._tar import BucketedLoader
 from headrace.model import DataFileInfo
 from headrace.sources.tar.index import write_index
 from headrace.sources.tar.scan import scan_tar

@@ -18,8 +18,8 @@ import headrace
 from headrace import OptionError, StaleIndexError, StructuredDataset, TarDataset
 from headrace.cli import main
 from headrace.model import DataFileInfo
+from headrace.sources.tar._json_index import json_index
 from headrace.sources.tar.index import write_index
-from headrace.sources.tar.json_index import json_index
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 

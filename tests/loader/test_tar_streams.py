@@ -19,7 +19,7 @@ from headrace import (
     StatefulLoader,
     TarDataset,
 )
-from headrace.loader.workers import WorkerOptions, WorkerPool
+from headrace.loader._workers import WorkerOptions, WorkerPool
 from headrace.testing import ResumeContract
 
 COUNTS = (40, 3, 0, 57)

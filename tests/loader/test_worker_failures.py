@@ -35,7 +35,7 @@ from headrace import (
     StructuredDataset,
     WorkerError,
 )
-from headrace.loader.feed import Failure
+from headrace.loader._feed import Failure
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from segments_held import segments_in, size_on_disk
 from warm_interpreters import WarmProcess, run_warm
 
-from headrace.storage import DiskCache, Meter, disk_cache
+from headrace.storage import DiskCache, Meter
+from headrace.storage import _disk_cache as disk_cache
 
 SOURCE = np.random.default_rng(0).bytes(1 << 20)
 
@@ -142,7 +143,7 @@ def test_a_full_cache_is_searched_again_after_a_while(
 
 USE = """
 import random, sys, threading
-from headrace.storage.disk_cache import DiskCache
+from headrace.storage._disk_cache import DiskCache
 from headrace.storage import Meter
 folder, limit, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 cache = DiskCache.at(folder, limit)
@@ -193,7 +194,7 @@ def test_threads_may_ask_for_the_same(tmp_path: Path) -> None:
 
 DIE = """
 import os, signal, sys
-from headrace.storage import disk_cache
+from headrace.storage import _disk_cache as disk_cache
 from headrace.storage import Meter
 folder, limit, where = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 cache = disk_cache.DiskCache.at(folder, limit)
@@ -242,7 +243,7 @@ def test_a_writer_that_is_killed_leaves_it_usable(tmp_path: Path, where: str) ->
 
 FILL = """
 import resource, signal, sys, logging
-from headrace.storage.disk_cache import DiskCache
+from headrace.storage._disk_cache import DiskCache
 from headrace.storage import Meter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # a disk with so much room

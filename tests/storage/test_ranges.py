@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.storage import Requests
-from headrace.storage.ranges import shares, without
+from headrace.storage._ranges import shares, without
 
 Span = tuple[int, int]
 

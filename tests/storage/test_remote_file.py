@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from headrace.storage import Requests, will_read
 from headrace.storage import ranges as ranges_module
-from headrace.storage.ranges import RangeReader, RemoteFile
-from headrace.storage.threads import GivenUp, Patience
+from headrace.storage._ranges import RangeReader, RemoteFile
+from headrace.storage._threads import GivenUp, Patience
 
 MIB = 1 << 20
 

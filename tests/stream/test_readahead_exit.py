@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from headrace.stream import readahead
+from headrace.stream import _readahead as readahead
 
 PROGRAM = """
 import importlib.util, sys, time

@@ -18,9 +18,9 @@ import pytest
 
 from headrace import FileChangedError, MissingExtraError, OptionError, shuffle_into
 from headrace.write import copy_rows, write_tar
-from headrace.write.copier import Runner
-from headrace.write.journal import Journal
-from headrace.write.rows import RowParts, as_rows, plan_parts
+from headrace.write._copier import Runner
+from headrace.write._journal import Journal
+from headrace.write._rows import RowParts, as_rows, plan_parts
 
 PATIENCE_S = 60.0
 
@@ -136,7 +136,7 @@ def test_a_copy_that_continues_cuts_parts_as_the_first_run_did(
 
     with pytest.raises(KeyboardInterrupt):
         copy_rows(rows, tmp_path / "out", file_bytes="12kB", row_group_rows=50, progress=stop)
-    monkeypatch.setattr("headrace.write.rows._MEASURED_ROWS", 1)
+    monkeypatch.setattr("headrace.write._rows._MEASURED_ROWS", 1)
     assert copy_rows(rows, tmp_path / "out", file_bytes="12kB", row_group_rows=50).resumed
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 

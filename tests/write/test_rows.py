@@ -23,9 +23,9 @@ from headrace import (
 )
 from headrace.model import FileList
 from headrace.sources.files.discovery import discover
-from headrace.write.copier import Runner
-from headrace.write.journal import Journal
-from headrace.write.rows import StoredRows, as_rows
+from headrace.write._copier import Runner
+from headrace.write._journal import Journal
+from headrace.write._rows import StoredRows, as_rows
 
 
 def test_another_snapshot_of_the_same_files_is_another_source(tmp_path: Path) -> None:

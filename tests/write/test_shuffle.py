@@ -28,7 +28,7 @@ from headrace import (
     StructuredDataset,
     shuffle_into,
 )
-from headrace.write.sorting import row_keys
+from headrace.write._sorting import row_keys
 
 
 @pytest.fixture

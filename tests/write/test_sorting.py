@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc
 
-from headrace.write.shuffle import _PartSizes
-from headrace.write.sorting import SortedRows, ranges_of_keys, row_keys, write_run
+from headrace.write._shuffle import _PartSizes
+from headrace.write._sorting import SortedRows, ranges_of_keys, row_keys, write_run
 
 
 @pytest.mark.parametrize(

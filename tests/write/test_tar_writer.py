@@ -20,11 +20,11 @@ from tars_written import members, numbered, write
 
 from headrace import ConversionError, OptionError, TarWriter
 from headrace.model import DataFileInfo
+from headrace.sources.tar._json_index import json_index, read_json_index
 from headrace.sources.tar.index import IndexFile, TarIndex
-from headrace.sources.tar.json_index import json_index, read_json_index
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
-from headrace.write.tar_format import header
+from headrace.write._tar_format import header
 
 
 def scanned(path: Path, **options: Any) -> TarIndex:

@@ -22,8 +22,8 @@ from shuffled_rows import beside, ids_of, write_numbered
 from headrace import OptionError, StructuredDataset, WriteError, shuffle_into
 from headrace.cli import main
 from headrace.write import Receipt, TargetOptions, register_target
-from headrace.write.sorting import row_keys
-from headrace.write.targets import target_kind
+from headrace.write._sorting import row_keys
+from headrace.write._targets import target_kind
 
 ROWS = 3_000
 MARKER = "_headrace_shuffled.json"

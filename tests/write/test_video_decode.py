@@ -15,8 +15,8 @@ from video_files import STEP, TELLS_ROTATION, cut_off, damage, make_video, pictu
 
 from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.storage import Access
-from headrace.write.video import find_videos
-from headrace.write.video_decode import Encoding, Sampling, VideoFile, encoded_frames
+from headrace.write._video import find_videos
+from headrace.write._video_decode import Encoding, Sampling, VideoFile, encoded_frames
 
 
 def greens(path: Path, sampling: Sampling) -> list[int]:

@@ -22,7 +22,7 @@ from video_files import HEIGHT, TELLS_ROTATION, WIDTH, cut_off, damage, make_vid
 from headrace.errors import OptionError, ReadError, StateMismatchError, WriteError
 from headrace.sources.video.backend import VideoFramesBackend
 from headrace.sources.video.videos import VIDEO_SCHEMA, VIDEOS_KEY
-from headrace.write.video import VideoFramesReport, write_video_frames
+from headrace.write._video import VideoFramesReport, write_video_frames
 
 SMALL = 4000
 """bytes of a fragment, into which some ten frames fit"""
@@ -144,7 +144,7 @@ def killed(videos: Path, target: Path, lines: int) -> int:
     code = f"""
 import os, signal, sys
 from pathlib import Path
-from headrace.write.video import write_video_frames
+from headrace.write._video import write_video_frames
 journal = Path({str(target.parent / f".{target.name}.headrace-work/journal.jsonl")!r})
 def watch(stage, share):
     if journal.read_text().count("\\n") >= {lines}:

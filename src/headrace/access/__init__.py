@@ -1,9 +1,9 @@
 """Random access: rows by index, whatever they lie in, and map-style datasets over them."""
 
-from headrace.access.buckets import BucketBatchSampler
-from headrace.access.concatenation import concatenate
-from headrace.access.rows.dataset import RowDataset
-from headrace.access.samplers import GlobalShuffleSampler, ShardShuffleSampler
+from headrace.access._buckets import BucketBatchSampler
+from headrace.access._concatenation import concatenate
+from headrace.access._samplers import GlobalShuffleSampler, ShardShuffleSampler
+from headrace.access.rows._dataset import RowDataset
 from headrace.sources.array_record.backend import ArrayRecordBackend
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.backend import Backend, StorageBackend

@@ -1,7 +1,9 @@
 """Datasets and the DataLoader that comes out: epochs, workers, state, statistics."""
 
-from headrace.loader.dataloader import StatefulLoader
-from headrace.loader.dataset import TabularDataset
+from headrace.loader._dataloader import StatefulLoader
+from headrace.loader._dataset import TabularDataset
+from headrace.loader._tables import IcebergDataset, LanceDataset, PaimonDataset
+from headrace.loader._tar import BucketedLoader, TarDataset
 from headrace.loader.datasets import (
     ArrayRecordDataset,
     ArrowDataset,
@@ -10,8 +12,6 @@ from headrace.loader.datasets import (
     VideoFramesDataset,
     open_dataset,
 )
-from headrace.loader.tables import IcebergDataset, LanceDataset, PaimonDataset
-from headrace.loader.tar import BucketedLoader, TarDataset
 from headrace.plan import merge_states
 
 __all__ = [

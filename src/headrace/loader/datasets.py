@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from headrace.access import Backend
 from headrace.errors import OptionError
-from headrace.loader.dataloader import StatefulLoader
-from headrace.loader.dataset import TabularDataset, store_access
-from headrace.loader.tables import IcebergDataset, LanceDataset, PaimonDataset
-from headrace.loader.tar import TarDataset
+from headrace.loader._dataloader import StatefulLoader
+from headrace.loader._dataset import TabularDataset, store_access
+from headrace.loader._tables import IcebergDataset, LanceDataset, PaimonDataset
+from headrace.loader._tar import TarDataset
 from headrace.options import (
     ArrayRecordOptions,
     ArrowOptions,

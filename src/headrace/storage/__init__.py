@@ -1,18 +1,18 @@
 """Storage: files on this machine, in object stores, on web servers, and wherever fsspec goes."""
 
+from headrace.storage._disk_cache import DiskCache
+from headrace.storage._engine import Engine, RequestError, StoreFailure
+from headrace.storage._files import atomic_write, file_lock, flush_directory, remove_partial
+from headrace.storage._manifest import load_manifest, save_manifest
+from headrace.storage._ranges import Parts, Requests, will_read
+from headrace.storage._remote import RemoteStore, RetryPolicy
+from headrace.storage._threads import Patience, interruptibly, side_by_side, side_threads
 from headrace.storage.access import Access, protocol_of, shown_location, store_for
-from headrace.storage.disk_cache import DiskCache
-from headrace.storage.engine import Engine, RequestError, StoreFailure
-from headrace.storage.files import atomic_write, file_lock, flush_directory, remove_partial
 from headrace.storage.listing import Listing, find_files, named_locations
-from headrace.storage.manifest import load_manifest, save_manifest
 from headrace.storage.native import PYARROW_CLIENTS, NativeLibrary
 from headrace.storage.options import Options, ResolvedOptions, resolve
-from headrace.storage.ranges import Parts, Requests, will_read
 from headrace.storage.redaction import Redaction
-from headrace.storage.remote import RemoteStore, RetryPolicy
 from headrace.storage.store import UNKNOWN_SIZE, FileStatus, LocalStore, Meter, Store
-from headrace.storage.threads import Patience, interruptibly, side_by_side, side_threads
 
 __all__ = [
     "PYARROW_CLIENTS",

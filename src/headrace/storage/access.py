@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import OptionError
-from headrace.storage.disk_cache import DiskCache
+from headrace.storage._disk_cache import DiskCache
+from headrace.storage._ranges import Requests
+from headrace.storage._remote import RemoteStore, RetryPolicy
 from headrace.storage.options import Options, is_url
-from headrace.storage.ranges import Requests
 from headrace.storage.redaction import has_secret, public_url, unsigned_url, without_secrets
-from headrace.storage.remote import RemoteStore, RetryPolicy
 from headrace.storage.store import LocalStore, Meter, Store
 
 __all__ = ["Access", "protocol_of", "shown_location", "store_for"]

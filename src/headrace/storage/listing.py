@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError
+from headrace.storage._threads import side_by_side
 from headrace.storage.access import Access, protocol_of
 from headrace.storage.store import FileStatus, Store
-from headrace.storage.threads import side_by_side
 
 __all__ = ["Listing", "find_files", "named_locations"]
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.errors import FileChangedError
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
-from headrace.storage.threads import Patience
+from headrace.storage._threads import Patience
 
 __all__ = [
     "UNKNOWN_SIZE",

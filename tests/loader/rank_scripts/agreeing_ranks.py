@@ -15,7 +15,7 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from headrace.errors import HeadraceError, OptionError
-from headrace.loader.agreement import Agreement
+from headrace.loader._agreement import Agreement
 from headrace.loader.ranks import Ranks, find_ranks
 
 

@@ -25,8 +25,8 @@ from headrace import (
     StructuredDataset,
     TarDataset,
 )
-from headrace.loader import agreement
-from headrace.loader.agreement import ComparedFiles, RankComparison
+from headrace.loader import _agreement as agreement
+from headrace.loader._agreement import ComparedFiles, RankComparison
 from headrace.loader.ranks import find_ranks
 from headrace.model import FileList
 from headrace.sources.tar.indexing import index_tars

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from headrace.model import DataFileInfo, FileSplit, RowRange
-from headrace.sources.arrow.format import ArrowFormat
+from headrace.sources.arrow._format import ArrowFormat
 from headrace.storage import LocalStore
 
 STORE = LocalStore()

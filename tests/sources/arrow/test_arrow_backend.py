@@ -23,7 +23,7 @@ from headrace.errors import (
     SchemaError,
 )
 from headrace.sources.arrow.backend import ArrowBackend
-from headrace.sources.files.cache import decoded_groups
+from headrace.sources.files._cache import decoded_groups
 
 
 def numbered(first: int, rows: int) -> pa.Table:

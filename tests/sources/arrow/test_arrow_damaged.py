@@ -20,7 +20,7 @@ from pyarrow import ipc
 from headrace.access import ArrowBackend
 from headrace.errors import HeadraceError
 from headrace.model import DataFileInfo, FileSplit
-from headrace.sources.arrow.format import ArrowFormat
+from headrace.sources.arrow._format import ArrowFormat
 from headrace.storage import LocalStore
 
 ROWS, FILES = 60, 200

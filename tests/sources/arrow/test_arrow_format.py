@@ -15,7 +15,7 @@ from pyarrow import feather, ipc
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
-from headrace.sources.arrow.format import ArrowFormat, read_index
+from headrace.sources.arrow._format import ArrowFormat, read_index
 from headrace.storage import LocalStore
 from headrace.testing import FormatContract, assert_same_rows
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import ByteRange, DataFileInfo, FileSplit
-from headrace.sources.files.csv import CsvFormat
+from headrace.sources.files._csv import CsvFormat
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.storage import store_for
 from headrace.testing import FormatContract

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import orc
 
 from headrace import ArrowDataset, OptionError, StructuredDataset
-from headrace.loader.dataset import TabularDataset
+from headrace.loader._dataset import TabularDataset
 
 TABLE = pa.table({"a": [1, 2, 2**63 - 1, 4], "word": ["1", "2", "three", "4"]})
 NO_FILTERS = {

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.model import ByteRange
-from headrace.sources.files.lines import (
+from headrace.sources.files._lines import (
     TextBlock,
     compression_of,
     first_lines,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import StructuredDataset
-from headrace.sources.parquet.format import bounds_tell_all
+from headrace.sources.parquet._format import bounds_tell_all
 
 X, ID, S = pc.field("x"), pc.field("id"), pc.field("s", "y")
 NAN = float("nan")

@@ -25,8 +25,8 @@ from headrace import StructuredDataset
 from headrace.access import Backend
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileSplit, RowGroups, RowRange
+from headrace.sources.files._orc import OrcFormat, _decompress
 from headrace.sources.files.discovery import discover
-from headrace.sources.files.orc import OrcFormat, _decompress
 from headrace.storage import LocalStore, store_for
 from headrace.testing import BackendContract, FormatContract, assert_same_rows
 

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from headrace import StructuredDataset
 from headrace.errors import OptionError, ReadError
 from headrace.model import DataFileInfo, FileSplit
-from headrace.sources.parquet.format import ParquetFormat
+from headrace.sources.parquet._format import ParquetFormat
 from headrace.storage import LocalStore, Store, store_for
 from headrace.testing import FormatContract
 

@@ -19,7 +19,7 @@ from servers.s3 import S3Server
 
 import headrace
 from headrace import OptionError, ReadError, SkippedDataWarning, StructuredDataset
-from headrace.sources.files.sniffing import HEAD_BYTES, looks_like
+from headrace.sources.files._sniffing import HEAD_BYTES, looks_like
 
 TABLE = pa.table({"id": list(range(50)), "name": [f"row {i}" for i in range(50)]})
 ROWS = TABLE.to_pylist()

@@ -13,8 +13,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 
-from headrace.sources.iceberg.deletes import DeleteIndex, DeletesOf
-from headrace.sources.tables.vectors import DeletionVector
+from headrace.sources.iceberg._deletes import DeleteIndex, DeletesOf
+from headrace.sources.tables._vectors import DeletionVector
 
 PATH_ID = 2147483546
 PARTITIONED = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"), spec_id=1)

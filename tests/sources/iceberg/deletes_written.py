@@ -11,16 +11,16 @@ import pyroaring
 from pyarrow import orc
 
 from headrace.model import DataFileInfo, FileList, FileSplit, RowRange
-from headrace.sources.iceberg.deletes import (
+from headrace.sources.iceberg._deletes import (
     DeleteList,
     DeletesOf,
     EqualityDeleteFile,
     PositionDeleteFile,
 )
-from headrace.sources.iceberg.planning import IcebergFile
+from headrace.sources.iceberg._planning import IcebergFile
 from headrace.sources.iceberg.table import IcebergSource
-from headrace.sources.tables.columns import TableColumn
-from headrace.sources.tables.vectors import DeletionVector
+from headrace.sources.tables._columns import TableColumn
+from headrace.sources.tables._vectors import DeletionVector
 from headrace.storage import LocalStore
 
 STORE = LocalStore()

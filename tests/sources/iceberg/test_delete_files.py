@@ -15,8 +15,8 @@ from pyarrow import orc
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
-from headrace.sources.iceberg.delete_files import EqualityKeys, equality_values, positions
-from headrace.sources.iceberg.deletes import (
+from headrace.sources.iceberg._delete_files import EqualityKeys, equality_values, positions
+from headrace.sources.iceberg._deletes import (
     EqualityDeleteFile,
     PositionDeleteFile,
 )

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestEntry
 
 from headrace.errors import ReadError
-from headrace.sources.iceberg.deletes import DeleteIndex
-from headrace.sources.tables.vectors import DeletionVector
+from headrace.sources.iceberg._deletes import DeleteIndex
+from headrace.sources.tables._vectors import DeletionVector
 
 
 @pytest.mark.parametrize(("data_age", "applies"), [(4, True), (5, True), (6, False)])

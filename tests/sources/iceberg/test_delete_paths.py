@@ -5,8 +5,8 @@ from delete_entries import entry, found, names, vector
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.iceberg.deletes import ALL_PATHS, plain_bounds, plain_path
-from headrace.sources.tables.catalog import store_path
+from headrace.sources.iceberg._deletes import ALL_PATHS, plain_bounds, plain_path
+from headrace.sources.tables._catalog import store_path
 
 
 def test_bounds_may_be_cut_short() -> None:

@@ -21,8 +21,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StructType
 
-from headrace.sources.iceberg.deletes import DeleteIndex, DeletesOf, read_delete_entries
-from headrace.sources.tables.vectors import DeletionVector
+from headrace.sources.iceberg._deletes import DeleteIndex, DeletesOf, read_delete_entries
+from headrace.sources.tables._vectors import DeletionVector
 
 
 def of(index: DeleteIndex, path: str, age: int, value: int = 7) -> DeletesOf:

@@ -34,7 +34,7 @@ from writers.delete_files import append_equality_deletes, append_position_delete
 
 from headrace import IcebergDataset, StatefulLoader
 from headrace.errors import AccessDeniedError, OptionError
-from headrace.sources.iceberg.catalog import storage_options
+from headrace.sources.iceberg._catalog import storage_options
 
 EXPIRY = "s3.session-token-expires-at-ms"
 

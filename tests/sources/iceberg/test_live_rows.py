@@ -26,11 +26,11 @@ from hypothesis import strategies as st
 
 from headrace.errors import ReadError
 from headrace.model import FileSplit
-from headrace.sources.iceberg import delete_files
+from headrace.sources.iceberg import _delete_files as delete_files
 from headrace.sources.iceberg import table as iceberg_table
-from headrace.sources.iceberg.deletes import EqualityDeleteFile, PositionDeleteFile
+from headrace.sources.iceberg._deletes import EqualityDeleteFile, PositionDeleteFile
 from headrace.sources.iceberg.table import IcebergSource
-from headrace.sources.tables.vectors import DeletionVector
+from headrace.sources.tables._vectors import DeletionVector
 
 
 def test_positions_are_those_of_the_file_wherever_a_chunk_begins(tmp_path: Path) -> None:

@@ -37,11 +37,11 @@ from pyiceberg.types import (
 from writers.catalogs import WritingCatalog
 
 from headrace.sources.files.filters import with_exact_integers
-from headrace.sources.iceberg.catalog import pin
-from headrace.sources.iceberg.planning import plan_files
-from headrace.sources.iceberg.schema import IcebergWords, prunable_columns
-from headrace.sources.tables.catalog import Wanted
-from headrace.sources.tables.predicates import Translator
+from headrace.sources.iceberg._catalog import pin
+from headrace.sources.iceberg._planning import plan_files
+from headrace.sources.iceberg._schema import IcebergWords, prunable_columns
+from headrace.sources.tables._catalog import Wanted
+from headrace.sources.tables._predicates import Translator
 
 TABLE_SCHEMA = Schema(
     NestedField(1, "number", IntegerType()),

@@ -58,8 +58,8 @@ from pyiceberg.types import (
 )
 
 from headrace.sources.files.filters import with_exact_integers
-from headrace.sources.iceberg.schema import IcebergWords, prunable_columns
-from headrace.sources.tables.predicates import Translator
+from headrace.sources.iceberg._schema import IcebergWords, prunable_columns
+from headrace.sources.tables._predicates import Translator
 
 INTS = [0, 1, -1, 2, 7, 2**24, 2**24 + 1, 2**31 - 1, -(2**31)]
 LONGS = [*INTS, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]

@@ -51,8 +51,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from headrace.sources.iceberg.schema import IcebergWords, prunable_columns
-from headrace.sources.tables.predicates import Translator
+from headrace.sources.iceberg._schema import IcebergWords, prunable_columns
+from headrace.sources.tables._predicates import Translator
 
 F = pc.field
 TYPES: dict[str, IcebergType] = {

@@ -13,7 +13,7 @@ from pyroaring import BitMap, BitMap64
 
 from headrace import ReadError
 from headrace.model import RowRange
-from headrace.sources.tables.vectors import DeletionVector, deleted_rows, stored_range
+from headrace.sources.tables._vectors import DeletionVector, deleted_rows, stored_range
 from headrace.storage import LocalStore
 
 MAGIC = (1581511376).to_bytes(4, "big")

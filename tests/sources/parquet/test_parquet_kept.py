@@ -14,7 +14,7 @@ import pytest
 from parquet_pages import SMALL_PAGES, cheap_pages, numbered, wanted, write  # noqa: F401  # fixtures
 
 from headrace.sources.files import backend as file_rows
-from headrace.sources.files.backend import GroupReader, GroupRows
+from headrace.sources.files._backend import GroupReader, GroupRows
 from headrace.sources.parquet import backend as page_rows
 from headrace.sources.parquet.backend import ParquetBackend
 

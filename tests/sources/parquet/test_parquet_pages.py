@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from headrace.sources.parquet.pages import (
+from headrace.sources.parquet._pages import (
     PageMismatch,
     PageReader,
     parse_struct,

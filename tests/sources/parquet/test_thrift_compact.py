@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sources.parquet.pages import (
+from headrace.sources.parquet._pages import (
     BINARY,
     I32,
     I64,

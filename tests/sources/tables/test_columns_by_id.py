@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ReadError
 from headrace.sources.files.blocks import rows_only
-from headrace.sources.tables.columns import TableColumn, match_columns
+from headrace.sources.tables._columns import TableColumn, match_columns
 
 LONG, INT, TEXT = pa.int64(), pa.int32(), pa.string()
 DAY, NOON = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12)

@@ -16,7 +16,7 @@ from pyroaring import BitMap, BitMap64
 
 from headrace.errors import ReadError
 from headrace.model import Int64Array
-from headrace.sources.tables.vectors import VectorBitmap, decode_vector, deleted_positions
+from headrace.sources.tables._vectors import VectorBitmap, decode_vector, deleted_positions
 
 MAGIC_32 = bytes.fromhex("5e43f2d0")
 MAGIC_64 = bytes.fromhex("d1d33964")
@@ -130,7 +130,7 @@ HOSTILE = """
 import random, zlib
 from pyroaring import BitMap, BitMap64
 from headrace.errors import ReadError
-from headrace.sources.tables.vectors import decode_vector, deleted_positions
+from headrace.sources.tables._vectors import decode_vector, deleted_positions
 
 choose = random.Random({seed})
 scattered = choose.sample(range(200_000), 30_000)

@@ -2,8 +2,8 @@
 
 import json
 
+from headrace.sources.tar._json_index import json_index, read_json_index
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.json_index import json_index, read_json_index
 
 
 def read(document: object) -> TarIndex:

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import StaleIndexError, WriteError
+from headrace.sources.tar._json_index import read_json_index
 from headrace.sources.tar.index import IndexFile, TarFacts, TarIndex, write_index
-from headrace.sources.tar.json_index import read_json_index
 
 COUNT = 1000
 

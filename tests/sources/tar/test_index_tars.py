@@ -18,6 +18,7 @@ from tar_making import member, scanned, write_tar
 from headrace import TarShards
 from headrace.errors import NothingFoundError, OptionError, ReadError, WriteError
 from headrace.sources.tar import index_tars, write_captions
+from headrace.sources.tar._json_index import json_index
 from headrace.sources.tar.index import IndexFile, TarIndex, write_index
 from headrace.sources.tar.index_files import (
     ENDINGS,
@@ -26,7 +27,6 @@ from headrace.sources.tar.index_files import (
     read_index,
 )
 from headrace.sources.tar.indexing import verify_tars
-from headrace.sources.tar.json_index import json_index
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (7).to_bytes(4, "big") + (5).to_bytes(4, "big")
 

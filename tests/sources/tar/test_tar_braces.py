@@ -10,7 +10,7 @@ from tars_made import members, tar_bytes, write_tar
 
 from headrace import TarShards
 from headrace.errors import NothingFoundError, OptionError
-from headrace.sources.tar.locate import expanded
+from headrace.sources.tar._locate import expanded
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_file_with_braces_in_its_name_is_itself(tmp_path: Path) -> None:
 
 
 def test_too_many_and_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.tar.locate._MOST_NAMES", 1000)
+    monkeypatch.setattr("headrace.sources.tar._locate._MOST_NAMES", 1000)
     with pytest.raises(OptionError, match="more than 1,000 tars"):
         expanded("{0..999999}-{0..999999}.tar")
     write_tar(tmp_path / "0.tar", members(1))

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.errors import NothingFoundError, OptionError
 from headrace.sources.tar import write_captions
+from headrace.sources.tar._json_index import json_index, read_json_index
 from headrace.sources.tar.index import IndexFile, TarIndex, write_index
-from headrace.sources.tar.json_index import json_index, read_json_index
 from headrace.sources.tar.sidecars import canonical_captions
 
 FILES = {

@@ -11,9 +11,9 @@ import pytest
 
 from headrace.errors import StaleIndexError
 from headrace.model import DataFileInfo
+from headrace.sources.tar._json_index import read_json_index
 from headrace.sources.tar.checks import check_index, verify_index
 from headrace.sources.tar.index import TarFacts, TarIndex
-from headrace.sources.tar.json_index import read_json_index
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore
 

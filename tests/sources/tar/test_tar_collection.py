@@ -21,11 +21,11 @@ from tars_made import Member, members, write_shards, write_tar
 from headrace.errors import NothingFoundError, OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
+from headrace.sources.tar._json_index import read_json_index
+from headrace.sources.tar._locate import find_tars
+from headrace.sources.tar._opening import access_of
 from headrace.sources.tar.collection import TarCollection, _size_in_memory
 from headrace.sources.tar.index import TarIndex, write_index
-from headrace.sources.tar.json_index import read_json_index
-from headrace.sources.tar.locate import find_tars
-from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads
 from headrace.sources.tar.scan import scan_tar
 from headrace.storage import LocalStore

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from tar_making import scanned, write_tar
 
-from headrace.sources.tar.geometry import image_size, measured
+from headrace.sources.tar._geometry import image_size, measured
 
 KINDS = {
     "jpeg": ("JPEG", {}),

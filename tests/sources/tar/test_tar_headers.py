@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tar_making import END, by_tarfile, header, listed, member, pax, scanned, write_tar
 
 from headrace.errors import ReadError
-from headrace.sources.tar.headers import HeaderError, first_broken, header_rows, pax_records
+from headrace.sources.tar._headers import HeaderError, first_broken, header_rows, pax_records
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 

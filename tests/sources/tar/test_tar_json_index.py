@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from json_entries import PLACE, entry, read, said_again
 
+from headrace.sources.tar._json_index import json_index
 from headrace.sources.tar.index import IndexFile, TarFacts, TarIndex, write_index
-from headrace.sources.tar.json_index import json_index
 
 WEBSHART = {
     "path": "s.tar",

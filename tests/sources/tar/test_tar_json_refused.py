@@ -6,7 +6,7 @@ import pytest
 from json_entries import PLACE, entry, read
 
 from headrace.errors import StaleIndexError
-from headrace.sources.tar.json_index import json_index, read_json_index
+from headrace.sources.tar._json_index import json_index, read_json_index
 
 BAD = {
     "not json": (b'{"files": {"x.jpg"', "not JSON"),

@@ -21,8 +21,8 @@ from tars_made import members, tar_bytes, write_shards, write_tar
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
+from headrace.sources.tar._opening import access_of
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import LocalTar, LocalTars, Payloads
 
 SHARDS = [[*members(30 + seed, seed), ("empty.txt", b"")] for seed in range(3)]

@@ -16,8 +16,8 @@ from tar_making import END, header, member, pax, scanned, write_tar
 from headrace import TarDataset, TarShards
 from headrace.errors import StaleIndexError
 from headrace.sources.tar import index_tars
+from headrace.sources.tar._json_index import json_index, read_json_index
 from headrace.sources.tar.index import TarFacts
-from headrace.sources.tar.json_index import json_index, read_json_index
 from headrace.write import write_tar as copy_tars
 
 COUNT, WRONG = 100, 41

@@ -13,7 +13,7 @@ from headrace.access import Backend
 from headrace.errors import ReadError
 from headrace.model import Int64Array
 from headrace.sources.arrow.backend import ArrowBackend
-from headrace.sources.video.pixels import FrameForm, WindowReader
+from headrace.sources.video._pixels import FrameForm, WindowReader
 from headrace.sources.video.videos import WindowOptions, Windows, derived, from_sidecar
 
 COUNTS = [9, 2, 0, 7]

@@ -15,7 +15,7 @@ from video_rows import frames, pixels, video_list, write
 from headrace import VideoFramesDataset
 from headrace.access import StorageBackend
 from headrace.errors import OptionError, ReadError, SchemaError, StateMismatchError
-from headrace.loader.epoch import SkippedDataWarning
+from headrace.loader._epoch import SkippedDataWarning
 from headrace.sources.video.backend import VideoFramesBackend
 
 COUNTS = [40, 7, 0, 25, 3]

@@ -19,6 +19,7 @@ from headrace.convert.decoded import Kinds
 from headrace.errors import ReadError
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords
+from headrace.sources._broken_records import BrokenRecords
 from headrace.sources.array_record.codecs import RawRecords, RecordDecode, codec_for
 from headrace.sources.array_record.files import (
     ReaderOptions,
@@ -28,12 +29,11 @@ from headrace.sources.array_record.files import (
     read_records,
     wanted_parts,
 )
-from headrace.sources.arrow.gather import Taken
+from headrace.sources.arrow._gather import Taken
 from headrace.sources.backend import Backend
-from headrace.sources.broken_records import BrokenRecords
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
-from headrace.sources.tar.opening import access_of
+from headrace.sources.tar._opening import access_of
 from headrace.storage import Access, Options
 from headrace.storage.access import protocol_of
 from headrace.storage.listing import named_locations

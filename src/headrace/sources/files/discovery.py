@@ -25,8 +25,20 @@ from headrace.errors import (
     SchemaError,
 )
 from headrace.model import DataFileInfo, FileList
-from headrace.sources.arrow.format import ArrowFormat
-from headrace.sources.files.csv import CsvFormat
+from headrace.sources.arrow._format import ArrowFormat
+from headrace.sources.files._csv import CsvFormat
+from headrace.sources.files._json import JsonFormat, JsonLinesFormat
+from headrace.sources.files._lines import without_compression
+from headrace.sources.files._orc import OrcFormat
+from headrace.sources.files._partitioning import (
+    PathColumns,
+    matching_paths,
+    path_columns,
+    possible_paths,
+)
+from headrace.sources.files._sniffing import compression_in, hint_of, looks_like, read_head
+from headrace.sources.files._source import FileSource
+from headrace.sources.files._table_folders import refuse_tables
 from headrace.sources.files.failures import may_be_skipped, naming
 from headrace.sources.files.filters import (
     binds,
@@ -37,21 +49,9 @@ from headrace.sources.files.filters import (
     to_expression,
     with_exact_integers,
 )
-from headrace.sources.files.json import JsonFormat, JsonLinesFormat
-from headrace.sources.files.lines import without_compression
-from headrace.sources.files.orc import OrcFormat
-from headrace.sources.files.partitioning import (
-    PathColumns,
-    matching_paths,
-    path_columns,
-    possible_paths,
-)
 from headrace.sources.files.protocol import FileFacts, Format
 from headrace.sources.files.schemas import project, unify
-from headrace.sources.files.sniffing import compression_in, hint_of, looks_like, read_head
-from headrace.sources.files.source import FileSource
-from headrace.sources.files.table_folders import refuse_tables
-from headrace.sources.parquet.format import ParquetFormat
+from headrace.sources.parquet._format import ParquetFormat
 from headrace.sources.reader import Discovered, TabularReader
 from headrace.storage import (
     Access,

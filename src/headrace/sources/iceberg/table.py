@@ -18,9 +18,9 @@ from pyiceberg.table import Table
 from headrace.errors import HeadraceError, NothingFoundError, OptionError, ReadError
 from headrace.model import DataFileInfo, FileSplit, IcebergDataFileInfo, Int64Array
 from headrace.options import IcebergOptions
-from headrace.sources.files.cache import BoundedCache
+from headrace.sources.files._cache import BoundedCache
 from headrace.sources.files.protocol import Format
-from headrace.sources.iceberg.catalog import (
+from headrace.sources.iceberg._catalog import (
     IcebergSnapshot,
     load_table,
     pin,
@@ -29,14 +29,14 @@ from headrace.sources.iceberg.catalog import (
     schema_of,
     table_options,
 )
-from headrace.sources.iceberg.delete_files import (
+from headrace.sources.iceberg._delete_files import (
     BLOCK_BYTES,
     CACHE_BYTES,
     equality_keys,
     positions,
 )
-from headrace.sources.iceberg.planning import FORMATS, IcebergFile, plan_files, read_row_groups
-from headrace.sources.iceberg.schema import (
+from headrace.sources.iceberg._planning import FORMATS, IcebergFile, plan_files, read_row_groups
+from headrace.sources.iceberg._schema import (
     IcebergWords,
     column_of,
     name_mapping,
@@ -44,11 +44,11 @@ from headrace.sources.iceberg.schema import (
     table_columns,
 )
 from headrace.sources.reader import Discovered
-from headrace.sources.tables.catalog import StoreAccess, Wanted
-from headrace.sources.tables.columns import TableColumn
-from headrace.sources.tables.predicates import pruning_predicate
-from headrace.sources.tables.rows import TableSource
-from headrace.sources.tables.table import CatalogTable, ListedFiles, SnapshotFiles, live_count_of
+from headrace.sources.tables._catalog import StoreAccess, Wanted
+from headrace.sources.tables._columns import TableColumn
+from headrace.sources.tables._predicates import pruning_predicate
+from headrace.sources.tables._rows import TableSource
+from headrace.sources.tables._table import CatalogTable, ListedFiles, SnapshotFiles, live_count_of
 from headrace.storage import Store
 
 __all__ = ["IcebergTable"]

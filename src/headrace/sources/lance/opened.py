@@ -16,8 +16,8 @@ from headrace.errors import MissingExtraError, NothingFoundError, OptionError, R
 from headrace.model import Int64Array
 from headrace.process import PerProcess
 from headrace.sources.files.blocks import rows_only
-from headrace.sources.lance.native import Failed, Handle
-from headrace.sources.tables.catalog import shown
+from headrace.sources.lance._native import Failed, Handle
+from headrace.sources.tables._catalog import shown
 from headrace.storage import Access, Options, Redaction
 from headrace.storage.access import protocol_of
 from headrace.storage.options import ResolvedOptions, resolve, store_options

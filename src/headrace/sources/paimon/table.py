@@ -14,7 +14,7 @@ from pypaimon.table.file_store_table import FileStoreTable
 from headrace.errors import OptionError, ReadError
 from headrace.model import DataFileInfo, FileSplit, RowGroups
 from headrace.options import PaimonOptions
-from headrace.sources.paimon.catalog import (
+from headrace.sources.paimon._catalog import (
     PaimonSnapshot,
     failures,
     load_table,
@@ -22,19 +22,19 @@ from headrace.sources.paimon.catalog import (
     pin_again,
     storage_options,
 )
-from headrace.sources.paimon.native import ForeignRows, note_use
-from headrace.sources.paimon.planning import PaimonFile, plan_files
-from headrace.sources.paimon.schema import (
+from headrace.sources.paimon._planning import PaimonFile, plan_files
+from headrace.sources.paimon._schema import (
     VALUE_KIND,
     PaimonWords,
     table_columns,
     wanted_partitions,
 )
-from headrace.sources.tables.catalog import StoreAccess, Wanted, explained, hiding
-from headrace.sources.tables.columns import TableColumn
-from headrace.sources.tables.predicates import pruning_predicate
-from headrace.sources.tables.rows import TableSource, counted_rows
-from headrace.sources.tables.table import CatalogTable, SnapshotFiles
+from headrace.sources.paimon.native import ForeignRows, note_use
+from headrace.sources.tables._catalog import StoreAccess, Wanted, explained, hiding
+from headrace.sources.tables._columns import TableColumn
+from headrace.sources.tables._predicates import pruning_predicate
+from headrace.sources.tables._rows import TableSource, counted_rows
+from headrace.sources.tables._table import CatalogTable, SnapshotFiles
 
 __all__ = ["PaimonTable"]
 

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.options import checked_keywords
-from headrace.sources.files.backend import CACHE_BYTES, FileBackend, GroupReader, GroupRows
-from headrace.sources.files.cache import BoundedCache
+from headrace.sources.files._backend import CACHE_BYTES, FileBackend, GroupReader, GroupRows
+from headrace.sources.files._cache import BoundedCache
+from headrace.sources.files._source import FileSource
 from headrace.sources.files.discovery import discover
 from headrace.sources.files.failures import naming
 from headrace.sources.files.schemas import align
-from headrace.sources.files.source import FileSource
-from headrace.sources.parquet.format import ParquetFormat
-from headrace.sources.parquet.pages import PageMismatch, PageReader, Selection
+from headrace.sources.parquet._format import ParquetFormat
+from headrace.sources.parquet._pages import PageMismatch, PageReader, Selection
 from headrace.storage import Access, Options
 
 __all__ = ["PageGroupReader", "ParquetBackend"]

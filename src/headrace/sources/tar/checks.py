@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from headrace.errors import ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
-from headrace.sources.tar.headers import (
+from headrace.sources.tar._headers import (
     BLOCK,
     MEMBER_KINDS,
     HeaderError,

@@ -18,6 +18,10 @@ from headrace.errors import (
     StaleIndexError,
     WriteError,
 )
+from headrace.sources.tar._json_index import json_index, read_json_index
+from headrace.sources.tar._locate import PathLike, TarLocation, listed, names_of, stem_of
+from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._places import IndexPlace, file_of, whole_file
 from headrace.sources.tar.index import (
     COLUMNAR_ENDING,
     JSON_ENDING,
@@ -25,10 +29,6 @@ from headrace.sources.tar.index import (
     TarIndex,
     write_index,
 )
-from headrace.sources.tar.json_index import json_index, read_json_index
-from headrace.sources.tar.locate import PathLike, TarLocation, listed, names_of, stem_of
-from headrace.sources.tar.opening import access_of
-from headrace.sources.tar.places import IndexPlace, file_of, whole_file
 from headrace.storage import Options, atomic_write, file_lock, remove_partial
 from headrace.storage.access import protocol_of
 

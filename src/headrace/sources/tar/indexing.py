@@ -18,10 +18,13 @@ from typing import Literal
 from headrace.errors import OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.process import usable_cores
-from headrace.sources.tar.captions import with_captions
+from headrace.sources.tar._captions import with_captions
+from headrace.sources.tar._index_cache import IndexCache
+from headrace.sources.tar._locate import FoundTars, PathLike, TarLocation, find_tars, stem_of
+from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._places import file_of, places_of
 from headrace.sources.tar.checks import check_end, check_index, verify_index
 from headrace.sources.tar.index import COLUMNAR_ENDING, IndexFile, TarIndex, write_index
-from headrace.sources.tar.index_cache import IndexCache
 from headrace.sources.tar.index_files import (
     ENDINGS,
     index_lock,
@@ -33,9 +36,6 @@ from headrace.sources.tar.index_files import (
     remove_leftovers,
     write_index_as,
 )
-from headrace.sources.tar.locate import FoundTars, PathLike, TarLocation, find_tars, stem_of
-from headrace.sources.tar.opening import access_of
-from headrace.sources.tar.places import file_of, places_of
 from headrace.sources.tar.scan import ScanProgress, scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
 from headrace.storage import FileStatus, Options, Store, side_by_side

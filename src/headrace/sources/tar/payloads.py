@@ -26,9 +26,9 @@ import pyarrow as pa
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
 from headrace.process import PerProcess
+from headrace.sources.tar._headers import BLOCK
 from headrace.sources.tar.checks import check_headers, header_starts
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.headers import BLOCK
 from headrace.sources.tar.index import TarIndex
 from headrace.sources.tar.scan import PlainBytes
 from headrace.storage import Meter, Patience, will_read

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
-from headrace.sources.tar.geometry import Measuring, measured
-from headrace.sources.tar.headers import (
+from headrace.sources.tar._geometry import Measuring, measured
+from headrace.sources.tar._headers import (
     BLOCK,
     MEMBER_KINDS,
     WITHOUT_PAYLOAD,

@@ -18,6 +18,9 @@ import pyarrow.compute as pc
 from headrace.errors import ReadError, SchemaError, StaleIndexError
 from headrace.model import Int64Array
 from headrace.options import checked_keywords, parse_bytes
+from headrace.sources.tar._geometry import image_size
+from headrace.sources.tar._locate import TarLocation
+from headrace.sources.tar._opening import access_of
 from headrace.sources.tar.buckets import (
     AspectBuckets,
     BucketRule,
@@ -26,11 +29,8 @@ from headrace.sources.tar.buckets import (
 )
 from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.geometry import image_size
 from headrace.sources.tar.grouping import SampleKey, sample_keys
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.locate import TarLocation
-from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Ints, Payloads, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.storage import Access, Options

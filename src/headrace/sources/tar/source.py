@@ -21,18 +21,18 @@ from headrace.convert.decoded import Kinds, python_values
 from headrace.errors import OptionError, ReadError, SchemaError
 from headrace.model import Int64Array, computed_once
 from headrace.options import checked_keywords, parse_bytes
+from headrace.sources._broken_records import BrokenRecords
 from headrace.sources.backend import Backend
-from headrace.sources.broken_records import BrokenRecords
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.tar._decoding import Decode, FieldForm, field_forms
+from headrace.sources.tar._locate import TarLocation
+from headrace.sources.tar._opening import access_of
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
 from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.decoding import Decode, FieldForm, field_forms
 from headrace.sources.tar.grouping import LeftOut, SampleKey
 from headrace.sources.tar.index import IMAGES, TarIndex
-from headrace.sources.tar.locate import TarLocation
-from headrace.sources.tar.opening import access_of
 from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.sources.threads import in_threads

@@ -18,7 +18,7 @@ from headrace.options import checked_keywords
 from headrace.sources.backend import Backend, checked_indices
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.lance.backend import LanceBackend
-from headrace.sources.video.pixels import FrameForm, WindowReader
+from headrace.sources.video._pixels import FrameForm, WindowReader
 from headrace.sources.video.videos import Videos, WindowOptions, Windows, load_videos
 from headrace.storage import Options
 

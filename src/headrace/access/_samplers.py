@@ -1,0 +1,476 @@
+"""Samplers whose order is arithmetic: any sample of any epoch is computed when it is asked for.
+
+A sampler is one lane a rank: at each step every rank takes the next sample (or batch) of the order
+of an epoch. Its states are those of all loaders, and all that they need is a number of steps; see
+``headrace.plan._state``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from torch.utils.data import DistributedSampler, Sampler
+
+from headrace.access.rows._dataset import RowDataset
+from headrace.errors import OptionError, StateMismatchError
+from headrace.model import Cursor, Int64Array
+from headrace.options import checked_keywords
+from headrace.plan import END, Fingerprint, RankShare, State
+from headrace.plan.permutations import IndexPermutation
+from headrace.sources.backend import Backend
+
+__all__ = [
+    "GlobalShuffleSampler",
+    "ResumableSampler",
+    "ShardShuffleSampler",
+    "kept_permutation",
+    "whole_number",
+]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ResumableSampler(Sampler[T_co]):
+    """The samples, or the batches, that one of several ranks takes in an epoch.
+
+    An iteration that comes to its end goes on to the next epoch; ``set_epoch`` chooses one. One
+    that is left begins its epoch again, also if it went on from a state.
+
+    Args:
+        seed: The seed of the order.
+        rank: The rank of this process.
+        world_size: Number of ranks.
+        epoch: The epoch of the first iteration.
+        even: How ranks come to the same number of steps; see ``headrace.plan.Share``.
+    """
+
+    _dealt_in_turn = True
+    """True if ranks take turns, so that any number of them can go on from any step."""
+    _next: State
+    """The state in which the next iteration begins."""
+    _began: State
+    """The state in which the last iteration began; its identity tells iterations apart."""
+    _taken: int | None
+    """Number of steps that this iteration has taken; None if it has not begun, or has ended."""
+
+    def __init__(self, seed: int, rank: int, world_size: int, epoch: int, even: str) -> None:
+        self.seed = whole_number("seed", seed)
+        self.world_size = whole_number("world_size", world_size, 1)
+        self.num_replicas = self.world_size  # as torch calls it
+        self.rank = whole_number("rank", rank, 0)
+        if self.rank >= self.world_size:
+            raise OptionError(f"rank {rank} of {world_size}: ranks count from 0")
+        share = RankShare(0, self.world_size, even)
+        self._origin = State(0, 1, self.world_size, (share,), self.rank)
+        self._move(self.start(whole_number("epoch", epoch, 0)))
+
+    # --- the order
+
+    @abstractmethod
+    def _describe(self) -> str:
+        """Return all that decides the order beside the seed, for fingerprints."""
+
+    @abstractmethod
+    def _steps_from(self, state: State) -> int:
+        """Return the number of steps that this rank has, from the last share of a state on."""
+
+    @abstractmethod
+    def _is_over(self, state: State) -> bool:
+        """Return True if the epoch is over behind a state, for all ranks alike."""
+
+    @abstractmethod
+    def _computed(self, state: State, start: int, stop: int) -> Sequence[T_co]:
+        """Return what this rank takes at some steps, from the last share of a state on."""
+
+    @property
+    def _at_once(self) -> int:
+        """Number of steps that are computed together while they are handed out one by one."""
+        return 1 << 13
+
+    def __len__(self) -> int:
+        """Return the number of steps of this rank in a whole epoch."""
+        return self._steps_from(self.start(0))
+
+    def __iter__(self) -> Iterator[T_co]:
+        # A generator: loaders of torch may call ``iter`` twice, and use only the second one.
+        began = self._began = replace(self._next)
+        self._next, self._taken = self.start(began.epoch), 0
+        first, behind = began.steps[0], self._steps_from(began)
+        for start in range(first, behind, self._at_once):
+            stop = min(start + self._at_once, behind)
+            for taken, found in enumerate(self._computed(began, start, stop), start - first + 1):
+                if self._began is began:
+                    self._taken = taken
+                yield found
+        if self._began is began:
+            self._next, self._taken = self.start(began.epoch + 1), None
+
+    # --- epochs and states
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of; behind a loader that reads ahead, maybe soon."""
+        return self._next.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration. A place in this same epoch stays."""
+        epoch = whole_number("epoch", epoch, 0)
+        if epoch != self.epoch:
+            self._move(self.start(epoch))
+        elif self._taken is None:  # what comes next is not of the last iteration
+            self._began = self._next
+
+    def start(self, epoch: int) -> State:
+        """Return the state before the first step of an epoch."""
+        return replace(self._origin, epoch=epoch)
+
+    def _seek(self, steps: int, epoch: int | None) -> None:
+        start = self.start(self._epoch_or(epoch))
+        self._move(self.or_next_epoch(self.after(start, steps)))
+
+    def _position(self, steps: int | None) -> State:
+        """Return the state behind so many steps of the last iteration; None: all that it took."""
+        if steps is None:
+            return self._next if self._taken is None else self.after(self._began, self._taken)
+        return self.after(self._began, steps)
+
+    @property
+    def next_start(self) -> State:
+        """The state in which the next iteration begins."""
+        return self._next
+
+    def after(self, state: State, steps: int) -> State:
+        """Return the state behind so many more steps, also if the epoch is over by then."""
+        total = state.steps[0] + steps
+        return replace(state, steps=(total,), cursors=(Cursor(0, total),))
+
+    def remaining(self, state: State) -> int:
+        """Return the number of steps of this rank behind a state of this sampler."""
+        return max(self._steps_from(state) - state.steps[0], 0)
+
+    def as_json(self, state: State, fingerprint: Fingerprint | None = None) -> dict[str, Any]:
+        """Return a state of this sampler as JSON; behind the last step that of the next epoch.
+
+        Args:
+            state: The state.
+            fingerprint: What it refers to, if that is more than the order of this sampler.
+        """
+        return self.or_next_epoch(state).as_json(fingerprint or self.fingerprint)
+
+    def resume(self, state: Mapping[str, Any], fingerprint: Fingerprint | None = None) -> None:
+        """Let the next iteration, once, go on from a state; see ``as_json``.
+
+        Raises:
+            StateMismatchError: The state belongs to other data or to another order, or these ranks
+                cannot go on from it.
+        """
+        read = State.from_json(state)
+        (fingerprint or self.fingerprint).check(read)
+        lanes, evenly = self.world_size, self._dealt_in_turn
+        mine = read.goes_on(self._origin, lanes, evenly=evenly, in_step=False)
+        if mine is None:
+            raise StateMismatchError(
+                f"the state is of {read.ranks} ranks, and {self.world_size} cannot go on "
+                f"from it here ({self._describe()}): only as many as before can where samples are "
+                "dealt by shards, or ranks took different numbers of steps; begin the next epoch"
+            )
+        if mine.cursor(self.rank)[0] == END:  # this rank had come to its end, and others had not
+            self._move(self.after(mine, self.remaining(mine)))
+        else:
+            self._move(self.or_next_epoch(self.after(mine, 0)))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration, once, go on from a state of any rank that was in step with this.
+
+        An iteration that only looks at a first batch uses it up: load the state again after it.
+        The state of all ranks (``merge_states``) will do, too.
+        """
+        self.resume(state)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """A digest of the order that a state of this sampler belongs to."""
+        return Fingerprint("", "", self._describe(), self.seed)
+
+    def _epoch_or(self, epoch: int | None) -> int:
+        return self.epoch if epoch is None else whole_number("epoch", epoch, 0)
+
+    def or_next_epoch(self, state: State) -> State:
+        """Return a state, or the start of the next epoch if it is behind the last step."""
+        return self.start(state.epoch + 1) if self._is_over(state) else state
+
+    def _move(self, state: State) -> None:
+        self._next = self._began = state
+        self._taken = None
+
+    # --- frameworks
+
+    @property
+    def generator(self) -> None:
+        """Stop Accelerate from sharing out what is already shared out.
+
+        It looks for this attribute in the samplers whose batches it is about to share out.
+        """
+        if self.world_size == 1:
+            raise AttributeError("generator")
+        raise OptionError(
+            f"this sampler is of rank {self.rank} of {self.world_size}, and Accelerate shares out "
+            "batches itself: give it a sampler with rank=0 and world_size=1"
+        )
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """Return a value of any integer type as an int: those of numpy overflow."""
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise OptionError(f"{name} must be an int, not {value!r}")
+    number = operator.index(value)
+    if least is not None and number < least:
+        raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+    return number
+
+
+class ShuffleSampler(ResumableSampler[int]):
+    """Every row once an epoch, in an order that all ranks share."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Make a DistributedSampler of a sampler of several ranks.
+
+        Lightning replaces the sampler of any other class by one that shares out its samples.
+        """
+        world_size = args[3] if len(args) > 3 else options.get("world_size", 1)
+        return super().__new__(cls if world_size == 1 else _DISTRIBUTED.get(cls, cls))
+
+    def __init__(
+        self, n: int, seed: int, rank: int, world_size: int, epoch: int, even: str | bool
+    ) -> None:
+        self.num_rows = whole_number("n", n, 0)
+        if even not in ("drop", "pad") and even is not False:
+            raise OptionError(f'even must be "drop", "pad" or False, not {even!r}')
+        self.even = even
+        super().__init__(seed, rank, world_size, epoch, even or "")
+        if self.num_rows < self.world_size > 1:
+            raise OptionError(f"{n} rows cannot be shared by {world_size} ranks")
+
+    @abstractmethod
+    def _order(self, places: Int64Array, epoch: int) -> Int64Array:
+        """Return the rows at these places of the order that all ranks share."""
+
+    @abstractmethod
+    def _places(self, start: int, stop: int, taken: int) -> Int64Array:
+        """Return the places of samples of this rank, if ranks share what is behind ``taken``."""
+
+    def indices(self, start: int, stop: int, *, epoch: int | None = None) -> Int64Array:
+        """Return the samples ``start`` to ``stop`` of this rank in an epoch, or in this one."""
+        start, stop = operator.index(start), operator.index(stop)
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(f"samples {start} to {stop} of {len(self)}")
+        return self._rows(start, stop, self._epoch_or(epoch), 0)
+
+    def index(self, k: int, *, epoch: int | None = None) -> int:
+        """Return sample ``k`` of this rank in an epoch."""
+        k = operator.index(k)
+        return int(self.indices(k, k + 1, epoch=epoch)[0])
+
+    def _computed(self, state: State, start: int, stop: int) -> list[int]:
+        rows: list[int] = self._rows(start, stop, state.epoch, state.shares[-1].taken).tolist()
+        return rows
+
+    def _rows(self, start: int, stop: int, epoch: int, taken: int) -> Int64Array:
+        places = self._places(start, stop, taken)
+        if self.even == "pad" and len(places):
+            places %= self.num_rows
+        return self._order(places, epoch)
+
+    def _is_over(self, state: State) -> bool:
+        least = self.world_size if self.even == "drop" else 1
+        return state.taken > 0 and self.num_rows - state.taken < least
+
+    def seek(self, samples: int, *, epoch: int | None = None) -> None:
+        """Let the next iteration, once, begin behind so many samples of this rank.
+
+        A loader with workers asks for samples long before it hands them out: behind one, say what
+        the training loop has taken, which is steps × batch_size.
+        """
+        self._seek(whole_number("samples", samples, 0), epoch)
+
+    def state_dict(self, samples: int | None = None) -> dict[str, Any]:
+        """Return where it is, as JSON. After the last sample that is the start of the next epoch.
+
+        Args:
+            samples: What the training loop has taken of the last iteration, which is steps ×
+                batch_size. Without it everything that was asked for counts, also by a loader that
+                reads ahead. torchdata's StatefulDataLoader counts by itself.
+        """
+        if samples is not None:
+            samples = whole_number("samples", samples, 0)
+        return self.as_json(self._position(samples))
+
+
+@checked_keywords
+class GlobalShuffleSampler(ShuffleSampler):
+    """Every row once an epoch, in an order at random over all of them, in constant memory.
+
+    Of the order of an epoch rank r of R takes the places r, r + R, …, so that all ranks together
+    go through it in step. ``even``: each of them has the same number of samples, the last few rows
+    left out ("drop") or the first ones repeated ("pad"); False leaves it uneven. Any number of
+    ranks goes on from a state.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        epoch: int = 0,
+        even: str | bool = "drop",
+    ) -> None:
+        super().__init__(n, seed, rank, world_size, epoch, even)
+
+    def _describe(self) -> str:
+        return f"global shuffle of {self.num_rows} rows"
+
+    def _order(self, places: Int64Array, epoch: int) -> Int64Array:
+        return kept_permutation(self.num_rows, self.seed, epoch).at(places)
+
+    def _places(self, start: int, stop: int, taken: int) -> Int64Array:
+        places = np.arange(start, stop, dtype=np.int64)
+        places *= self.world_size
+        places += taken + self.rank
+        return places
+
+    def _steps_from(self, state: State) -> int:
+        left = max(self.num_rows - state.shares[-1].taken, 0)
+        if self.even is False:
+            left += self.world_size - 1 - self.rank
+        elif self.even == "pad":
+            left += self.world_size - 1
+        return left // self.world_size
+
+
+@checked_keywords
+class ShardShuffleSampler(ShuffleSampler):
+    """Shard after shard in an order at random, and the rows of each in another, every epoch.
+
+    For data whose shards are expensive to open or to hold. ``shards`` is a backend, all the rows of
+    one, or the number of rows of each shard. Rank r of R takes the r-th of R equal runs of this
+    order, so that a shard belongs to one rank or two; in the middle of an epoch only the same
+    number of ranks goes on from a state. ``even`` is as in GlobalShuffleSampler. With
+    ``within_shard="sequential"`` the rows of a shard stay in their own order.
+    """
+
+    _dealt_in_turn = False
+
+    def __init__(
+        self,
+        shards: Backend | RowDataset | Sequence[int],
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        epoch: int = 0,
+        even: str | bool = "drop",
+        within_shard: str = "random",
+    ) -> None:
+        if within_shard not in ("random", "sequential"):
+            raise OptionError(
+                f'within_shard must be "random" or "sequential", not {within_shard!r}'
+            )
+        self._mixes = within_shard == "random"
+        self._counts = _rows_by_shard(shards)
+        self._starts = np.cumsum(self._counts) - self._counts
+        self._known: tuple[int, Int64Array, Int64Array] | None = None
+        super().__init__(int(self._counts.sum()), seed, rank, world_size, epoch, even)
+
+    def _describe(self) -> str:
+        counts = hashlib.sha256(self._counts.astype("<i8").tobytes()).hexdigest()[:16]
+        kind = "shuffle" if self._mixes else "sequential shuffle"
+        return f"{kind} of {len(self._counts)} shards {counts} even {self.even}"
+
+    def _order(self, places: Int64Array, epoch: int) -> Int64Array:
+        order, ends = self._dealt(epoch)
+        turns = np.searchsorted(ends, places, side="right")
+        rows = np.empty_like(places)
+        for turn in np.unique(turns).tolist():
+            shard, here = int(order[turn]), turns == turn
+            count = int(self._counts[shard])
+            within = places[here] - (int(ends[turn]) - count)
+            if self._mixes:
+                within = kept_permutation(count, self.seed, epoch, 1 + shard).at(within)
+            rows[here] = self._starts[shard] + within
+        return rows
+
+    def _dealt(self, epoch: int) -> tuple[Int64Array, Int64Array]:
+        """Return the order of shards, and where each of them ends in that of their rows."""
+        if self._known is None or self._known[0] != epoch:
+            order = IndexPermutation(len(self._counts), self.seed, epoch)[:]
+            self._known = epoch, order, np.cumsum(self._counts[order])
+        return self._known[1:]
+
+    def _places(self, start: int, stop: int, taken: int) -> Int64Array:
+        return np.arange(start, stop, dtype=np.int64) + self._run[0]
+
+    def _steps_from(self, state: State) -> int:
+        first, behind = self._run
+        return max(behind - first, 0)
+
+    @property
+    def _run(self) -> tuple[int, int]:
+        """The first and last place of the run of this rank; a padded one goes on at the start."""
+        rank, ranks = self.rank, self.world_size
+        if self.even is False:
+            return self.num_rows * rank // ranks, self.num_rows * (rank + 1) // ranks
+        size = -(-self.num_rows // ranks) if self.even == "pad" else self.num_rows // ranks
+        return rank * size, (rank + 1) * size
+
+
+class _GlobalOfRank(GlobalShuffleSampler, DistributedSampler[int]):
+    pass
+
+
+class _ShardsOfRank(ShardShuffleSampler, DistributedSampler[int]):
+    pass
+
+
+_DISTRIBUTED: dict[type, type] = {
+    GlobalShuffleSampler: _GlobalOfRank,
+    ShardShuffleSampler: _ShardsOfRank,
+}
+"""The classes of samplers of several ranks."""
+
+
+def _rows_by_shard(shards: Any) -> Int64Array:
+    if isinstance(shards, RowDataset):
+        if not shards.is_whole:
+            raise OptionError(
+                f"a view of {len(shards)} of {shards.backend.num_rows} rows has no shards: "
+                "give the rows of which it is a view"
+            )
+        shards = shards.backend
+    given = np.asarray(getattr(shards, "shard_rows", shards))
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise TypeError(
+            "shards must be a backend with shard_rows, all the rows of one, or how many rows each "
+            f"shard has, not {shards!r}"
+        )
+    if given.size and int(given.min()) < 0:
+        raise OptionError(f"a shard cannot have {int(given.min())} rows")
+    return given.astype(np.int64)
+
+
+@lru_cache(maxsize=256)
+def kept_permutation(count: int, seed: int, epoch: int, part: int = 0) -> IndexPermutation:
+    """Return a permutation, kept because it holds keys or a table of at most 32 KiB."""
+    return IndexPermutation(count, seed, epoch, part)

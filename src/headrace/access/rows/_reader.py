@@ -1,0 +1,373 @@
+"""Reading rows of a backend: their columns and names, decoded, in a format.
+
+A `RowForm` holds the options. A `RowReader` applies them to a backend: one take, decoding, one
+conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+import torch
+
+from headrace.access.rows._batch import RowBatch
+from headrace.convert import Converter
+from headrace.convert.arrays import dense_type
+from headrace.convert.columns import Block, concat
+from headrace.convert.images import decode_image
+from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.model import Int64Array
+from headrace.sources.backend import Backend, StorageBackend
+from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
+from headrace.sources.threads import in_threads
+
+__all__ = ["RowForm", "RowReader", "named_decoders"]
+
+_Maker: TypeAlias = Callable[[memoryview], Any]
+"""makes a value of a row of the bytes of its column"""
+_Part: TypeAlias = tuple[Block, dict[str, list[Any]], int]
+"""converted columns, decoded columns, and the number of rows"""
+
+_FORMATS = ("torch", "numpy", "arrow", "dict", "raw")
+_STORED = ("arrow", "raw")
+"""formats that keep stored values"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowForm:
+    """The options of rows that have to do with columns; a ``RowReader`` checks them.
+
+    Attributes:
+        columns: The columns of rows, in order: the name of each in the backend by its name in rows.
+            None for all columns under their own names.
+        output_format: "torch", "numpy", "arrow", "dict" or "raw".
+        nulls: What stands for nulls, for all columns or by column.
+        ragged: The form of columns of lists of different lengths.
+        decode: "image" or a function by column.
+        reformatted: True if the other options were chosen for another format.
+    """
+
+    columns: Mapping[str, str] | None
+    output_format: str
+    nulls: str | Mapping[str, Any] | None
+    ragged: str
+    decode: Mapping[str, Any]
+    reformatted: bool = False
+
+    def named(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
+        """Return the form of some columns under other names, without the options of the rest.
+
+        Args:
+            names: The new name of each column that stays, by its name now.
+            known: All names now.
+        """
+        stored = self.columns or {name: name for name in known}
+        columns = {new: stored[old] for old, new in names.items()}
+        return replace(self._with_options_of(names, known), columns=columns)
+
+    def over(self, kept: Sequence[str], known: Sequence[str]) -> RowForm:
+        """Return the form of all columns of other data, with the options of those it has kept."""
+        return replace(self._with_options_of({name: name for name in kept}, known), columns=None)
+
+    def formatted(self, output_format: str) -> RowForm:
+        """Return the form in another format; options it has no place for come back later."""
+        return replace(self, output_format=output_format, reformatted=True)
+
+    def fitting(self) -> RowForm:
+        """Return the form without options that this format has no place for."""
+        if not self.reformatted:
+            return self
+        if self.output_format in _STORED:
+            return replace(self, nulls=None, ragged="list", decode={})
+        if self.output_format == "dict":
+            return replace(self, nulls=None, ragged="list")
+        is_nested = self.output_format == "numpy" and self.ragged == "nested"
+        return replace(self, ragged="list") if is_nested else self
+
+    def _with_options_of(self, names: Mapping[str, str], known: Sequence[str]) -> RowForm:
+        decode = {names[name]: how for name, how in self.decode.items() if name in names}
+        if not isinstance(self.nulls, Mapping):
+            return replace(self, decode=decode)
+        nulls = {}
+        for path, remedy in self.nulls.items():
+            column = _column_of(path, known)
+            if column in names:
+                nulls[names[column] + path[len(column) :]] = remedy
+        return replace(self, nulls=nulls, decode=decode)
+
+
+def _column_of(path: str, known: Sequence[str]) -> str:
+    """Return the column that a path is of: itself, or one with a field of that name."""
+    if path in known:
+        return path
+    return max((name for name in known if path.startswith(f"{name}.")), key=len, default=path)
+
+
+class RowReader:
+    """Reads rows of a backend in a form; both are checked against each other once.
+
+    Attributes:
+        backend: The backend.
+        form: The options.
+        schema: The columns of rows, under their names in rows.
+        kinds: The contents of columns that the backend has decoded, by the same names.
+    """
+
+    def __init__(self, backend: StorageBackend, form: RowForm) -> None:
+        if form.output_format not in _FORMATS:
+            formats = ", ".join(_FORMATS)
+            raise OptionError(f"output_format must be one of {formats}, not {form.output_format!r}")
+        self.backend, self.form = backend, form
+        form = form.fitting()
+        if form.columns is None:
+            stored, names = backend.schema, backend.schema.names
+        else:
+            stored = backend.take([], columns=list(form.columns.values())).schema
+            names = list(form.columns)
+        self._stored = stored
+        self._columns = None if form.columns is None else stored.names
+        fields = [field.with_name(name) for name, field in zip(names, stored, strict=True)]
+        self.schema = pa.schema(fields, stored.metadata)
+        kinds = backend.kinds if isinstance(backend, Backend) else {}
+        pairs = zip(names, stored.names, strict=True)
+        self.kinds = {name: kinds[old] for name, old in pairs if old in kinds}
+        self._decoders = _decoders(form.decode, self.schema, form.output_format)
+        self._plain = [name for name in self.schema.names if name not in self._decoders]
+        is_raw = form.output_format == "raw"
+        self._converter = Converter(
+            pa.schema([self.schema.field(name) for name in self._plain]),
+            "dict" if is_raw else form.output_format,
+            nulls=form.nulls,
+            ragged=form.ragged,
+            kinds=None if is_raw else self.kinds,
+        )
+        self._cells = self._converter.cell_columns
+        is_plain = form.output_format in ("torch", "numpy") and not self._decoders
+        self._direct: Any = None
+        if is_plain and self._plain and _has_own(backend, "take_columns"):
+            self._direct = backend
+        self._row_makers: tuple[tuple[str, _Maker], ...] | None = None
+        if hasattr(self._direct, "row_cells"):
+            self._row_makers = _row_makers(self._converter)
+        self._read_names = tuple(stored.names)
+
+    def table(self, rows: Int64Array) -> pa.Table:
+        """Return rows as they are stored, in the columns of this form."""
+        return self._renamed(self.backend.take(rows, columns=self._columns))
+
+    def slice(self, start: int, length: int) -> pa.Table:
+        """Return consecutive rows as they are stored."""
+        return self._renamed(self.backend.slice(start, length, columns=self._columns))
+
+    def _renamed(self, table: pa.Table) -> pa.Table:
+        names = self.schema.names
+        return table if table.schema.names == names else table.rename_columns(names)
+
+    def row(self, row: int) -> dict[str, Any] | None:
+        """Return a row that is made from the bytes of its columns; None if that is not possible."""
+        if self._row_makers is None:
+            return None
+        cells = self._direct.row_cells(row, self._read_names)
+        if cells is None:
+            return None
+        try:
+            made = zip(self._row_makers, cells, strict=True)
+            return {name: make(cell) for (name, make), cell in made}
+        except UnicodeDecodeError:
+            return None
+
+    def read(self, rows: Int64Array, *, skip: bool) -> tuple[RowBatch, list[str]]:
+        """Return rows, and a message for each that was left out.
+
+        Args:
+            rows: The rows.
+            skip: True to leave out rows that cannot be read or decoded.
+        """
+        output_format = self._converter.output_format
+        if not skip:
+            block, decoded, count = self._read(rows)
+            return RowBatch(block, decoded, output_format, count), []
+        parts, broken = self._readable(rows)
+        blocks, several, counts = zip(*parts or [self._read(rows[:0])], strict=True)
+        decoded = {
+            name: [value for part in several for value in part[name]] for name in self._decoders
+        }
+        return RowBatch(concat(blocks), decoded, output_format, sum(counts)), broken
+
+    def _readable(self, rows: Int64Array) -> tuple[list[_Part], list[str]]:
+        """Return the rows that can be read, and why others cannot: found by reading halves."""
+        try:
+            return [self._read(rows)], []
+        except ReadError as error:
+            if not may_be_skipped(error):
+                raise
+            if len(rows) == 1:
+                place, reason = self._place(int(rows[0])), str(error)
+                return [], [reason if reason.startswith(place) else f"{place}: {reason}"]
+        half = len(rows) // 2
+        first, broken = self._readable(rows[:half])
+        second, more = self._readable(rows[half:])
+        return first + second, broken + more
+
+    def _read(self, rows: Int64Array) -> _Part:
+        if self._direct is not None and len(rows):
+            # Without a table between the columns that are read and those that are converted.
+            columns = self._direct.take_columns(rows, self._stored, as_cells=self._cells)
+            return self._converter.convert_columns(columns, len(rows)), {}, len(rows)
+        table = self.table(rows)
+        decoded = {name: self._decoded(table, name, rows) for name in self._decoders}
+        plain = table.select(self._plain) if decoded else table
+        return self._converter.convert(plain), decoded, len(rows)
+
+    def _decoded(self, table: pa.Table, name: str, rows: Int64Array) -> list[Any]:
+        """Return the decoded values of a column.
+
+        Raises:
+            ReadError: A value cannot be decoded.
+        """
+        values = in_threads(partial(_attempt, self._decoders[name]), table[name].to_pylist())
+        for place, value in enumerate(values):
+            if isinstance(value, _Failed):
+                where = f"{self._place(int(rows[place]))}, column {name!r}"
+                raise ReadError(f"{where}: {value.why}") from value.why
+        return values
+
+    def _place(self, row: int) -> str:
+        """Return the name of a row of the backend in messages."""
+        if isinstance(self.backend, Backend):
+            for shard, _, within in self.backend.located(np.array([row])):
+                return f"row {row} (row {within[0]} of {self.backend.shard_names[shard]})"
+        return f"row {row}"
+
+
+def _has_own(backend: object, method: str) -> bool:
+    """Return True if a class has a method, and no subclass of it has changed how rows are taken."""
+    kind = type(backend)
+    for base in kind.__mro__:
+        if method in vars(base):
+            return all(
+                getattr(kind, name) is getattr(base, name, None) for name in ("take", "_take")
+            )
+    return False
+
+
+# --- decoding
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The reason why a value cannot be decoded."""
+
+    why: Exception
+
+
+def _attempt(function: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        if value is None:
+            raise ReadError("it is null")
+        return function(value)
+    except DATA_ERRORS as error:
+        return _Failed(error)
+
+
+def _decoders(
+    decode: Mapping[str, Any], schema: pa.Schema, output_format: str
+) -> dict[str, Callable[[Any], Any]]:
+    """Return the functions that decode columns, by the names of these."""
+    if decode and output_format in _STORED:
+        raise OptionError(
+            f'decode has no effect on output_format="{output_format}", which keeps what is stored'
+        )
+    made: dict[str, Callable[[Any], Any]] = {}
+    for column, how in decode.items():
+        if column not in schema.names:
+            known = ", ".join(schema.names)
+            raise SchemaError(f"decode names the column {column!r}; the columns are {known}")
+        if how != "image" and not callable(how):
+            raise OptionError(f'decode={{{column!r}: {how!r}}}: it is "image" or a function')
+        if how == "image":
+            _check_images(column, schema.field(column).type)
+            how = _decode_image
+        made[column] = partial(_as_tensor, how) if output_format == "torch" else how
+    return made
+
+
+def _as_tensor(function: Callable[[Any], Any], value: Any) -> Any:
+    made = function(value)
+    return torch.from_numpy(made) if isinstance(made, np.ndarray) else made
+
+
+def _decode_image(value: Any) -> npt.NDArray[np.uint8]:
+    """Return the pixels of an image, whose bytes Hugging Face stores in a struct with its path."""
+    data = value["bytes"] if isinstance(value, dict) else value
+    if data is None:
+        raise ReadError("its bytes are null")
+    return decode_image(bytes(data))
+
+
+def _check_images(column: str, type_: pa.DataType) -> None:
+    inner = type_
+    if pt.is_struct(type_) and type_.get_field_index("bytes") >= 0:
+        inner = type_.field("bytes").type
+    kinds = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
+    if not any(is_kind(inner) for is_kind in kinds):
+        raise SchemaError(f"column {column!r} cannot hold images: it has the type {type_}")
+
+
+def named_decoders(decode: object) -> Mapping[str, Any]:
+    """Return the ``decode`` option by column: "image" or a function."""
+    if decode is None or isinstance(decode, Mapping):
+        return dict(decode or {})
+    many = [decode] if isinstance(decode, str | pa.Field) else decode
+    if isinstance(many, Iterable):
+        named = [item.name if isinstance(item, pa.Field) else item for item in many]
+        if all(isinstance(name, str) for name in named):
+            return dict.fromkeys(named, "image")
+    raise OptionError(
+        "decode must be names or fields of columns of images, or a mapping of names to "
+        f'"image" or a function, not {decode!r}'
+    )
+
+
+# --- one row, from bytes
+
+
+def _row_makers(converter: Converter) -> tuple[tuple[str, _Maker], ...] | None:
+    """Return functions that make the values of a row of their bytes; None if that takes more."""
+    schema, for_torch = converter.schema, converter.output_format == "torch"
+    if converter.kinds or converter.has_companions:
+        return None
+    makers = [(field.name, _row_maker(field.type, for_torch)) for field in schema]
+    found = tuple((name, make) for name, make in makers if make is not None)
+    return found if len(found) == len(makers) else None
+
+
+def _row_maker(type_: pa.DataType, for_torch: bool) -> _Maker | None:
+    dense = dense_type(type_, for_torch)
+    if dense is None:
+        if pt.is_string(type_) or pt.is_large_string(type_):
+            return _text
+        return bytes if pt.is_binary(type_) or pt.is_large_binary(type_) else None
+    if dense.cast is not None or dense.stored != dense.dtype or dense.axes is not None:
+        return None
+    return partial(_row_tensor if for_torch else _row_array, dense.shape, dense.dtype)
+
+
+def _row_tensor(shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview) -> torch.Tensor:
+    return torch.from_numpy(np.ndarray(shape, dtype, bytearray(cell)))
+
+
+def _row_array(shape: tuple[int, ...], dtype: np.dtype[Any], cell: memoryview) -> Any:
+    made: npt.NDArray[Any] = np.ndarray(shape, dtype, bytearray(cell))
+    return made if shape else made[()]
+
+
+def _text(cell: memoryview) -> str:
+    return str(cell, "utf-8")

@@ -1,0 +1,307 @@
+"""The loader that ``create_dataloader`` returns: a torch DataLoader with epochs and state."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.utils.data import DataLoader
+
+from headrace.loader._agreement import Agreement, InStep, RankComparison
+from headrace.loader._epoch import EpochPass
+from headrace.loader._workers import WorkerOptions, WorkerPool, out_of_order_option
+from headrace.plan import State, known_batches
+
+if TYPE_CHECKING:
+    from headrace.loader._dataset import TabularDataset
+    from headrace.loader._passes import Passes
+
+__all__ = ["StatefulLoader", "loader_class"]
+
+logger = logging.getLogger(__name__)
+
+
+class StatefulLoader(DataLoader[Any]):
+    """Gives the batches of a dataset, read ahead by threads or by worker processes.
+
+    ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that
+    ran to its end is followed by the next. ``state_dict`` may be called between any two
+    batches, and ``load_state_dict`` makes the next ``iter`` go on from there, once.
+    """
+
+    dataset: TabularDataset
+    _is_accelerate_prepared = True  # or Accelerate would shard it once more, or read on rank 0 only
+
+    def __init__(
+        self,
+        dataset: TabularDataset,
+        *,
+        num_workers: int,
+        pin_memory: bool = False,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = False,
+        multiprocessing_context: str | BaseContext | None = None,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        sampler: None = None,
+        batch_sampler: None = None,
+    ) -> None:
+        # Lightning makes a loader for predictions once more, and passes samplers that are None.
+        for_workers: dict[str, Any] = {}
+        if num_workers:
+            for_workers = {
+                "prefetch_factor": prefetch_factor,
+                "persistent_workers": persistent_workers,
+                "timeout": timeout,
+            }
+        super().__init__(
+            dataset,
+            batch_size=None,
+            num_workers=num_workers,
+            collate_fn=dataset.collate,
+            pin_memory=pin_memory,
+            worker_init_fn=worker_init_fn,
+            **for_workers,
+        )
+        options = WorkerOptions(
+            num_workers,
+            multiprocessing_context,
+            persistent_workers,
+            prefetch_factor,
+            timeout,
+            worker_init_fn,
+        )
+        if dataset.planner.origin.adaptive:
+            out_of_order_option(DataLoader)  # what cannot be is refused now
+        self._pool = WorkerPool(dataset, options)
+        self._pin = pin_memory and torch.cuda.is_available()
+        if pin_memory and not self._pin:
+            logger.warning("pin_memory has no effect: there is no CUDA device")
+        self._lanes: int | None = None  # of a state, which are kept for the epochs after it
+        self._chosen_epoch: int | None = None  # by set_epoch, since the last iteration began
+        self._pass: EpochPass | None = None
+        self._began: State = dataset.planner.start(dataset.epoch)
+        self._passes = dataset.passes
+        self._resume: State | None = None
+        self._in_step: InStep | None = None
+        self._agreement = Agreement(dataset.ranks) if dataset.planner.must_agree else None
+        self._compared: Passes | None = None  # the data that was compared with that of other ranks
+        if dataset.ranks.size > 1:
+            self._compare_ranks()
+
+    def __len__(self) -> int:
+        """Return the number of batches of a whole epoch, also after a state was loaded.
+
+        Raises:
+            TypeError: Only reading them would tell.
+        """
+        start = self._start(self.dataset.epoch)
+        return known_batches(self.dataset.planner.batches_left(start))
+
+    @property
+    def remaining(self) -> int:
+        """Number of batches still to come in the running or resumed epoch, of this rank.
+
+        It is 0 after the last batch, and the length of the next epoch once the iteration has ended.
+
+        Raises:
+            TypeError: Only reading them would tell, as for ``len``.
+        """
+        running = self._pass
+        if running is None or running.epoch != self.dataset.epoch:
+            return known_batches(self.dataset.planner.batches_left(self._position()))
+        return known_batches(self._passes.planner.batches_left(self._began.after(running)))
+
+    def __repr__(self) -> str:
+        workers = f"{self.num_workers} workers" if self.num_workers else "threads"
+        return f"<{type(self).__name__}: {self.dataset.summary}; epoch {self.epoch}, {workers}>"
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being read, or the next one after its end."""
+        return self.dataset.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
+        self.dataset.set_epoch(epoch)
+        self._chosen_epoch = epoch
+        if self._resume is not None and self._resume.epoch != epoch:
+            self._resume = None
+
+    # --- state
+
+    def state_dict(self, *, unused_batches: Literal[0, 1] = 0) -> dict[str, Any]:
+        """Return where the loader is: after the last batch that was handed out. JSON-safe, small.
+
+        Args:
+            unused_batches: 1 if the last batch was fetched ahead and is not used yet: the state
+                is then the one before it.
+        """
+        position = self._position(without_last=bool(unused_batches))
+        # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
+        began = self._began
+        goes_on = (position.epoch, position.plan_key) == (began.epoch, began.plan_key)
+        passes = self._passes if self._pass is not None and goes_on else self.dataset.passes
+        return position.as_json(passes.fingerprint)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on from a state, unless another epoch is set before.
+
+        Ranks, workers and the size of batches may be others than when it was taken.
+        """
+        position = State.from_json(state)
+        self.dataset.move_to(position)
+        self.dataset.fingerprint.check(position)
+        mine = self.dataset.passes.resume(position)
+        self._lanes = mine.lanes if mine.before is None else None
+        self._resume = mine
+        self._pass = None
+        self.dataset.set_epoch(mine.epoch)
+
+    def _start(self, epoch: int) -> State:
+        return self.dataset.planner.start(epoch, self._lanes)
+
+    def _position(self, *, without_last: bool = False) -> State:
+        epoch = self.dataset.epoch
+        if self._resume is not None and self._resume.epoch == epoch:
+            return self._resume
+        if self._pass is None or self._pass.epoch != epoch:
+            return self._start(epoch)
+        repeated = 0 if self._in_step is None else self._in_step.repeated
+        if without_last and not self._pass.ended:
+            if repeated:
+                return self._began.after(self._pass, repeated - 1)
+            with self._pass.before_last_batch():
+                return self._began.after(self._pass)
+        now = self._began.after(self._pass, repeated)
+        return self._start(epoch + 1) if self._is_over(now, self._pass) else now
+
+    def _is_over(self, position: State, running: EpochPass) -> bool:
+        if self._in_step is not None:
+            return self._in_step.is_over()
+        return self._passes.has_ended(position, running)
+
+    # --- other ranks
+
+    def _compare_ranks(self) -> None:
+        """Tell the other ranks what this one is about to read."""
+        dataset = self.dataset
+        self._compared = dataset.passes
+        self._comparison = RankComparison(
+            dataset.ranks, dataset.compared_files, self._shared_by_ranks
+        )
+
+    def _shared_by_ranks(self) -> dict[str, Any]:
+        """Return what must be the same on all ranks, beside files."""
+        fingerprint, planner = self.dataset.fingerprint, self.dataset.planner
+        start = planner.start(self.dataset.epoch)
+        return {
+            "the snapshot of the table": fingerprint.version,
+            "shuffle, split_bytes, split_rows, split_strategy, mix or interleave": (
+                fingerprint.order
+            ),
+            "shuffle_seed": fingerprint.seed,
+            "batch_size, lanes, num_workers, a row group or a split of split_strategy": (
+                planner.lanes(start).digest()
+            ),
+            "even or drop_last": planner.batches_left(start) if self.dataset.even else None,
+            "filters": fingerprint.filters,
+        }
+
+    # --- iterating
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self._resume is None and self._last_batch_is_out():
+            self.dataset.end_epoch(self._began.epoch)
+        self._chosen_epoch = None
+        epoch = self.dataset.epoch
+        position, self._resume = self._resume, None
+        if position is None or position.epoch != epoch:
+            position = self._start(epoch)
+        else:
+            self.dataset.move_to(position)  # an epoch goes on as it began, refreshed or not
+        return self._deliver(self._begin(position))
+
+    def _last_batch_is_out(self) -> bool:
+        """Return True after the last batch, also if the next one has not been asked for.
+
+        Where batches are not counted, only that question ends an epoch.
+        """
+        if self._pass is None or self._pass.finished or self._chosen_epoch is not None:
+            return False
+        return self._passes.planner.batches_left(self._began.after(self._pass)) == 0
+
+    def _deliver(self, running: EpochPass) -> Generator[Any, None, None]:
+        """Yield the rest of an epoch, of which a state may have left nothing."""
+        yield from self._steps(running)
+        if self._in_step is not None:
+            self.dataset.counters.padded += self._in_step.padded_rows
+        else:
+            plan, ranks = self._passes.planner.plan(self._began), self.dataset.ranks
+            self.dataset.counters.padded += plan.repeated_rows(ranks.rank, ranks.size)
+        self.dataset.end_epoch(running.epoch)
+
+    def _steps(self, running: EpochPass) -> Iterable[Any]:
+        """Return the batches of a pass, as far as all ranks go together."""
+        planner = self._passes.planner
+        if not planner.must_agree:
+            return running
+        if self._agreement is None:  # rows were counted, and are not after a refresh
+            self._agreement = Agreement(self.dataset.ranks)
+        first = partial(self._passes.first_batch, self._began)
+        pad = self.dataset.even == "pad"
+        whole = not self._began.begun
+        self._in_step = InStep(
+            running, self._agreement.agree, read_first=first if pad else None, whole=whole
+        )
+        return self._in_step
+
+    def _begin(self, position: State) -> EpochPass:
+        if self._pass is not None and self._pass.ended:
+            self._pass.end()  # one that was left may not have let go of everything yet
+        if self._compared is not None:
+            if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
+                self._compare_ranks()
+            self._comparison.check()
+        passes = self._passes = self.dataset.passes
+        if self.num_workers:
+            running = self._pool.begin(passes.planner.plan(position), position, pin=self._pin)
+        else:
+            pipeline = replace(passes.pipeline, pin_memory=self._pin)
+            running = passes.begin(position, pipeline)
+        self._began, self._pass, self._in_step = position, running, None
+        return running
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was done since the loader was made.
+
+        ``rows`` and ``batches`` handed out, ``bytes`` decoded, ``seconds`` by stage (summed over
+        threads and processes), ``padded`` rows that came once more so that ranks stay in step,
+        ``skipped_chunks`` with the reason of each, ``retries``.
+        """
+        if self._pass is not None and self._pass.ended:
+            self._pass.end()
+        counted = self.dataset.counters.as_dict()
+        if self._pass is not None and not self._pass.counted:
+            for name, value in self._pass.handed_over.items():
+                counted[name] += value
+        return counted
+
+
+def loader_class(accelerator: Any) -> Callable[..., StatefulLoader]:
+    """Return the class of loaders that an accelerator can work with.
+
+    accelerate is imported only if the user has imported it.
+    """
+    accelerate = sys.modules.get("accelerate")
+    if accelerate is None or not isinstance(accelerator, accelerate.Accelerator):
+        return StatefulLoader
+    from headrace.loader._accelerated import AcceleratedLoader
+
+    return partial(AcceleratedLoader, accelerator=accelerator)

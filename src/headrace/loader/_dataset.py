@@ -1,0 +1,624 @@
+"""The engine of every dataset: plans what was found, and turns it into batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from types import FrameType
+from typing import Any, Literal, Self, Unpack
+
+import numpy as np
+import pyarrow as pa
+from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher
+
+from headrace.access import Backend, RowDataset
+from headrace.access.orphans import end_with_parent
+from headrace.convert import Converter
+from headrace.convert.device import DeviceCache, parse_device
+from headrace.convert.shared import is_shared, shared_integers
+from headrace.errors import OptionError, SkippedDataWarning, WorkerError
+from headrace.loader._agreement import ComparedFiles
+from headrace.loader._claims import Claims
+from headrace.loader._dataloader import StatefulLoader, loader_class
+from headrace.loader._feed import Board, Feed
+from headrace.loader._fingerprint import fingerprint_of
+from headrace.loader._order import budget_bytes, describe_order, order_of
+from headrace.loader._passes import DatasetIterator, Passes
+from headrace.loader._pipeline import Finish, Pipeline
+from headrace.loader._stats import Stats
+from headrace.loader.ranks import Ranks, find_ranks, given_ranks, ranks_of_job
+from headrace.model import DataFileInfo, Split
+from headrace.options import (
+    DatasetOptions,
+    LoaderOptions,
+    check_count,
+    documented,
+    parse_bytes,
+    resolve,
+    split_options,
+)
+from headrace.plan import (
+    Chunks,
+    Fingerprint,
+    Order,
+    Plan,
+    Planner,
+    RankShare,
+    State,
+    decode_factor,
+    known_batches,
+)
+from headrace.process import usable_cores
+from headrace.sources.reader import Discovered, TabularReader
+from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
+from headrace.storage.access import shown_location
+
+__all__ = ["TabularDataset", "rows_of", "store_access"]
+
+logger = logging.getLogger(__name__)
+
+_EPOCH, _READ_BY_WORKERS = 0, 1
+"""places in the memory that a dataset shares with workers"""
+_FRAMES_TO_FETCHER = 3
+"""calls between torch and a dataset, if another dataset is around it"""
+_FEW_CHUNKS = 8
+"""Number of chunks below which permuting them leaves rows nearly in file order."""
+_WASTEFUL = 1.5
+"""rows decoded for each row wanted, from which on decoded row groups are kept"""
+
+
+class TabularDataset(IterableDataset[Any]):
+    """Gives batches of the rows of files.
+
+    Iterating gives every row exactly once, in one process as in the workers of a plain
+    ``DataLoader(dataset, batch_size=None, num_workers=n)``, whatever their number.
+    """
+
+    def __init__(self, found: Discovered, options: DatasetOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._device = parse_device(options["device"])
+        self.ranks = given_ranks(options["rank"], options["world_size"])
+        """The rank of this process, and the number of ranks that share the data."""
+        self.finish = Finish.of(options)
+        """The user's functions, which are applied to each row and each batch."""
+        self._workers = 1
+        self._has_loader = False
+        self._warned_of_ranks = False
+        self._adopted_order = ""  # that of the state that was loaded last
+        self.counters = Stats()
+        # The epoch, and if a worker reads: in shared memory, where parent and workers see it.
+        self._shared = shared_integers(2)
+        self._position: State | None = None  # from which the next iteration goes on
+        self._iterator: weakref.ref[DatasetIterator] | None = None
+        if options["row_transform"] is not None and options["ragged"] in ("offsets", "nested"):
+            raise OptionError(
+                f'row_transform needs rows, which ragged="{options["ragged"]}" has none of; choose '
+                '"list" or "pad"'
+            )
+        self._read_from(found)
+        for reason in found.broken:
+            self.counters.skip(reason)
+            warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=4)
+
+    def _read_from(self, found: Discovered) -> None:
+        """Take what was found as the data of the iterations to come; running ones go on."""
+        options, skip_broken = self._options, self._options["on_error"] == "skip"
+        order = self._order_for(found)
+        planner = self._planner_for(found, order)
+        pipeline = Pipeline(
+            found.reader,
+            Converter(
+                found.reader.schema,
+                options["output_format"],
+                nulls=options["nulls"],
+                ragged=options["ragged"],
+                kinds=found.reader.source.kinds,
+                stack=options["stack"],
+                cast=options["cast"],
+            ),
+            batch_size=order.batch_size,
+            drop_last=order.drop_last,
+            seed=order.seed,
+            grouping=order.grouping,
+            counted=planner.counted,
+            skip_broken=skip_broken,
+            prefetch_bytes=budget_bytes(options),
+            device=self._device,
+            device_cache=DeviceCache(budget_bytes(options)) if options["device_cache"] else None,
+        )
+        self._found = found
+        self.planner, self.pipeline = planner, pipeline
+        self._passes: Passes | None = None
+        self.counters.stored(found.counts)
+        if order.automatic:
+            logger.info("%s", describe_order(order, found.files, planner.origin.lanes))
+        if order.split_strategy is None:
+            self._look_at_chunks()
+
+    def _order_for(self, found: Discovered) -> Order:
+        """Return the order of some data, which a loaded state may have chosen."""
+        ranks = self.ranks.size
+        lanes = self._options["lanes"] or ranks * self._workers
+        order = order_of(self._options, found, lanes=lanes, lanes_each=max(lanes // ranks, 1))
+        return order.as_in(self._adopted_order) if self._adopted_order else order
+
+    def _planner_for(self, found: Discovered, order: Order) -> Planner:
+        """Return the plans of some data for the ranks and workers of this dataset."""
+        ranks, options = self.ranks, self._options
+        counted = found.counted and options["on_error"] != "skip"
+        adaptive = options["balance"] == "adaptive" and self._workers > 1
+        even = ""
+        if self.even and ranks.size > 1 and counted and not adaptive:
+            even = "full" if order.drop_last else self.even
+        origin = State(
+            0,
+            order.batch_size,
+            order.lanes or ranks.size * self._workers,
+            (RankShare(0, ranks.size, even),),
+            ranks.rank,
+            adaptive=adaptive,
+        )
+        planner = Planner(found.files, order, counted, origin, self._workers, bool(self.even))
+        if order.lanes is not None and order.lanes % ranks.size:
+            raise OptionError(
+                f"lanes={order.lanes} cannot be shared evenly by {ranks.size} ranks; "
+                "choose a multiple of their number"
+            )
+        rows = planner.num_rows
+        if rows is not None and rows < ranks.size > 1 and self.even != "pad":
+            raise OptionError(
+                f"{rows} rows cannot be shared by {ranks.size} ranks; use fewer ranks, or "
+                'even="pad", which repeats rows'
+            )
+        return planner
+
+    # --- loaders
+
+    @documented(LoaderOptions)
+    def loader(self, **options: Unpack[LoaderOptions]) -> StatefulLoader:
+        """Return a DataLoader over the dataset, for this rank.
+
+        In a distributed job each rank gets its share; see ``create_dataloader``. The first loader
+        of a dataset shares its epoch with it. A further one works on a copy, so that both may run
+        at the same time.
+        """
+        dataset = self
+        if self._has_loader:
+            dataset = copy(self)
+            dataset._shared, dataset._position = shared_integers(2), None
+            dataset.set_epoch(self.epoch)  # of its own, which the copy would share
+        chosen, workers = dataset._prepare(options)
+        planner = dataset.planner
+        planner.plan(planner.start(dataset.epoch))  # raises what cannot be now
+        dataset._has_loader = True
+        return loader_class(chosen["accelerator"])(
+            dataset,
+            num_workers=workers,
+            pin_memory=chosen["pin_memory"],
+            prefetch_factor=chosen["prefetch_factor"],
+            persistent_workers=chosen["persistent_workers"],
+            multiprocessing_context=chosen["multiprocessing_context"],
+            timeout=chosen["timeout"],
+            worker_init_fn=chosen["worker_init_fn"],
+        )
+
+    @classmethod
+    def _create(cls, *source: Any, **options: Any) -> tuple[StatefulLoader, Self]:
+        """Return a loader and its dataset; ``source`` are the dataset's own arguments."""
+        of_loader, of_dataset = split_options(options, LoaderOptions)
+        resolve(LoaderOptions, of_loader)  # raises what is wrong before anything is looked for
+        dataset = cls(*source, **of_dataset)
+        return dataset.loader(**of_loader), dataset
+
+    def _prepare(self, options: LoaderOptions) -> tuple[LoaderOptions, int]:
+        """Find the ranks for a loader; return its options and its number of worker processes."""
+        chosen = resolve(LoaderOptions, options)
+        ranks = find_ranks(
+            self._options["rank"],
+            self._options["world_size"],
+            accelerator=chosen["accelerator"],
+            process_group=chosen["process_group"],
+            device_mesh=chosen["device_mesh"],
+        )
+        if ranks != self.ranks:
+            self._join(ranks)
+        workers = chosen["num_workers"]
+        if workers is None:
+            workers = self._fitting_workers()
+        self._workers = max(workers, 1)
+        order = self._order_for(self._found)
+        if order != self.planner.order:
+            self._read_from(self._found)  # windows are smaller where more lanes share the memory
+        else:
+            self.planner, self._passes = self._planner_for(self._found, order), None
+        return chosen, workers
+
+    def _join(self, ranks: Ranks) -> None:
+        """Share the data with other ranks."""
+        self.ranks = ranks
+
+    def _fitting_workers(self) -> int:
+        """Return 0, since threads decode as fast as the machine can, or cores for user code."""
+        if self.finish is None:
+            logger.info("num_workers=0: batches are made by threads of this process")
+            return 0
+        beside = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # processes that share these cores
+        workers = max(1, usable_cores() // beside)
+        logger.info("num_workers=%d: functions of the user run in worker processes", workers)
+        return workers
+
+    # --- what there is
+
+    @property
+    def files(self) -> Sequence[DataFileInfo]:
+        """The files that are read, sorted by path."""
+        return self._found.files
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns and Arrow types of what comes out."""
+        return self._found.reader.schema
+
+    @property
+    def reader(self) -> TabularReader:
+        """Reads chunks of the files into tables that hold all of their values."""
+        return self._found.reader
+
+    @property
+    def format(self) -> str:
+        """Name of the file format."""
+        return self._found.reader.source.name
+
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows of an epoch; None when only reading them would tell."""
+        return self.planner.num_rows
+
+    @property
+    def batch_size(self) -> int:
+        """Number of rows in a batch."""
+        return self.planner.order.batch_size
+
+    @property
+    def even(self) -> Literal["drop", "pad", False]:
+        """The way in which ranks come to the same number of batches; False: they do not."""
+        even = self._options["even"]
+        if even is None:
+            return "drop" if self.ranks.size > 1 else False
+        return even
+
+    @property
+    def splits(self) -> list[Split]:
+        """The lanes of the current epoch, as Splits."""
+        return list(self.plan())
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch, of this rank.
+
+        Raises:
+            TypeError: Only reading them would tell.
+        """
+        return known_batches(self.planner.batches_left(self.planner.start(self.epoch)))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """The source, its rows, the batches of this rank, the lanes and the order, in a line."""
+        found, ranks, paths = self._found, self.ranks, self._found.files.paths
+        roots = found.roots or [path.rpartition("/")[0] or path for path in paths[:1]]
+        place = f" of {shown_location(roots[0])}" if roots else ""
+        more = f" and {len(roots) - 1:,} more" if len(roots) > 1 else ""
+        rows = "rows not counted" if self.num_rows is None else _several(self.num_rows, "row")
+        try:
+            batches = _several(len(self), "batch", "es")
+        except TypeError:
+            batches = "batches"
+        mine = f"rank {ranks.rank} of {ranks.size}: " if ranks.size > 1 else ""
+        lanes = self.planner.origin.lanes
+        return (
+            f"{_several(len(paths), f'{self.format} file')}{place}{more}, {rows}; {mine}{batches} "
+            f"of {self.batch_size:,}; {_several(lanes, 'lane')}; "
+            f"{describe_order(self.planner.order, found.files, lanes)}"
+        )
+
+    def save_manifest(self, path: str | os.PathLike[str]) -> None:
+        """Write down which files there are, for ``manifest=`` of other processes and later runs.
+
+        They then list nothing and look into no file: what they need is in there.
+        """
+        if self._found.listing is None:
+            raise OptionError("a table has its own lists of files: there is no manifest to save")
+        save_manifest(self._found.listing, path)
+
+    # --- rows by index
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that gives rows by index; an OptionError where there is none."""
+        return backend_of(self._found)
+
+    @property
+    def rows(self) -> RowDataset:
+        """The same rows as a map-style dataset, for samplers and ``rows[i]``."""
+        return rows_of(self._found, self._options)
+
+    # --- epochs
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration reads."""
+        return int(self._shared[_EPOCH])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; running workers see it too."""
+        check_count("epoch", epoch, least=0)
+        self._shared[_EPOCH] = epoch
+        if self._position is not None and self._position.epoch != epoch:
+            self._position = None
+
+    def end_epoch(self, epoch: int) -> None:
+        """Go on to the next epoch, unless another was chosen in the meantime."""
+        if self.epoch == epoch:
+            self._shared[_EPOCH] = epoch + 1
+
+    # --- iterating by hand
+
+    def __iter__(self) -> DatasetIterator:
+        _refuse_batches_of_batches(sys._getframe(1))
+        self._warn_of_other_ranks()
+        if self.planner.must_agree:
+            raise OptionError(
+                "the ranks of a loader of your own cannot agree on their steps, and how many there "
+                "are is not known beforehand: use create_dataloader, or even=False"
+            )
+        position, self._position = self._position, None  # it counts once
+        if position is not None:  # an epoch goes on as it began, refreshed or not
+            self.move_to(position)
+        if get_worker_info() is not None:
+            end_with_parent()
+            self._shared[_READ_BY_WORKERS] = 1
+        made = DatasetIterator(self, position)
+        self._iterator = weakref.ref(made)
+        return made
+
+    def _warn_of_other_ranks(self) -> None:
+        """Warn once if this is one of several ranks that all read everything."""
+        chosen = self._options["rank"] is not None or self.ranks.size > 1
+        worker = get_worker_info()
+        if chosen or self._warned_of_ranks or (worker is not None and worker.id > 0):
+            return
+        self._warned_of_ranks = True
+        try:
+            job = ranks_of_job()
+        except OptionError:  # variables of a launcher that make no sense, which a loader refuses
+            return
+        if job.size > 1:
+            warnings.warn(
+                f"each of the {job.size} ranks of this job (from {job.source}) reads all rows of "
+                f"this {type(self).__name__}: use dataset.loader() or create_dataloader, or give "
+                "rank= and world_size=",
+                stacklevel=3,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the last iteration; for workers see their iterators.
+
+        The parent of a loader of your own with workers cannot know what was handed out: there it
+        is an error, and ``StatefulDataLoader`` or ``create_dataloader`` the cure.
+        """
+        running = self._iterator() if self._iterator is not None else None
+        if running is not None:
+            return running.state_dict()
+        if get_worker_info() is None and self._shared[_READ_BY_WORKERS]:
+            raise WorkerError(
+                "worker processes read this dataset, and what of it was handed out is not known "
+                "here: use torchdata's StatefulDataLoader, or the loader of create_dataloader"
+            )
+        position = self._position or self.planner.by_hand(0, 1).start(self.epoch)
+        return position.as_json(self.passes.fingerprint)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on from a state, in this process or in workers."""
+        position = State.from_json(state)
+        self.move_to(position)
+        self.fingerprint.check(position)
+        self._iterator = None
+        self.set_epoch(position.epoch)
+        self._position = position
+
+    @staticmethod
+    def collate(batch: Any) -> Any:
+        """The ``collate_fn`` for a DataLoader of your own: leaves a finished batch as it is."""
+        return batch
+
+    # --- for loaders
+
+    def move_to(self, state: State) -> None:
+        """Make this the data and the order that a state was taken of.
+
+        Data may have versions, and sizes of chunks may have been chosen on another machine.
+        """
+        assert state.data is not None
+        if self.planner.order.as_in(state.data.order) != self.planner.order:
+            self._adopted_order = state.data.order
+            self._read_from(self._found)
+
+    def _check_state_of(self, found: Discovered, state: State) -> None:
+        """Refuse a state that was not taken of this data, before anything is moved there."""
+        assert state.data is not None
+        order = self._order_for(found).as_in(state.data.order)
+        fingerprint_of(found, self._planner_for(found, order)).check(state)
+
+    @property
+    def passes(self) -> Passes:
+        """Reads the data in this process."""
+        if self._passes is None:
+            self._passes = Passes(
+                self._found, self.planner, self.pipeline, self.finish, self.counters
+            )
+        return self._passes
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The data and order that a state belongs to."""
+        return self.passes.fingerprint
+
+    @property
+    def compared_files(self) -> ComparedFiles:
+        """The files, for a comparison with those of other ranks."""
+        found = self._found
+        return ComparedFiles(found.files, found.roots, found.reader.store.local)
+
+    @property
+    def fork_safe(self) -> bool:
+        """True if workers may be forked off a process that has used the store."""
+        return self._found.reader.store.fork_safe
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Number of rows of the files that are counted, and of the bytes that they take there."""
+        files = self._found.files
+        counted = files.counts > 0
+        if len(files.groups):
+            return int(files.groups.rows.sum()), int(files.groups.size_bytes.sum())
+        return int(files.counts[counted].sum()), int(np.maximum(files.sizes[counted], 0).sum())
+
+    def feed(self, board: Board, parcel_batches: int, workers: int, claims: Claims | None) -> Feed:
+        """Return what worker processes run."""
+        files = self._found.files
+        return Feed(self.pipeline, files, board, self.finish, parcel_batches, workers, claims)
+
+    def plan(self, lanes: int | None = None, epoch: int | None = None) -> Plan:
+        """Return the lanes of an epoch from its start, for all ranks."""
+        epoch = self.epoch if epoch is None else epoch
+        return self.planner.lanes(self.planner.start(epoch, lanes))
+
+    def _look_at_chunks(self) -> None:
+        """Keep decoded row groups where chunks are parts of them; warn of costs and poor orders."""
+        order, chunks = self.planner.order, self.planner.lanes(self.planner.start(0, 1)).chunks
+        self._provide_for_small_chunks(chunks)
+        if not order.shuffle or order.grouping.reorders or len(chunks) >= _FEW_CHUNKS:
+            return
+        if self.num_rows is None or self.num_rows > order.batch_size:
+            logger.warning(
+                "shuffle=True permutes %d chunks whose rows stay in file order, as mix=1, "
+                "split_rows or split_bytes say; leave these out, or give a larger mix and "
+                "smaller chunks, to permute rows",
+                len(chunks),
+            )
+
+    def _provide_for_small_chunks(self, chunks: Chunks) -> None:
+        """Give half of the memory for reading ahead to row groups that several chunks need."""
+        files = self._found.files
+        factor = decode_factor(files, chunks)
+        if factor < _WASTEFUL:
+            return
+        half = self.pipeline.prefetch_bytes // 2
+        reader = self.pipeline.reader.keeping(half)
+        self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
+        if self.planner.order.shuffle and files.groups.size_bytes.sum() > half:
+            logger.warning(
+                "chunks are much smaller than row groups, which are decoded whole: up to %.0f "
+                "times the work; larger split_rows, or files with smaller row groups, avoid it",
+                factor,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Counters are of this process; a copy, also a shallow one, is set up and goes on by itself.
+        reset = {"_iterator": None, "_passes": None, "counters": None, "_has_loader": False}
+        return {**self.__dict__, "planner": replace(self.planner, kept={}), **reset}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, counters=Stats())
+        if not is_shared(self._shared):  # copied, and not sent to a worker
+            self._shared = shared_integers(2).copy_(self._shared)
+
+
+def _several(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
+def _refuse_batches_of_batches(caller: FrameType | None) -> None:
+    """Raise an OptionError if a DataLoader would make batches of the batches of a dataset.
+
+    torch tells a dataset nothing about the loader that iterates it. But it does so in a class of
+    its own, directly or through a dataset of a framework around this one.
+    """
+    for _ in range(_FRAMES_TO_FETCHER):
+        if caller is None:
+            return
+        local = caller.f_locals
+        if caller.f_code is _IterableDatasetFetcher.__init__.__code__:
+            collates = local["auto_collation"]
+        elif caller.f_code is _IterableDatasetFetcher.fetch.__code__:
+            # Accelerate takes batches of one, which a function of the user takes apart again.
+            collates = local["self"].auto_collation and len(local["possibly_batched_index"]) > 1
+        else:
+            caller = caller.f_back
+            continue
+        if collates:
+            raise OptionError(
+                "the dataset gives ready batches, of which this DataLoader would make batches "
+                "again: use DataLoader(dataset, batch_size=None), or create_dataloader, whose "
+                "batch_size is the number of rows"
+            )
+        return
+
+
+def store_access(options: DatasetOptions, found: Callable[[], Mapping[str, Any]] = dict) -> Access:
+    """Return how stores are reached; options that are ``found`` hold where the user gave none."""
+    given = options["storage_options"]
+    if given is None:
+        given = {} if options["filesystem"] is not None else found()
+    gap, folder, limit = options["max_gap_bytes"], options["cache_dir"], options["cache_bytes"]
+    cache = None
+    if folder is not None:
+        cache = DiskCache.at(folder, None if limit is None else parse_bytes("cache_bytes", limit))
+    return Access(
+        storage_options=given,
+        filesystem=options["filesystem"],
+        retry=RetryPolicy(options["retries"], options["timeout_s"], options["max_elapsed_s"]),
+        requests=Requests(
+            parse_bytes("max_gap_bytes", gap) if gap else None if gap is None else 0,
+            parse_bytes("max_request_bytes", options["max_request_bytes"]),
+        ),
+        cache=cache,
+    )
+
+
+# --- rows by index
+
+
+def backend_of(found: Discovered) -> Backend:
+    """Return the rows that were found by index; an OptionError where that cannot be."""
+    return found.reader.source.by_index(found.reader.schema)
+
+
+def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
+    """Return the columns that the dataset streams, by index and in the same form."""
+    if options["filters"] is not None:
+        raise OptionError("filters are for streams; rows by index are all that there are")
+    if options["transform"] is not None or options["collate_fn"] is not None:
+        raise OptionError(
+            "transform and collate_fn are called with the batches of streams; for rows give them "
+            "to RowDataset(dataset.backend, transform=...) and to your DataLoader"
+        )
+    return RowDataset(
+        backend_of(found),
+        columns=options["columns"],
+        output_format=options["output_format"],
+        nulls=options["nulls"],
+        ragged=options["ragged"],
+        transform=options["row_transform"],
+        on_error=options["on_error"],
+    )

@@ -1,0 +1,354 @@
+"""One pass over lanes, and at any moment the place in every lane.
+
+``EpochPass`` takes a batch from each lane in turn. ``AsTheyCome`` hands out the batches that
+several workers make of the same lanes in the order in which they come.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.convert import Block
+from headrace.convert.device import Device
+from headrace.errors import SkippedDataWarning
+from headrace.loader._claims import Claims
+from headrace.loader._stats import Stats
+from headrace.model import NOWHERE, Cursor
+from headrace.plan import Lane, Loose
+from headrace.process import run_aside
+from headrace.stream import Run
+
+__all__ = ["AsTheyCome", "BatchRun", "EpochPass", "LaneFeed"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """Batches of one lane that follow each other.
+
+    Attributes:
+        count: Number of batches.
+        num_rows: Number of rows.
+        batch_size: Number of rows of each batch but the last.
+        batches: Returns the batches as the user gets them.
+        cursor: Returns the place in the lane after a number of batches.
+    """
+
+    count: int
+    num_rows: int
+    batch_size: int
+    batches: Callable[[], Iterator[Any]]
+    cursor: Callable[[int], Cursor]
+
+    @classmethod
+    def of(
+        cls, run: Run[Block], finish: Callable[[Any], Any] | None, device: Device | None = None
+    ) -> BatchRun:
+        """Return a run that was cut in this process; ``finish`` is applied to each batch."""
+
+        def batches() -> Iterator[Any]:
+            block: Any = run.block
+            if device is None:
+                made: Iterator[Any] = block.batches(run.batch_size)
+            else:
+                made = device.batches(block, run.batch_size)
+            # Not map: it would take a StopIteration of the user's function for the end of the run.
+            return made if finish is None else (finish(batch) for batch in made)
+
+        return cls(run.batches, run.block.num_rows, run.batch_size, batches, run.cursor)
+
+    def rows(self, delivered: int) -> int:
+        """Return the number of rows in the first batches."""
+        return min(delivered * self.batch_size, self.num_rows)
+
+
+class LaneFeed:
+    """The runs of a lane one after the other.
+
+    Attributes:
+        batches: The batches of the run that are still to come.
+        delivered: Number of batches of the run that were handed out.
+    """
+
+    def __init__(self, start: Cursor, next_run: Callable[[], BatchRun | None]) -> None:
+        self.batches: Iterator[Any] = iter(())
+        self.delivered = 0
+        self._start = start
+        self._next_run = next_run
+        self._run: BatchRun | None = None
+        self._following: deque[BatchRun] = deque()
+        self._done_batches = 0
+        self._done_rows = 0
+
+    def ahead(self, wanted: int) -> int:
+        """Return how many batches are certain to come, reading on until there are ``wanted``."""
+        certain = 0 if self._run is None else self._run.count - self.delivered
+        certain += sum(run.count for run in self._following)
+        while certain < wanted and (run := self._next_run()) is not None:
+            self._following.append(run)
+            certain += run.count
+        return certain
+
+    def put(self, run: BatchRun) -> None:
+        """Add a run that comes after all that are known."""
+        self._following.append(run)
+
+    def advance(self) -> bool:
+        """Make sure that ``batches`` has one more, reading on if need be; False at the end."""
+        while self._run is None or self.delivered == self._run.count:
+            run = self._following.popleft() if self._following else self._next_run()
+            if run is None:
+                return False
+            if self._run is not None:
+                self._start = self._run.cursor(self.delivered)
+                self._done_batches += self._run.count
+                self._done_rows += self._run.num_rows
+            self._run, self.delivered, self.batches = run, 0, run.batches()
+        return True
+
+    @property
+    def cursor(self) -> Cursor:
+        """The place after the last batch that was handed out."""
+        if self._run is None or self.delivered == 0:
+            return self._start
+        return self._run.cursor(self.delivered)
+
+    @property
+    def handed_over(self) -> tuple[int, int]:
+        """Numbers of batches and rows handed out so far."""
+        if self._run is None:
+            return 0, 0
+        rows = self._done_rows + self._run.rows(self.delivered)
+        return self._done_batches + self.delivered, rows
+
+
+class EpochPass:
+    """Iterates once over the batches of some lanes.
+
+    Attributes:
+        epoch: The epoch.
+        lanes: The lanes.
+        finished: True once the last batch was handed out and another one was asked for.
+        ended: True once reading was stopped, or is being stopped.
+        counted: True once the statistics have the batches that were handed out.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        lanes: Sequence[LaneFeed],
+        *,
+        turn: int,
+        stats: Stats,
+        close: Callable[[], None],
+    ) -> None:
+        """Prepare a pass.
+
+        Args:
+            epoch: The epoch.
+            lanes: The lanes.
+            turn: The lane that gives the first batch.
+            stats: Counts the batches that are handed out.
+            close: Stops reading; it is called at the end.
+        """
+        self.epoch = epoch
+        self.lanes = lanes
+        self.finished = False
+        self.ended = False
+        self.counted = False
+        self._running = False
+        self._turn = turn
+        self._stats = stats
+        self._warned = len(stats.skipped)
+        self._close = close
+        self._process = os.getpid()
+        self._is_gone = threading.Event()
+
+    def __iter__(self) -> Generator[Any, None, None]:
+        self._running = True
+        try:
+            yield from self._batches()
+            self.finished = True
+        except GeneratorExit:
+            self.leave()
+            raise
+        finally:
+            if not self.ended:
+                self.end()
+
+    def end(self) -> None:
+        """Stop reading, and wait until no thread or process is left. May be called again.
+
+        A forked child does nothing: it has no threads, and their locks may be held for ever.
+        """
+        if self._process != os.getpid():
+            return
+        if self._begin_end():
+            self._let_go()
+        else:
+            self._is_gone.wait()
+
+    def leave(self) -> None:
+        """Stop reading without waiting for it: this may be called by a garbage collection."""
+        if self._process == os.getpid() and self._begin_end():
+            run_aside(self._let_go)
+
+    def _begin_end(self) -> bool:
+        """Return True for the first caller, which then has to let go."""
+        if self.ended:
+            return False
+        self._running, self.ended = False, True
+        counts = self.handed_over
+        self._stats.batches += counts["batches"]
+        self._stats.rows += counts["rows"]
+        self.counted = True
+        return True
+
+    def _let_go(self) -> None:
+        try:
+            self._close()
+            self._warn()
+        finally:
+            self._is_gone.set()
+
+    def is_over(self) -> bool:
+        """Return True if no batch is left; it may have to read on, and keeps what it read.
+
+        Of a pass that has not begun, or was broken off, this is not known: False.
+        """
+        return self.finished or (self._running and self.ahead(1) == 0)
+
+    def ahead(self, wanted: int) -> int:
+        """Return how many batches are certain to come: ``wanted`` or more, or all that are left."""
+        each = -(-wanted // max(len(self.lanes), 1))
+        certain = sum(lane.ahead(each) for lane in self.lanes)
+        if certain < wanted:  # some lanes are at their end, and others may have more
+            certain = sum(lane.ahead(wanted) for lane in self.lanes)
+        return certain
+
+    @property
+    def turn(self) -> int:
+        """The lane whose batch is next, if it has one."""
+        return self._turn % max(len(self.lanes), 1)
+
+    @property
+    def cursors(self) -> list[Cursor]:
+        """The place in every lane."""
+        return [lane.cursor for lane in self.lanes]
+
+    @contextmanager
+    def before_last_batch(self) -> Iterator[None]:
+        """Be, within the context, at the place before the batch that was handed out last."""
+        turn, lane = self._turn, self._last_lane()
+        lane.delivered -= 1
+        self._turn = turn - 1
+        try:
+            yield
+        finally:
+            lane.delivered += 1
+            self._turn = turn
+
+    def _last_lane(self) -> LaneFeed:
+        return self.lanes[(self._turn - 1) % len(self.lanes)]
+
+    @property
+    def handed_over(self) -> Mapping[str, int]:
+        """Numbers of batches and rows handed out so far."""
+        batches = rows = 0
+        for lane in self.lanes:
+            its_batches, its_rows = lane.handed_over
+            batches, rows = batches + its_batches, rows + its_rows
+        return {"batches": batches, "rows": rows}
+
+    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
+        """Return the cursors of these lanes, and the windows that lie open beyond them."""
+        return dict(zip(lanes, self.cursors, strict=True)), ()
+
+    def _batches(self) -> Iterator[Any]:
+        left = set(range(len(self.lanes)))
+        while left:
+            index = self._turn % len(self.lanes)
+            lane = self.lanes[index]
+            if index in left and lane.advance():
+                if len(self._stats.skipped) > self._warned:
+                    self._warn()
+                batch = next(lane.batches)
+                lane.delivered += 1
+                self._turn = index + 1  # only now: a batch that failed to come is still to come
+                yield batch
+                continue
+            self._turn = index + 1
+            left.discard(index)
+            self._warn()
+
+    def _warn(self) -> None:
+        """Warn in the user's thread of data that threads and processes had to leave out."""
+        for reason in self._stats.skipped[self._warned :]:
+            self._warned += 1
+            warnings.warn(f"skipped: {reason}", SkippedDataWarning, stacklevel=3)
+
+
+class AsTheyCome(EpochPass):
+    """Batches in the order in which workers have made them; their windows are known by number."""
+
+    def __init__(
+        self,
+        epoch: int,
+        lanes: Sequence[Lane],
+        claims: Claims,
+        workers: int,
+        *,
+        receive: Callable[[], tuple[int, BatchRun] | None],
+        stats: Stats,
+        close: Callable[[], None],
+    ) -> None:
+        streams = [LaneFeed(NOWHERE, lambda: None) for _ in range(workers)]
+        super().__init__(epoch, streams, turn=0, stats=stats, close=close)
+        self._lanes_of_rank = lanes
+        self._claims = claims
+        self._receive = receive
+        self._arrived: deque[tuple[int, int]] = deque()
+        self._last = streams[0]
+
+    @property
+    def turn(self) -> int:
+        return 0
+
+    def ahead(self, wanted: int) -> int:
+        certain = sum(lane.ahead(0) for lane in self.lanes)
+        while certain < wanted and (count := self._wait_for_more()):
+            certain += count
+        return certain
+
+    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
+        return self._claims.progress(self._lanes_of_rank, self.cursors)
+
+    def _batches(self) -> Iterator[Any]:
+        while self._arrived or self._wait_for_more():
+            worker, count = self._arrived.popleft()
+            self._warn()
+            stream = self._last = self.lanes[worker]
+            for _ in range(count):
+                stream.advance()
+                batch = next(stream.batches)
+                stream.delivered += 1
+                yield batch
+
+    def _last_lane(self) -> LaneFeed:
+        return self._last
+
+    def _wait_for_more(self) -> int:
+        """Return the number of batches in the next run of any worker; 0 when all have ended."""
+        received = self._receive()
+        if received is None:
+            return 0
+        worker, run = received
+        self.lanes[worker].put(run)
+        self._arrived.append((worker, run.count))
+        return run.count

@@ -1,0 +1,509 @@
+"""Lanes of chunks to runs of batches: the stages of the flow, put together.
+
+A thread of the read-ahead takes a piece of a lane, reads and converts its chunks, and brings the
+rows of a window into order. The consumer cuts the blocks of each lane into runs of batches.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch.utils.data import get_worker_info
+
+from headrace.convert import Block, Converter, concat
+from headrace.convert.decoded import together
+from headrace.convert.device import Device, DeviceCache
+from headrace.errors import ConversionError, ReadError
+from headrace.loader._stats import Stats
+from headrace.loader._windows import Window
+from headrace.matrices import width_of
+from headrace.model import (
+    NOWHERE,
+    START,
+    Cursor,
+    DataFileInfo,
+    FileList,
+    FileSplit,
+    RowGroups,
+)
+from headrace.options import DatasetOptions
+from headrace.plan import (
+    ROW_ORDER,
+    Grouping,
+    Lane,
+    Piece,
+    Reading,
+    RowCost,
+    lane_pieces,
+    no_groups,
+    row_keys,
+    window_pieces,
+)
+from headrace.process import usable_cores
+from headrace.sources.files.failures import may_be_skipped
+from headrace.sources.reader import TabularReader
+from headrace.storage import Meter, Patience, side_threads
+from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
+
+__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost"]
+
+
+def row_cost(schema: pa.Schema) -> RowCost:
+    """Return the bytes of a row of these columns in memory once decoded."""
+    widths = [width_of(type_) for type_ in schema.types]
+    return RowCost(sum(filter(None, widths)), None in widths)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Windows that are delivered one after the other: those of a lane, or some of several lanes.
+
+    Attributes:
+        index: The number by which its runs are asked for.
+        pieces: Yields the pieces to be read, in order.
+        cursor: The place at which it begins.
+        jobs_ahead: Number of pieces that may be begun at a time; None for as many as are useful.
+    """
+
+    index: int
+    pieces: Callable[[FileList, Reading], Iterator[Piece]]
+    cursor: Cursor = NOWHERE
+    jobs_ahead: int | None = None
+
+    @classmethod
+    def of_lane(cls, lane: Lane, cursor: Cursor = START) -> Stream:
+        """Return a lane from a cursor on."""
+
+        def pieces(files: FileList, reading: Reading) -> Iterator[Piece]:
+            return lane_pieces(files, lane, reading, cursor)
+
+        return cls(lane.index, pieces, cursor)
+
+    @classmethod
+    def of_windows(cls, lane: Lane, windows: Sequence[int]) -> Stream:
+        """Return some windows of a lane, from the first row of each."""
+
+        def pieces(files: FileList, reading: Reading) -> Iterator[Piece]:
+            for place, window in enumerate(windows):
+                position = place / len(windows)
+                yield from window_pieces(files, lane, window, reading, skip=0, position=position)
+
+        return cls(lane.index, pieces)
+
+
+BLOCK_BYTES = 16 << 20
+_PART_BYTES = 32 << 20
+"""Size of the parts in which windows are ordered that are larger than two of them."""
+_MOST_READING_THREADS = 16
+_MOST_MIXING_THREADS = 8
+"""Number of threads that make windows: beyond, they wait for each other's memory and the GIL."""
+_REMOTE_READING_THREADS = 16
+"""Number of threads that wait for remote bytes: Arrow bounds the threads that decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The user's functions, which are applied to each row and then to each batch."""
+
+    transform: Callable[[Any], Any] | None
+    collate_fn: Callable[[Any], Any] | None
+    row_transform: Callable[[Any], Any] | None = None
+    output_format: str = "torch"
+
+    @classmethod
+    def of(cls, options: DatasetOptions) -> Finish | None:
+        """Return the functions that are given; None if there is none."""
+        made = cls(
+            options["transform"],
+            options["collate_fn"],
+            options["row_transform"],
+            options["output_format"],
+        )
+        return made if any(made.functions.values()) else None
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """The functions, by the names of their options."""
+        return {
+            "row_transform": self.row_transform,
+            "transform": self.transform,
+            "collate_fn": self.collate_fn,
+        }
+
+    def __call__(self, batch: Any) -> Any:
+        if self.row_transform is not None:
+            rows = [self.row_transform(row) for row in _rows(batch)]
+            batch = _joined(rows, self.output_format)
+        if self.transform is not None:
+            batch = self.transform(batch)
+        return batch if self.collate_fn is None else self.collate_fn(batch)
+
+
+def _rows(batch: Any) -> list[Any]:
+    """Return the rows of a batch, as dicts of their columns."""
+    if isinstance(batch, pa.RecordBatch):
+        rows: list[Any] = batch.to_pylist()
+        return rows
+    columns = {
+        name: _rows(column) if isinstance(column, Mapping) else column
+        for name, column in batch.items()
+    }
+    count = min(map(len, columns.values()), default=0)
+    return [{name: column[row] for name, column in columns.items()} for row in range(count)]
+
+
+def _joined(rows: list[Any], output_format: str) -> Any:
+    """Return a batch of rows: dicts and tuples by their items, numbers and arrays stacked."""
+    if output_format == "arrow" or not rows:
+        return rows
+    first = rows[0]
+    if isinstance(first, Mapping):
+        return {name: _joined([row[name] for row in rows], output_format) for name in first}
+    if isinstance(first, tuple):
+        return tuple(_joined(list(items), output_format) for items in zip(*rows, strict=True))
+    if output_format == "torch" and all(isinstance(row, np.ndarray) for row in rows):
+        rows = [torch.from_numpy(row) if row.dtype.kind in "biufc" else row for row in rows]
+    return together(rows, output_format)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The way from chunks to batches, whichever chunks they are. Pickles.
+
+    Attributes:
+        reader: Reads chunks.
+        converter: Converts tables to blocks.
+        batch_size: Number of rows in a batch.
+        drop_last: True if the short batch at the end of a lane is left out.
+        seed: The seed of permutations.
+        grouping: How chunks form windows.
+        counted: True if the rows of a chunk are known before it is read.
+        skip_broken: True if chunks that cannot be read are skipped.
+        prefetch_bytes: Number of bytes that may be read ahead.
+        pin_memory: True if tensors are in pinned memory.
+        device: The device on which batches arrive; None for plain tensors of the host.
+        device_cache: Blocks that stay on the device for later epochs.
+    """
+
+    reader: TabularReader
+    converter: Converter
+    batch_size: int
+    drop_last: bool
+    seed: int
+    grouping: Grouping
+    counted: bool
+    skip_broken: bool
+    prefetch_bytes: int
+    pin_memory: bool = False
+    device: torch.device | None = None
+    device_cache: DeviceCache | None = None
+
+    def open_device(self) -> Device | None:
+        """Return the device for the threads of this process."""
+        return None if self.device is None else Device(self.device, self.prefetch_bytes)
+
+    def on_host(self) -> Pipeline:
+        """Return the pipeline whose batches are plain tensors of the host."""
+        return replace(self, device=None, device_cache=None)
+
+    def sharing(self, consumers: int) -> Pipeline:
+        """Return the pipeline of one of several processes that share the memory of the whole."""
+        reader = self.reader.keeping(self.reader.source.cache_bytes // consumers)
+        return replace(self, reader=reader, prefetch_bytes=max(self.prefetch_bytes // consumers, 1))
+
+    @property
+    def reading(self) -> Reading:
+        """The way in which windows are cut into pieces."""
+        local = self.reader.store.local
+        return Reading(
+            self.grouping.reorders,
+            self.counted,
+            self.block_bytes,
+            row_cost(self.reader.read_schema),
+            by_columns=not local,  # larger jobs have fewer requests
+            groups_of=self._groups_of if local else no_groups,
+        )
+
+    def _groups_of(self, file: DataFileInfo) -> RowGroups | None:
+        try:
+            return self.reader.source.row_groups(file)
+        except ReadError:  # the job that reads the file will raise it
+            return None
+
+    @property
+    def block_bytes(self) -> int:
+        """Size of the blocks that are decoded at once: some of them must fit the budget."""
+        return max(min(BLOCK_BYTES, self.prefetch_bytes // 4), 1 << 16)
+
+
+class OpenLanes:
+    """Some lanes of an epoch while they are read. Close it, or its threads stay.
+
+    Threads start when the first run is asked for.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        files: FileList,
+        streams: Sequence[Stream],
+        epoch: int,
+        stats: Stats,
+    ) -> None:
+        self._pipeline = pipeline
+        self._epoch = epoch
+        self._stats = stats
+        self._streams = {stream.index: stream for stream in streams}
+        self._windows: set[object] = set()  # those that are being made
+        self._meter, self._patience = Meter(), Patience()
+        store = pipeline.reader.store.during(self._meter, self._patience)
+        self._reader = pipeline.reader.through(store)
+        self._row_cost = row_cost(pipeline.reader.schema)
+        self.device = pipeline.open_device()
+        worker = get_worker_info()
+        cores = usable_cores() // (1 if worker is None else worker.num_workers)
+        most = _MOST_MIXING_THREADS if pipeline.grouping.reorders else _MOST_READING_THREADS
+        self._cores = max(min(most, cores), 1)
+        threads = self._cores if store.local else _REMOTE_READING_THREADS
+        self._pace = Pace(self._cores, first=max(threads // 2, 1), most=threads)
+        reading = pipeline.reading
+        pieces = [stream.pieces(files, reading) for stream in streams]
+        self._ahead: ReadAhead[Piece, Block] = ReadAhead(
+            map(self._job, heapq.merge(*pieces, key=lambda piece: piece.position)),
+            self._blocks,
+            size_of=lambda block: block.nbytes,
+            budget_bytes=pipeline.prefetch_bytes,
+            threads=threads,
+            most_jobs=self._most_jobs,
+            give_up=self._patience.give_up,
+        )
+
+    def _most_jobs(self) -> int | None:
+        """Return how many jobs may be under way.
+
+        To be further ahead than needed gains nothing, and fresh memory costs much.
+        """
+        for stream in self._streams.values():
+            if stream.jobs_ahead is not None:
+                return stream.jobs_ahead
+        if not self._reader.store.local:
+            return len(self._streams) + self._pace.jobs
+        if self._pipeline.grouping.reorders:
+            return None
+        return len(self._streams) + self._cores + 1
+
+    def _job(self, piece: Piece) -> Job[Piece, Block]:
+        """Return the job of a piece. Remote bytes are held until they have been decoded."""
+        cost = piece.cost_bytes
+        if not self._reader.store.local:
+            cost += cost // 2
+        return Job(piece.lane, piece, cost, piece.exact)
+
+    def runs(self, lane: int) -> Iterator[Run[Block]]:
+        """Return the runs of batches of one stream, from its start on."""
+        return cut(
+            self._located(self._streams[lane]),
+            self._pipeline.batch_size,
+            concat=self._joined,
+            drop_last=self._pipeline.drop_last,
+        )
+
+    def rows_of_windows(self, lane: int) -> Counter[int]:
+        """Read one lane to its end and return the number of rows of each of its windows."""
+        counts: Counter[int] = Counter()
+        for located in self._located(self._streams[lane]):
+            counts[located.window] += located.block.num_rows
+        return counts
+
+    def close(self) -> None:
+        """Stop reading, and return when no thread is left."""
+        self._ahead.close()
+        self._stats.stored(self._meter.drain())
+        self._stats.spend("wait", self._ahead.waited_s)
+        self._ahead.waited_s = 0.0
+
+    def _located(self, stream: Stream) -> Iterator[Located[Block]]:
+        """Yield the blocks of a stream with their places.
+
+        Rows that belong to another lane, or that were delivered before, are cut off.
+        """
+        window, row = stream.cursor[0], 0
+        current: Piece | None = None
+        for piece, block in self._ahead.blocks(stream.index):
+            if self.device is not None:
+                self.device.receive(block)
+            if piece.window != window:
+                window, row = piece.window, 0
+            if piece is not current and piece.row is not None:
+                row = piece.row
+            current = piece
+            behind = piece.span.start
+            if piece.row is None and window == stream.cursor[0]:
+                behind = max(behind, stream.cursor[1])
+            first = min(max(behind - row, 0), block.num_rows)
+            last = block.num_rows
+            if piece.span.stop is not None:
+                last = max(min(last, piece.span.stop - row), first)
+            if first < last:
+                cut_off = last - first < block.num_rows
+                rest = block.slice(first, last - first) if cut_off else block
+                yield Located(rest, window, row + first)
+            row += block.num_rows
+
+    def _blocks(self, piece: Piece) -> Iterator[Block]:
+        """Read, convert and order the rows of a piece, in a thread of the read-ahead."""
+        if self._pipeline.grouping.reorders:
+            yield from map(self._finished, self._window(piece))
+            return
+        for chunk in piece.chunks:
+            for block in self._chunk(chunk):
+                if self.device is not None and self._pipeline.device_cache is not None:
+                    block = self.device.copied(block)
+                yield self._finished(block)
+
+    def _window(self, piece: Piece) -> Iterator[Block]:
+        """Read the chunks of a window side by side, and bring their rows into order."""
+        self._windows.add(token := object())
+        # Cores that other windows use are left to them.
+        threads = max(self._cores // len(self._windows), 1)
+        if not self._reader.store.local:
+            threads = _REMOTE_READING_THREADS
+        try:
+            # A failed window must not wait for a server that may be silent for ever.
+            with side_threads(threads, see_off=self._reader.store.local) as submit:
+                window = self._filled_window(piece, submit)
+                # A few parts ahead: all of them at once would double the memory of a window.
+                ahead: deque[Future[Block | None]] = deque()
+                for index in range(window.parts + threads):
+                    if index < window.parts:
+                        ahead.append(submit(partial(self._part, window, index)))
+                    if index >= threads and (made := ahead.popleft().result()) is not None:
+                        yield made
+        finally:
+            self._windows.discard(token)
+
+    def _filled_window(self, piece: Piece, submit: Callable[..., Future[Any]]) -> Window:
+        """Read all rows of a window; ``submit`` has a function called by one of the threads."""
+        reads: list[Any] = [self._chunk(chunk) for chunk in piece.chunks]
+        counts = [chunk.row_range.length for chunk in piece.chunks if chunk.row_range is not None]
+        if not self._pipeline.counted or len(counts) < len(reads):
+            # The key of a row follows from its number, which only the rows before it tell.
+            reads = [made.result() for made in [submit(partial(list, read)) for read in reads]]
+            counts = [sum([block.num_rows for block in blocks]) for blocks in reads]
+        in_turn = self._pipeline.grouping.interleave > 1
+        parts = -(-piece.cost_bytes // _PART_BYTES) if piece.cost_bytes > 2 * _PART_BYTES else 1
+        key_bits = max(counts).bit_length() if in_turn else 32
+        if self.device is None:
+            window = Window(parts, key_bits)
+        else:
+            window = Window(1, key_bits, self.device.sort)
+        placed, first_row = [], 0
+        for read, count in zip(reads, counts, strict=True):
+            placed.append(submit(partial(self._place, window, piece, first_row, count, read)))
+            first_row += count
+        for done in placed:
+            done.result()
+        return window
+
+    def _place(
+        self, window: Window, piece: Piece, first_row: int, count: int, blocks: Iterable[Block]
+    ) -> None:
+        """Put the blocks of a chunk into a window."""
+        row, (lane, number) = 0, piece.span.key
+        for block in blocks:
+            with self._stats.timed("mix"):
+                if self._pipeline.grouping.interleave > 1:
+                    # The first rows of all chunks, then their second rows, and so on.
+                    keys = np.arange(row, row + block.num_rows, dtype=np.uint32)
+                else:
+                    keys = row_keys(
+                        first_row + row,
+                        block.num_rows,
+                        seed=self._pipeline.seed,
+                        epoch=self._epoch,
+                        purpose=ROW_ORDER,
+                        lane=lane,
+                        window=number,
+                    )
+                window.put(first_row + row, block, keys)
+            row += block.num_rows
+        if row != count:
+            raise ReadError(
+                f"{count} rows were expected and {row} read: a file was changed after it was listed"
+            )
+
+    def _part(self, window: Window, index: int) -> Block | None:
+        with self._stats.timed("mix"):
+            return window.part(index)
+
+    def _finished(self, block: Block) -> Block:
+        if self.device is not None:
+            return self.device.made(block)
+        return self._pinned(self._pipeline.converter.stack(block))
+
+    def _pinned(self, block: Block) -> Block:
+        return block.pin() if self._pipeline.pin_memory else block
+
+    def _joined(self, blocks: Sequence[Block]) -> Block:
+        """Return rows on both sides of a seam, in memory of their own."""
+        return blocks[0] if len(blocks) == 1 else self._pinned(concat(blocks))
+
+    def _chunk(self, chunk: FileSplit) -> Iterator[Block]:
+        """Yield the rows of a chunk, on the device if there is one."""
+        if self.device is None:
+            yield from self._read(chunk)
+            return
+        cache = self._pipeline.device_cache
+        key = chunk.file.path, chunk.row_range, chunk.byte_range
+        kept = None if cache is None else cache.get(key)
+        if kept is not None:
+            yield from kept
+            return
+        moved: list[Any] = []
+        for block in self._read(chunk):
+            moved.append(self.device.move(self._pipeline.converter.stack(block)))
+            yield moved[-1]
+            if cache is None:
+                moved.clear()
+        if cache is not None:
+            cache.put(key, moved)
+
+    def _read(self, chunk: FileSplit) -> Iterator[Block]:
+        """Read and convert the rows of a chunk."""
+        stats, cost, patience = self._stats, self._row_cost, self._patience
+        tables = self._reader.read(chunk, self._pipeline.block_bytes)
+        waited, spent = patience.waited_s, 0.0
+        while True:
+            began = time.perf_counter()
+            try:
+                table = next(tables, None)
+            except ReadError as error:
+                if not (self._pipeline.skip_broken and may_be_skipped(error)):
+                    raise
+                stats.skip(str(error))
+                table = None
+            took = time.perf_counter() - began
+            spent += took
+            stats.spend("read", took)
+            stats.stored(self._meter.drain())
+            if table is None:
+                break
+            stats.decoded(table.nbytes if cost.variable else cost.of(table.num_rows, 0))
+            with stats.timed("convert"):
+                try:
+                    block = self._pipeline.converter.convert(table)
+                except ConversionError as error:
+                    raise ConversionError(f"{chunk}: {error}") from error
+            yield block
+        waited = patience.waited_s - waited
+        self._pace.note(waited, spent - waited)

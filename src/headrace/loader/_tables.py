@@ -1,0 +1,333 @@
+"""Datasets over tables that have versions: Iceberg, Paimon and Lance.
+
+One version is read until another is asked for. A state that was taken in another version takes the
+dataset back to that one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
+
+import pyarrow as pa
+
+from headrace.errors import MissingExtraError, OptionError
+from headrace.loader._agreement import Agreement
+from headrace.loader._dataloader import StatefulLoader
+from headrace.loader._dataset import TabularDataset, store_access
+from headrace.loader._order import chunk_bytes
+from headrace.loader.ranks import Ranks, is_initialised
+from headrace.options import (
+    DatasetOptions,
+    IcebergOptions,
+    LanceOptions,
+    LoaderOptions,
+    PaimonOptions,
+    documented,
+    resolve,
+)
+from headrace.plan import Chunks, State
+from headrace.sources.lance.backend import LanceBackend
+from headrace.sources.reader import Discovered
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+__all__ = ["IcebergDataset", "LanceDataset", "PaimonDataset"]
+
+logger = logging.getLogger(__name__)
+
+_DECODED = 3
+"""Bytes in memory for each byte of a file, roughly."""
+
+
+class OpenTable(Protocol):
+    """A table that is bound to its process, as its catalog is."""
+
+    def newest(self, *, reload: bool = False) -> tuple[int, int]:
+        """Return the ids of the wanted snapshot, and of the schema that goes with it."""
+        ...
+
+    def discover(self, version: tuple[int, int]) -> Discovered:
+        """Return what there is to read in a snapshot."""
+        ...
+
+
+class TableDataset(TabularDataset):
+    """Rows of a table at one snapshot."""
+
+    def __init__(self, table: OpenTable, options: DatasetOptions, *, is_fixed: bool) -> None:
+        """Read the newest wanted snapshot.
+
+        Args:
+            table: The table.
+            options: All options of the dataset.
+            is_fixed: Whether the wanted snapshot is the same whenever one looks.
+        """
+        self._table: OpenTable | None = table
+        self._is_fixed = is_fixed
+        super().__init__(table.discover(table.newest()), options)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that is read; None of a table into which nothing was ever written."""
+        return self._version[0] if self._version[0] != -1 else None
+
+    def refresh(self) -> int | None:
+        """Go on with the table as it is now, from the next iteration on; return its snapshot.
+
+        What is being iterated goes on as it began. In a distributed job every rank calls it, and
+        all take the snapshot that the first one sees.
+        """
+        version = self._agreed(self._opened.newest(reload=True), self.ranks)
+        if version != self._version:
+            self._move(self._opened.discover(version))
+        return self.snapshot_id
+
+    def move_to(self, state: State) -> None:
+        super().move_to(state)
+        version = None if state.data is None else state.data.version
+        if version is not None and version != self._version:
+            found = self._opened.discover(version)
+            self._check_state_of(found, state)
+            self._move(found)
+
+    def _join(self, ranks: Ranks) -> None:
+        version = self._agreed(self._version, ranks)
+        if version != self._version:
+            self._move(self._opened.discover(version))
+        super()._join(ranks)
+
+    def _agreed(self, version: tuple[int, int], ranks: Ranks) -> tuple[int, int]:
+        """Return the version that the first rank sees, where ranks can ask each other."""
+        if ranks.size == 1 or self._is_fixed:
+            return version
+        if ranks.members is None or not is_initialised():
+            logger.warning(
+                "ranks cannot tell each other which snapshot they read, for torch.distributed is "
+                "not initialised: it is %d here; give snapshot_id= (of Lance: version=) if the "
+                "table may change",
+                version[0],
+            )
+            return version
+        mine = version if ranks.rank == 0 else (-1, -1)
+        agreement = Agreement(ranks, name="snapshot")
+        try:
+            return agreement.agree(mine[0])[1], agreement.agree(mine[1])[1]
+        finally:
+            agreement.close()
+
+    def _move(self, found: Discovered) -> None:
+        before = self._version[0]
+        self._read_from(found)
+        logger.info("from snapshot %d to %d", before, self._version[0])
+
+    @property
+    def _version(self) -> tuple[int, int]:
+        assert self._found.version is not None
+        return self._found.version
+
+    @property
+    def _opened(self) -> OpenTable:
+        if self._table is None:
+            raise OptionError("a copy of the dataset in another process stays at its snapshot")
+        return self._table
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_table": None}  # workers never talk to the catalog
+
+
+@contextmanager
+def _of_extra(extra: str, package: str) -> Iterator[None]:
+    """Name the extra that installs a package, if an import fails for want of it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise MissingExtraError.for_extra(extra, package) from error
+
+
+class IcebergLoaderOptions(IcebergOptions, LoaderOptions, total=False):
+    """Keywords of ``IcebergDataset.create_dataloader``."""
+
+
+class IcebergDataset(TableDataset):
+    """Rows of an Iceberg table, as it was at one snapshot.
+
+    The snapshot is chosen when the dataset is made (the newest one, unless ``snapshot_id``,
+    ``tag``, ``branch`` or ``as_of`` say which) and kept until ``refresh``.
+    """
+
+    @documented(IcebergOptions)
+    def __init__(
+        self,
+        table: str,
+        catalog_config: Mapping[str, Any] | Catalog | None = None,
+        **options: Unpack[IcebergOptions],
+    ) -> None:
+        """Load a table.
+
+        Args:
+            table: Its name in the catalog.
+            catalog_config: Properties that go to pyiceberg as they are, or a catalog.
+        """
+        chosen = resolve(IcebergOptions, options)
+        with _of_extra("iceberg", "pyiceberg"):
+            from headrace.sources.iceberg.table import IcebergTable
+        access = partial(store_access, chosen)
+        opened = IcebergTable(table, catalog_config, chosen, chunk_bytes(chosen), access)
+        super().__init__(opened, chosen, is_fixed=chosen["snapshot_id"] is not None)
+
+    @classmethod
+    @documented(IcebergOptions, LoaderOptions)
+    def create_dataloader(
+        cls,
+        table: str,
+        catalog_config: Mapping[str, Any] | Catalog | None = None,
+        **options: Unpack[IcebergLoaderOptions],
+    ) -> tuple[StatefulLoader, Self]:
+        """Return a DataLoader over the rows of a table, and the dataset behind it."""
+        return cls._create(table, catalog_config, **options)
+
+
+class PaimonLoaderOptions(PaimonOptions, LoaderOptions, total=False):
+    """Keywords of ``PaimonDataset.create_dataloader``."""
+
+
+class PaimonDataset(TableDataset):
+    """Rows of a Paimon table, as it was at one snapshot.
+
+    The snapshot is chosen when the dataset is made (the newest one, unless ``snapshot_id`` or
+    ``tag`` say which) and kept until ``refresh``.
+
+    Files are cut into chunks of ``chunk_size`` rows that are not deleted, known from the table's
+    manifests alone. Files of a primary-key table that may hold the same keys are merged while they
+    are read: such files are one chunk together, whatever their number of rows.
+    """
+
+    @documented(PaimonOptions)
+    def __init__(
+        self, table: str, catalog_options: Mapping[str, Any], **options: Unpack[PaimonOptions]
+    ) -> None:
+        """Load a table.
+
+        Args:
+            table: Its name in the catalog.
+            catalog_options: Options that go to pypaimon as they are.
+        """
+        chosen = resolve(PaimonOptions, options)
+        if chosen["chunk_size"] is not None:
+            chosen["split_rows"] = chosen["chunk_size"]
+        with _of_extra("paimon", "pypaimon"):
+            from headrace.sources.paimon.table import PaimonTable
+        opened = PaimonTable(table, catalog_options, chosen, partial(store_access, chosen))
+        super().__init__(opened, chosen, is_fixed=chosen["snapshot_id"] is not None)
+
+    @classmethod
+    @documented(PaimonOptions, LoaderOptions)
+    def create_dataloader(
+        cls, table: str, catalog_options: Mapping[str, Any], **options: Unpack[PaimonLoaderOptions]
+    ) -> tuple[StatefulLoader, Self]:
+        """Return a DataLoader over the rows of a table, and the dataset behind it."""
+        return cls._create(table, catalog_options, **options)
+
+    def _provide_for_small_chunks(self, chunks: Chunks) -> None:
+        """Keep what was decoded, in half of the memory, if chunks are parts of files."""
+        files, rows = self._found.files, self.planner.order.split_rows
+        if rows is None or not (files.counts > rows).any():
+            return
+        half = self.pipeline.prefetch_bytes // 2
+        reader = self.pipeline.reader.keeping(half)
+        self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
+        if self.planner.order.shuffle and _decoded_bytes(self._found) > half:
+            logger.warning(
+                "chunks are parts of row groups, which are decoded whole, and not all of them fit "
+                "into memory: a larger prefetch_bytes, larger chunks, or files with small row "
+                "groups avoid decoding them again"
+            )
+
+
+def _decoded_bytes(found: Discovered) -> int:
+    """Return about how much memory all rows take once they are decoded."""
+    types = found.reader.read_schema.types
+    if all(pa.types.is_primitive(one) for one in types):
+        return int(found.files.counts.sum()) * int(sum(one.bit_width for one in types)) // 8
+    return _DECODED * int(found.files.sizes.sum())
+
+
+class LanceLoaderOptions(LanceOptions, LoaderOptions, total=False):
+    """Keywords of ``LanceDataset.create_dataloader``."""
+
+
+class LanceDataset(TableDataset):
+    """Rows of a Lance dataset, as it was at one version.
+
+    The version is chosen when the dataset is made (the newest one, unless ``version`` says which)
+    and kept until ``refresh``. Rows that are deleted are left out, and blobs come as bytes.
+    """
+
+    @documented(LanceOptions)
+    def __init__(self, uri: str | os.PathLike[str], **options: Unpack[LanceOptions]) -> None:
+        """Open a Lance dataset."""
+        chosen = resolve(LanceOptions, options)
+        for name in ("filesystem", "cache_dir"):
+            if chosen.get(name) is not None:
+                raise OptionError(f"{name} has no effect on Lance, which reads by itself")
+        table = _LanceVersions(uri, chosen)
+        super().__init__(table, chosen, is_fixed=isinstance(chosen["version"], int))
+
+    @property
+    def version(self) -> int:
+        """The version that is read."""
+        return self._version[0]
+
+    @property
+    def backend(self) -> LanceBackend:
+        """The backend that gives the same rows by index."""
+        backend = super().backend
+        assert isinstance(backend, LanceBackend)
+        return backend
+
+    @classmethod
+    @documented(LanceOptions, LoaderOptions)
+    def create_dataloader(
+        cls, uri: str | os.PathLike[str], **options: Unpack[LanceLoaderOptions]
+    ) -> tuple[StatefulLoader, Self]:
+        """Return a DataLoader over the rows of a dataset, and the dataset behind it."""
+        return cls._create(uri, **options)
+
+
+class _LanceVersions:
+    """The versions of a Lance dataset, each of them opened when it is asked for."""
+
+    def __init__(self, uri: str | os.PathLike[str], options: LanceOptions) -> None:
+        self._options = options
+        self._at = partial(
+            LanceBackend,
+            uri,
+            storage_options=options["storage_options"],
+            batch_readahead=options["batch_readahead"],
+        )
+        self._newest = self._at(version=options["version"])
+
+    def newest(self, *, reload: bool = False) -> tuple[int, int]:
+        if reload:
+            self._newest = self._at(version=self._options["version"])
+        return self._newest.version, 0
+
+    def discover(self, version: tuple[int, int]) -> Discovered:
+        known = self._newest.version == version[0]
+        backend = self._newest if known else self._at(version=version[0])
+        found = backend.found(
+            columns=self._options["columns"],
+            filters=self._options["filters"],
+            split_rows=self._options["split_rows"],
+            version=version,
+        )
+        return replace(found, roots=(backend.uri,))  # a copy at another place is the same data

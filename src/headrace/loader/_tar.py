@@ -1,0 +1,439 @@
+"""``TarDataset``: samples of tar shards, streamed, or in batches of images of one shape each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, Self, Unpack
+
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from headrace.access import BucketBatchSampler, RowDataset
+from headrace.convert.packing import BufferLayout, unpack
+from headrace.convert.shared import ByteArray, SharedBuffer
+from headrace.errors import OptionError, ReadError
+from headrace.loader._agreement import RankComparison
+from headrace.loader._dataloader import StatefulLoader
+from headrace.loader._dataset import TabularDataset, rows_of, store_access
+from headrace.loader._feed import Failure, pack_batches
+from headrace.loader._pipeline import Finish
+from headrace.loader._workers import WorkerOptions, Workers
+from headrace.loader.start import Sealed
+from headrace.options import (
+    BucketOptions,
+    LoaderOptions,
+    Paths,
+    TarOptions,
+    documented,
+    resolve,
+    split_options,
+)
+from headrace.plan import Fingerprint, State
+from headrace.process import run_aside
+from headrace.sources.backend import Backend
+from headrace.sources.tar.grouping import LeftOut
+from headrace.sources.tar.source import TarBackend
+
+__all__ = ["BucketedLoader", "TarDataset", "refuse_streaming"]
+
+logger = logging.getLogger(__name__)
+
+_OF_STREAMS = (
+    "filters",
+    "mix",
+    "interleave",
+    "shuffle_buffer_rows",
+    "split_bytes",
+    "split_rows",
+    "split_strategy",
+    "lanes",
+    "even",
+    "balance",
+    "stack",
+    "cast",
+    "device",
+    "device_bytes",
+    "device_cache",
+)
+
+
+class BucketedLoader(DataLoader[Any]):
+    """Batches of one shape each. Epochs and states are as those of every loader here.
+
+    ``iter`` starts the current epoch at its first batch, also after a ``break``; an epoch that ran
+    to its end is followed by the next. ``state_dict`` may be called between any two batches, and
+    counts what was handed out, however much workers have read ahead. A batch of which all samples
+    were skipped is passed over, and counts. ``len`` is the number of batches of a whole epoch, also
+    after a state was loaded.
+    """
+
+    batch_sampler: BucketBatchSampler
+    _is_accelerate_prepared = True  # or Accelerate would share out its batches once more
+
+    def __init__(
+        self,
+        rows: RowDataset,
+        batch_sampler: BucketBatchSampler,
+        *,
+        workers: WorkerOptions,
+        fork_safe: bool,
+        fingerprint: Fingerprint,
+        finish: Finish | None = None,
+        pin_memory: bool = False,
+        comparison: RankComparison | None = None,
+    ) -> None:
+        for_workers: dict[str, Any] = {}
+        if workers.count:
+            for_workers = {
+                "prefetch_factor": workers.prefetch_factor,
+                "persistent_workers": workers.persistent,
+                "timeout": workers.timeout_s,
+            }
+            workers.chosen_context(fork_safe)  # what cannot be is refused now
+        collate = _Collate(finish)
+        super().__init__(
+            rows.with_empty_batches(),
+            batch_sampler=batch_sampler,
+            num_workers=workers.count,
+            collate_fn=collate,
+            pin_memory=pin_memory,
+            **for_workers,
+        )
+        self._fingerprint = fingerprint
+        self._start_workers = partial(
+            workers.start,
+            _Sending(self.dataset, collate, workers.init),
+            {**_user_code(rows, finish), "worker_init_fn": workers.init},
+            fork_safe=fork_safe,
+            batch_sampler=batch_sampler,
+            pin_memory=pin_memory,
+        )
+        self._workers: Workers | None = None
+        self._running: _Pass | None = None
+        self._comparison = comparison
+
+    def __repr__(self) -> str:
+        sampler = self.batch_sampler
+        mine = f", rank {sampler.rank} of {sampler.world_size}" * (sampler.world_size > 1)
+        order = "shuffled" if sampler.shuffle else "in order"
+        return (
+            f"<BucketedLoader: {sampler.num_samples:,} samples in {len(self):,} batches of one "
+            f"shape each{mine}; {order}; epoch {self.epoch}, {self.num_workers} workers>"
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of, or the running one."""
+        return self._position().epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; a state of another epoch is forgotten."""
+        if epoch != self.epoch:
+            self._running = None
+        self.batch_sampler.set_epoch(epoch)
+
+    @property
+    def remaining(self) -> int:
+        """Number of batches still to come in the running or resumed epoch, of this rank."""
+        return self.batch_sampler.remaining(self._position())
+
+    def state_dict(self, *, unused_batches: Literal[0, 1] = 0) -> dict[str, Any]:
+        """Return where the loader is, as ``StatefulLoader.state_dict`` does."""
+        return self.batch_sampler.as_json(self._position(unused_batches), self._fingerprint)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on from a state; the number of ranks may be another."""
+        self.batch_sampler.resume(state, self._fingerprint)
+        self._running = None
+
+    def _position(self, unused_batches: int = 0) -> State:
+        sampler, running = self.batch_sampler, self._running
+        if running is None:
+            return sampler.next_start
+        return sampler.after(running.began, running.delivered - unused_batches)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self._comparison is not None:
+            self._comparison.check()
+        # The epoch of a pass that was left begins again, unless all of it was handed out.
+        self.set_epoch(self.batch_sampler.or_next_epoch(self._position()).epoch)
+        running = self._running = _Pass(self.batch_sampler.next_start)
+        return self._deliver(running, self._batches())
+
+    def _batches(self) -> Iterator[Any]:
+        if not self.num_workers:
+            return super().__iter__()
+        workers = self._workers
+        if workers is None or workers.have_failed or not self.persistent_workers:
+            workers = self._workers = self._start_workers()
+        return _received(workers)
+
+    def _deliver(self, running: _Pass, batches: Iterator[Any]) -> Generator[Any, None, None]:
+        """Pass over batches of none; where others are in step, the one before comes again."""
+        in_step, last = self.batch_sampler.world_size > 1, None
+        for batch in batches:
+            running.delivered += 1
+            if isinstance(batch, _AllSkipped):
+                if not in_step:
+                    continue
+                if last is None:
+                    raise ReadError(
+                        "no sample of the first batch of this rank can be read (warnings name "
+                        "them all), and other ranks wait for one"
+                    )
+                batch = last
+            if in_step:
+                last = copy(batch)
+            yield batch
+        if self._running is running:
+            self._running = None
+
+
+@dataclass(slots=True)
+class _Pass:
+    """An iteration: where it began, and the number of batches that it has handed out."""
+
+    began: State
+    delivered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _AllSkipped:
+    """In place of a batch of none."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A batch on its way from a worker."""
+
+    buffer: SharedBuffer | ByteArray
+    layout: BufferLayout
+
+    def pin_memory(self, device: Any = None) -> Any:
+        """Called by the thread of torch that pins what arrives."""
+        return pin_memory(self.open())  # type: ignore[no-untyped-call]
+
+    def open(self) -> Any:
+        """Return the batch."""
+        return unpack(self.buffer, self.layout)[0]
+
+
+def _received(workers: Workers) -> Generator[Any, None, None]:
+    """Yield the batches that workers send."""
+    received = iter(workers)
+    left = False
+    try:
+        while True:
+            try:
+                sent = workers.next_of(received)
+            except StopIteration:
+                return
+            yield sent.open() if isinstance(sent, _Sent) else sent
+    except GeneratorExit:
+        left = True
+        raise
+    finally:
+        if not workers.persistent_workers:
+            run_aside(workers.end) if left else workers.end()
+
+
+class _Sending(Dataset[Any]):
+    """The dataset in a worker: it reads, collates and packs batches by their indices."""
+
+    def __init__(self, rows: Any, collate: _Collate, init: Callable[[int], None] | None) -> None:
+        self._work = rows, collate, init
+        self._sent: Sealed | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._sent = Sealed(self._work)
+        return _sending, (self._sent,)
+
+    def __getitems__(self, indices: Sequence[Any]) -> _Sent | Failure:
+        rows, collate, init = self._work
+        try:
+            if init is not None:
+                self._work = rows, collate, None  # once in a process
+                init(get_worker_info().id)  # type: ignore[union-attr]
+            return _Sent(*pack_batches([collate(rows.__getitems__(indices))]))
+        except Exception as error:
+            return Failure.of(error)
+
+
+def _sending(work: tuple[Any, Any, Any]) -> _Sending:
+    return _Sending(*work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Collate:
+    """A user's functions, called with batches in columns."""
+
+    finish: Finish | None
+
+    def __call__(self, rows: Any) -> Any:
+        if not len(rows):
+            return _AllSkipped()
+        if self.finish is None:
+            return default_collate(rows)
+        return self.finish(default_collate(rows))
+
+
+def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
+    found = dict(rows.backend.given) if isinstance(rows.backend, Backend) else {}
+    if finish is not None:
+        found.update(finish.functions)
+    return found
+
+
+def refuse_streaming(options: Mapping[str, Any]) -> None:
+    """Raise an OptionError if options decide the order of streams, which buckets do."""
+    for name in _OF_STREAMS:
+        if options.get(name) is not None:
+            raise OptionError(
+                f"{name} has no effect beside bucketed=True, whose batches are made of samples of "
+                "one shape from all of the data"
+            )
+
+
+class TarLoaderOptions(TarOptions, BucketOptions, LoaderOptions, total=False):
+    """Keywords of ``TarDataset.create_dataloader``."""
+
+
+class TarDataset(TabularDataset):
+    """Samples of tars, which are members that share a key: a column a field, and their keys.
+
+    Tars that have no index are scanned once. Payloads are bytes unless ``decode`` says otherwise;
+    see ``TarBackend``.
+    """
+
+    @documented(TarOptions)
+    def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
+        """Open a tar, a directory, a glob, a URL or a list of such."""
+        chosen = resolve(TarOptions, options)
+        backend = TarBackend(
+            source,
+            metadata=chosen["metadata"],
+            fields=chosen["fields"],
+            sample_key=chosen["sample_key"],
+            missing_fields=chosen["missing_fields"],
+            required=chosen["columns"],
+            oversized=chosen["oversized"],
+            decode=chosen["decode"],
+            load_file_data=chosen["load_file_data"],
+            max_file_size=chosen["max_file_size"],
+            access=store_access(chosen),
+            on_error=chosen["on_error"],
+        )
+        if chosen["output_format"] == "arrow" and any(map(_is_decoder, backend.given)):
+            raise OptionError(
+                'what functions in decode= return has no place in output_format="arrow"; choose '
+                "torch, numpy or dict"
+            )
+        backend = _with_room_for_none(backend, chosen)
+        if any(backend.left_out):
+            logger.info("%s: left out %s", source, backend.left_out)
+        found = backend.found(
+            columns=chosen["columns"],
+            filters=chosen["filters"],
+            split_rows=chosen["split_rows"],
+        )
+        super().__init__(found, chosen)
+
+    @classmethod
+    @documented(TarOptions, BucketOptions, LoaderOptions)
+    def create_dataloader(
+        cls, source: Paths, **options: Unpack[TarLoaderOptions]
+    ) -> tuple[StatefulLoader | BucketedLoader, Self]:
+        """Return a DataLoader over the samples, and the dataset behind it.
+
+        With ``bucketed=True`` its batches hold images of one shape each, in the order of
+        ``BucketBatchSampler``; ``batch_size`` may then be a function of (width, height).
+        """
+        of_buckets, others = split_options(options, BucketOptions)
+        buckets = resolve(BucketOptions, of_buckets)
+        if buckets["bucketed"]:
+            return cls._create_bucketed(source, buckets, others)
+        for name in of_buckets:
+            if name != "bucketed":
+                raise OptionError(f"{name} has no effect without bucketed=True")
+        return cls._create(source, **others)
+
+    @classmethod
+    def _create_bucketed(
+        cls, source: Paths, buckets: BucketOptions, options: dict[str, Any]
+    ) -> tuple[BucketedLoader, Self]:
+        refuse_streaming(options)
+        batch_size = options.pop("batch_size", 1024)
+        of_loader, of_dataset = split_options(options, LoaderOptions)
+        dataset = cls(source, **of_dataset)
+        chosen, workers = dataset._prepare(resolve(LoaderOptions, of_loader))
+        settings, ranks = dataset._options, dataset.ranks
+        by_index = settings.copy()  # the loader applies the user's functions to whole batches
+        for name in ("row_transform", "transform", "collate_fn"):
+            by_index[name] = None
+        sampler = BucketBatchSampler(
+            dataset.backend.aspect_buckets(
+                key=buckets["key"],
+                target_pixel_area=buckets["target_pixel_area"],
+                target_resolution_multiple=buckets["target_resolution_multiple"],
+                round_to=buckets["round_to"],
+            ),
+            batch_size,
+            shuffle=settings["shuffle"],
+            seed=settings["shuffle_seed"],
+            drop_last=settings["drop_last"],
+            rank=ranks.rank,
+            world_size=ranks.size,
+            unknown=settings["on_error"],
+        )
+        loader = BucketedLoader(
+            rows_of(dataset._found, by_index),
+            sampler,
+            workers=WorkerOptions.of(chosen, workers),
+            fork_safe=dataset.fork_safe,
+            fingerprint=replace(
+                dataset.fingerprint, order=sampler.fingerprint.order, seed=sampler.seed
+            ),
+            finish=dataset.finish,
+            pin_memory=chosen["pin_memory"],
+            comparison=RankComparison(
+                ranks,
+                dataset.compared_files,
+                lambda: {"batch_size, shuffle, drop_last or a bucket": sampler.fingerprint.order},
+            ),
+        )
+        return loader, dataset
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Numbers of files that belong to no sample, and of samples that are left out."""
+        return self.backend.left_out
+
+    @property
+    def backend(self) -> TarBackend:
+        """The backend that gives samples by their number."""
+        backend = super().backend
+        assert isinstance(backend, TarBackend)
+        return backend
+
+
+def _is_decoder(option: str) -> bool:
+    return option.startswith("decode")
+
+
+def _with_room_for_none(backend: TarBackend, options: TarOptions) -> TarBackend:
+    """Let fields that samples may lack be None in batches, unless ``nulls`` names them."""
+    nulls = options["nulls"]
+    if nulls == "mask" or options["output_format"] not in ("torch", "numpy"):
+        return backend
+    if not options["load_file_data"]:
+        return backend
+    named = nulls if isinstance(nulls, Mapping) else {}
+    read = backend.projected(options["columns"]).names
+    left = [name for name in backend.optional_columns if name in read and name not in named]
+    if left:
+        options["nulls"] = {**dict.fromkeys(left), **named}
+    return backend.with_objects(left)

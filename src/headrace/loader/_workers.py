@@ -1,0 +1,468 @@
+"""The parent's side of worker processes: starts them, and sorts what they send by lane."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import multiprocessing
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from headrace.convert.device import Device
+from headrace.convert.shared import forget_dead_senders
+from headrace.errors import OptionError, WorkerError
+from headrace.loader._claims import Claims, Unit, units_left
+from headrace.loader._epoch import AsTheyCome, BatchRun, EpochPass, LaneFeed
+from headrace.loader._feed import Board, Failure, LaneEnd, Parcel, begin_worker
+from headrace.loader._pipeline import Pipeline, row_cost
+from headrace.loader._stats import Stats
+from headrace.loader.start import WorkerContext, dumps
+from headrace.model import Cursor
+from headrace.options import LoaderOptions
+from headrace.plan import Plan, State
+from headrace.process import run_aside
+
+if TYPE_CHECKING:
+    from headrace.loader._dataset import TabularDataset
+
+__all__ = ["WorkerOptions", "WorkerPool", "Workers", "out_of_order_option"]
+
+logger = logging.getLogger(__name__)
+
+_DYING_S = 5.0
+"""How long to wait for the end of a worker that has closed its pipe."""
+_PARCEL_BYTES = 8 << 20
+_PARCEL_BATCHES = 32
+_PARCEL_BATCHES_AS_THEY_COME = 8
+"""Fewer than in order, because all wait for a slow worker at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How worker processes are started."""
+
+    count: int
+    context: str | BaseContext | None = None
+    persistent: bool = False
+    prefetch_factor: int = 2
+    """parcels a worker may be ahead"""
+    timeout_s: float = 0
+    init: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        known = multiprocessing.get_all_start_methods()
+        if not (isinstance(self.context, BaseContext) or self.context in (None, *known)):
+            raise OptionError(
+                f"multiprocessing_context must be one of {', '.join(known)} or a context, "
+                f"not {self.context!r}"
+            )
+
+    @classmethod
+    def of(cls, options: LoaderOptions, count: int) -> WorkerOptions:
+        """Return what the options of a loader say of its ``count`` workers."""
+        return cls(
+            count,
+            options["multiprocessing_context"],
+            options["persistent_workers"],
+            options["prefetch_factor"],
+            options["timeout"],
+            options["worker_init_fn"],
+        )
+
+    def chosen_context(self, fork_safe: bool) -> BaseContext:
+        """Return the user's start method, or else the library's own."""
+        if self.context is None:
+            return WorkerContext()
+        given = self.context
+        context = multiprocessing.get_context(given) if isinstance(given, str) else given
+        if context.get_start_method() == "fork" and not fork_safe:
+            raise OptionError(
+                "multiprocessing_context='fork' does not go with this data: what reads it "
+                "(a client of a store, Lance, ArrayRecord) has threads, which a forked process "
+                "has not got, so that it would hang; leave it out (the default), or use "
+                "'forkserver' or 'spawn'"
+            )
+        return context
+
+    def start(
+        self,
+        dataset: Any,
+        user_code: Mapping[str, Any],
+        *,
+        fork_safe: bool,
+        in_order: bool = True,
+        **sampling: Any,
+    ) -> Workers:
+        """Return a torch loader; its processes start when it is iterated.
+
+        Args:
+            dataset: What workers run. What it gives crosses by torch's queue, so that it must be
+                packed, or a ``Failure``.
+            user_code: What came from the user and is sent with the dataset, by name of its option.
+            fork_safe: Whether the data can be read in a forked process.
+            in_order: Whether torch hands out what comes in the order in which it was asked for.
+            sampling: More arguments of ``DataLoader``.
+        """
+        context = self.chosen_context(fork_safe)
+        _check_sendable(user_code, forked=context.get_start_method() == "fork")
+        out_of_order: dict[str, Any] = {} if in_order else out_of_order_option(DataLoader)
+        return Workers(
+            dataset,
+            num_workers=self.count,
+            collate_fn=as_it_is,
+            multiprocessing_context=context,
+            persistent_workers=self.persistent,
+            prefetch_factor=self.prefetch_factor,
+            timeout=self.timeout_s,
+            worker_init_fn=begin_worker,
+            **sampling,
+            **out_of_order,
+        )
+
+
+class Workers(DataLoader[Any]):
+    """Worker processes, and what they send.
+
+    Iterators of torch are held apart from the loaders that use them: a garbage collection closes
+    the queues of one before it ends it, and then waits for processes that were not told to end.
+
+    Attributes:
+        have_failed: True once one of them died, perhaps with a lock that all of them share.
+    """
+
+    have_failed = False
+    _key: tuple[int, int] | None = None  # the process that they belong to, and a number there
+
+    def __iter__(self) -> Any:
+        """Return what is sent in an epoch; there is another one only if they are persistent."""
+        with self._deaths_reported():
+            received = super().__iter__()
+        self._key = self._key or (os.getpid(), next(_numbers))
+        _at_work[self._key] = received
+        return received
+
+    def _get_iterator(self) -> Any:
+        return _Received(self)
+
+    def next_of(self, received: Iterator[Any]) -> Any:
+        """Return the next thing that a worker sent; StopIteration after the last.
+
+        Raises:
+            WorkerError: A worker died.
+            Exception: The exception that was raised in a worker.
+        """
+        with self._deaths_reported(received):
+            sent = next(received)
+        if isinstance(sent, Failure):
+            sent.reraise()
+        return sent
+
+    @contextmanager
+    def _deaths_reported(self, received: Any = None) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, OSError, EOFError) as error:  # what is raised when one is gone
+            if not isinstance(error, RuntimeError) and received is not None:
+                # Torch raises an error of its own in the handler of the signal of a worker's
+                # death: here, and not in a clean-up.
+                with suppress(RuntimeError):
+                    wait([worker.sentinel for worker in received._workers], _DYING_S)
+            self.have_failed = True
+            self.end()
+            raise WorkerError(f"{error}; {self._advice()}") from error
+
+    def end(self) -> None:
+        """End the processes, if there are any; in a forked child they are another's."""
+        self._iterator = None
+        if self._key is not None and self._key[0] == os.getpid():
+            _end(self._key)
+
+    def __del__(self) -> None:
+        self._iterator = None
+        if self._key is not None and self._key[0] == os.getpid():
+            run_aside(partial(_end, self._key))
+
+    def _advice(self) -> str:
+        late = f", or gave no batch within timeout={self.timeout}" if self.timeout else ""
+        advice = f"a worker process died{late}: look for its own message above, or for a lack of "
+        if isinstance(self.multiprocessing_context, WorkerContext):
+            return f"{advice}memory"
+        return (
+            f"{advice}memory; where workers are spawned a script must keep its own code under "
+            '`if __name__ == "__main__":`'
+        )
+
+
+class _Received(_MultiProcessingDataLoaderIter):
+    """The iterator of torch, which notices the death of a worker at once and not within 5 s."""
+
+    def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
+        reader = getattr(self._data_queue, "_reader", None)
+        if reader is not None:  # else a thread of torch receives, and pins
+            # Workers that have sent their last batch may end.
+            working = zip(self._workers, self._workers_status, strict=True)
+            sentinels = [worker.sentinel for worker, is_working in working if is_working]
+            wait([reader, *sentinels], timeout)
+            timeout = 0
+        return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+
+
+_numbers = count()
+_at_work: dict[tuple[int, int], Any] = {}
+"""The iterators of torch that have processes."""
+
+
+def _end(key: tuple[int, int]) -> None:
+    received = _at_work.pop(key, None)
+    if received is not None:
+        # The traceback of an error may hold the iterator. Collected later, in a cycle, it would
+        # wait five seconds for each worker, which its closed queues could not tell to end.
+        received._shutdown_workers()
+    forget_dead_senders()
+
+
+def out_of_order_option(loader_class: Callable[..., Any]) -> dict[str, Any]:
+    """Return the argument by which a loader of torch gives batches as they come."""
+    if "in_order" not in inspect.signature(loader_class).parameters:
+        raise OptionError(
+            'balance="adaptive" with several workers needs torch 2.6 or newer: the DataLoader of '
+            f'torch {torch.__version__} knows no in_order=False; use balance="static"'
+        )
+    return {"in_order": False}
+
+
+def as_it_is(value: Any) -> Any:
+    """Return a parcel as it is, where torch would collate."""
+    return value
+
+
+def _check_sendable(user_code: Mapping[str, Any], *, forked: bool) -> None:
+    """Raise a clear error now if workers cannot be sent the code that they run.
+
+    To pickle classes also lets cloudpickle know them: objects of these that forked workers send
+    come back as objects of the same classes.
+    """
+    for name, value in user_code.items():
+        try:
+            dumps(value)
+        except Exception as error:  # a user's object may fail to pickle in any way
+            if not forked:
+                raise WorkerError(
+                    f"{name} cannot be sent to a worker process ({type(error).__name__}: {error}): "
+                    "make what it holds (locks, open files, clients) in the worker, in "
+                    "worker_init_fn or when it is first needed, or use num_workers=0"
+                ) from error
+
+
+class _Inbox:
+    """Parcels of one epoch as they come in, handed out lane by lane.
+
+    Attributes:
+        open: The lanes that have not come to their end.
+    """
+
+    def __init__(
+        self,
+        source: Workers,
+        batch_size: int,
+        lanes: Sequence[int],
+        pin: bool,
+        device: Device | None,
+        stats: Stats,
+    ) -> None:
+        self._source = source
+        self._parcels: Iterator[Any] | None = None
+        self._batch_size = batch_size
+        self._pin = pin
+        self._device = device
+        self._stats = stats
+        self._waiting: dict[int, deque[BatchRun]] = {lane: deque() for lane in lanes}
+        self.open = set(lanes)
+
+    def next_run(self, lane: int) -> BatchRun | None:
+        """Return the next batches of a lane; None after its last."""
+        while not self._waiting[lane] and lane in self.open:
+            self._receive()
+        return self._waiting[lane].popleft() if self._waiting[lane] else None
+
+    def next_of_any(self) -> tuple[int, BatchRun] | None:
+        """Return the next batches that any worker sends, and its number; None after the last."""
+        while True:
+            for lane, waiting in self._waiting.items():
+                if waiting:
+                    return lane, waiting.popleft()
+            if not self.open:
+                return None
+            self._receive()
+
+    def close(self) -> None:
+        """Let go of the workers: they end, unless they are persistent."""
+        self._parcels = None
+        if not self._source.persistent_workers:
+            self._source.end()
+
+    def _receive(self) -> None:
+        began = time.perf_counter()
+        if self._parcels is None:
+            self._parcels = iter(self._source)
+        try:
+            sent = self._source.next_of(self._parcels)
+        except StopIteration as error:
+            raise WorkerError("worker processes ended before their lanes did") from error
+        self._stats.spend("wait", time.perf_counter() - began)
+        self._stats.add(sent.stats)
+        if isinstance(sent, LaneEnd):
+            self.open.discard(sent.lane)
+        elif isinstance(sent, Parcel):
+            self._waiting[sent.lane].append(sent.run(self._batch_size, self._pin, self._device))
+
+
+@dataclass(slots=True)
+class _Team:
+    """Processes, and the shared memory from which they learn what to read.
+
+    Attributes:
+        pipeline: The pipeline that they run.
+        board: The plan of the epoch.
+        claims: The windows, if workers take them one by one.
+        source: The processes.
+        user: The pass that was begun last.
+        open: The lanes of that pass that have not come to their end.
+    """
+
+    pipeline: Pipeline
+    board: Board
+    claims: Claims | None
+    source: Workers
+    user: Callable[[], EpochPass | None] = lambda: None
+    open: set[int] = field(default_factory=set)
+
+    @property
+    def is_idle(self) -> bool:
+        user = self.user()
+        return user is None or user.ended
+
+
+class WorkerPool:
+    """Starts workers, or uses those of the last epoch again if they are persistent."""
+
+    def __init__(self, dataset: TabularDataset, options: WorkerOptions) -> None:
+        self._dataset = dataset
+        self._options = options
+        if options.count and options.context is not None:
+            options.chosen_context(dataset.fork_safe)  # a context that cannot be is refused now
+        self._kept: _Team | None = None
+
+    def begin(self, plan: Plan, position: State, *, pin: bool) -> EpochPass:
+        """Return a pass over the lanes of a position that workers read."""
+        adaptive, own = position.adaptive, position.own_lanes
+        cursors = {lane: position.cursor(lane) for lane in own}
+        lanes = [plan.lane(lane) for lane in own] if adaptive else []
+        units = units_left(lanes, cursors, position.loose)
+        epoch, stats, workers = position.epoch, self._dataset.counters, self._options.count
+        team = self._team(epoch, plan, cursors, units)
+        streams = list(range(workers)) if adaptive else own
+        pipeline = self._dataset.pipeline
+        device = pipeline.open_device()
+        inbox = _Inbox(team.source, pipeline.batch_size, streams, pin, device, stats)
+        made: EpochPass
+        if team.claims is not None:
+            made = AsTheyCome(
+                epoch,
+                lanes,
+                team.claims,
+                workers,
+                receive=inbox.next_of_any,
+                stats=stats,
+                close=inbox.close,
+            )
+        else:
+            feeds = [LaneFeed(cursors[lane], partial(inbox.next_run, lane)) for lane in own]
+            turn = position.turns[0]
+            made = EpochPass(epoch, feeds, turn=turn, stats=stats, close=inbox.close)
+        team.user, team.open = weakref.ref(made), inbox.open
+        return made
+
+    def _team(
+        self,
+        epoch: int,
+        plan: Plan,
+        cursors: Mapping[int, Cursor],
+        units: list[list[Unit]],
+    ) -> _Team:
+        """Return workers that know what to read: those of the last epoch, or new ones."""
+        dataset, options, kept = self._dataset, self._options, self._kept
+        count = sum(map(len, units))
+        idle = kept is None or kept.is_idle
+        if (
+            kept is not None
+            and idle
+            and self._can_read(kept, count)
+            and kept.board.post(epoch, plan, cursors)
+        ):
+            if kept.claims is not None:
+                kept.claims.post(units)
+            return kept
+        board, claims = Board(epoch, plan, cursors), None
+        if dataset.planner.origin.adaptive:
+            context = options.chosen_context(dataset.fork_safe)
+            claims = Claims(options.count, count + count // 8 + 64, context)
+            claims.post(units)
+        feed = dataset.feed(board, self._parcel_batches(), options.count, claims)
+        feed.init = options.init
+        source = options.start(
+            feed,
+            feed.user_code,
+            fork_safe=dataset.fork_safe,
+            in_order=claims is None,
+            batch_size=None,
+        )
+        made = _Team(dataset.pipeline, board, claims, source)
+        if options.persistent and idle:
+            self._kept = made
+        return made
+
+    def _can_read(self, team: _Team, units: int) -> bool:
+        """Return True if workers live, run the pipeline of now, and have room for the windows."""
+        if team.source.have_failed or team.pipeline is not self._dataset.pipeline:
+            return False
+        if team.claims is None:
+            return True
+        # Workers of an epoch that was left go on for a while, and would take windows of the next
+        # one, whose rows would be lost.
+        return not team.open and team.claims.holds(units)
+
+    def _parcel_batches(self) -> int:
+        """Return the number of batches in a parcel: enough to share its cost, few to wait for.
+
+        All parcels that workers may be ahead fit the memory for reading ahead, unless a single
+        batch is too large.
+        """
+        rows, stored_bytes = self._dataset.stored
+        pipeline, options = self._dataset.pipeline, self._options
+        cost = row_cost(pipeline.reader.schema)
+        size_bytes = cost.of(rows, stored_bytes)
+        batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
+        ahead = max(options.count * options.prefetch_factor, 1)
+        most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)
+        most = (
+            _PARCEL_BATCHES_AS_THEY_COME
+            if self._dataset.planner.origin.adaptive
+            else _PARCEL_BATCHES
+        )
+        return max(1, min(most, most_bytes // batch_bytes))

@@ -1,0 +1,435 @@
+"""Lanes: chunks in order, in windows whose rows are brought into an order together."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import overload
+
+import numpy as np
+
+from headrace.errors import OptionError
+from headrace.model import START, Cursor, FileList, Int64Array, Split
+from headrace.plan._chunks import BYTES, ROWS, Chunks, share_of
+
+__all__ = [
+    "Grouping",
+    "Lane",
+    "Plan",
+    "Segment",
+    "Span",
+    "cut_at",
+    "cut_evenly",
+    "deal_largest_first",
+    "deal_round_robin",
+    "sliced",
+    "take_rows",
+]
+
+_GENERATION = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """The way in which the chunks of a lane form windows, and their rows are permuted.
+
+    Attributes:
+        mix: Number of chunks in a window, whose rows are permuted together if there are several.
+        interleave: Number of files that give one chunk each to a window, whose rows are taken in
+            turn.
+        permuted: Whether the rows of a window of a single chunk are permuted, too.
+    """
+
+    mix: int = 1
+    interleave: int = 1
+    permuted: bool = False
+
+    @property
+    def reorders(self) -> bool:
+        """True if the rows of a window come in another order than they stand in."""
+        return self.permuted or self.mix > 1 or self.interleave > 1
+
+    def of(self, file: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the order of a run of chunks of these files, and the window of each."""
+        if self.interleave > 1:
+            return _in_turn(file, self.interleave)
+        places = np.arange(len(file))
+        return places, places // self.mix
+
+
+def _in_turn(file: Int64Array, width: int) -> tuple[Int64Array, Int64Array]:
+    """Return windows of the next chunks of up to ``width`` files; one that ends makes room."""
+    chunks_of: dict[int, deque[int]] = {}
+    for place, index in enumerate(file.tolist()):
+        chunks_of.setdefault(index, deque()).append(place)
+    waiting = deque(chunks_of.values())
+    order: list[int] = []
+    window: list[int] = []
+    opened: list[deque[int]] = []
+    number = 0
+    while waiting or opened:
+        while waiting and len(opened) < width:
+            opened.append(waiting.popleft())
+        order.extend(chunks.popleft() for chunks in opened)
+        window.extend([number] * len(opened))
+        opened = [chunks for chunks in opened if chunks]
+        number += 1
+    return np.asarray(order, np.int64), np.asarray(window, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The rows of a window that belong to a lane, and what puts them in order."""
+
+    key: tuple[int, int]
+    """coordinates of the window's permutation"""
+    start: int = 0
+    """rows that were delivered before the lane began"""
+    stop: int | None = None
+    """where it ends, if it is not the end of the window"""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows that follow each other: of one chunk, or, by a span, of a window that is permuted."""
+
+    chunks: Chunks
+    span: Span | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows; a span must have an end."""
+        if self.span is None or self.span.stop is None:
+            return int(self.chunks.length.sum())
+        return self.span.stop - self.span.start
+
+    def split(self, rows: int) -> tuple[Segment, Segment]:
+        """Return the first rows, and all others."""
+        if self.span is None:
+            return Segment(sliced(self.chunks, 0, rows)), Segment(sliced(self.chunks, rows, None))
+        middle = self.span.start + rows
+        head, tail = replace(self.span, stop=middle), replace(self.span, start=middle)
+        return Segment(self.chunks, head), Segment(self.chunks, tail)
+
+
+def sliced(chunk: Chunks, start: int, stop: int | None) -> Chunks:
+    """Return some rows of a single chunk."""
+    length = (chunk.length if stop is None else np.full_like(chunk.length, stop)) - start
+    size = share_of(chunk.size_bytes, length, chunk.length)
+    return replace(chunk, offset=chunk.offset + start, length=length, size_bytes=size)
+
+
+def take_rows(line: deque[Segment], rows: int) -> list[Segment]:
+    """Take the first rows off some segments."""
+    taken: list[Segment] = []
+    while rows:
+        first = line.popleft()
+        if first.rows > rows:
+            first, rest = first.split(rows)
+            line.appendleft(rest)
+        rows -= first.rows
+        taken.append(first)
+    return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One lane of an epoch's plan."""
+
+    index: int
+    chunks: Chunks
+    window: Int64Array
+    """of each chunk; ascending, without gaps"""
+    spans: Mapping[int, Span]
+    """by window, where it is not a whole window of this plan"""
+    generation: int = 0
+    """how often the epoch was planned anew"""
+
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return int(self.window[-1]) + 1 if len(self.window) else 0
+
+    @property
+    def end(self) -> Cursor:
+        """The cursor behind its last row."""
+        return Cursor(self.windows)
+
+    def members(self, window: int) -> slice:
+        """Return the chunks of a window."""
+        first, last = np.searchsorted(self.window, [window, window + 1])
+        return slice(int(first), int(last))
+
+    def span(self, window: int) -> Span:
+        """Return the lane's part of a window: all of it, unless ``spans`` has another."""
+        known = self.spans.get(window)
+        return known or Span((self.generation * _GENERATION + self.index, window))
+
+    def segment(self, window: int, reorders: bool) -> Segment:
+        """Return the lane's part of a window, where all rows are counted.
+
+        Args:
+            window: The window.
+            reorders: Whether the rows of windows are permuted.
+        """
+        chunks, span = self.chunks[self.members(window)], self.span(window)
+        if not reorders and window not in self.spans:
+            return Segment(chunks)
+        stop = int(chunks.length.sum()) if span.stop is None else span.stop
+        return Segment(chunks, replace(span, stop=stop))
+
+    def divide(self, rows: int, reorders: bool) -> tuple[Lane, list[Segment]]:
+        """Return the first rows as a lane, and all others, where all rows are counted."""
+        at = self.cursor_after(rows)
+        at_its_end = self.rows_left(at) == self.rows_left(Cursor(at.window + 1))
+        cut = at.window + at_its_end
+        first = self.members(cut).start
+        spans = {window: span for window, span in self.spans.items() if window < cut}
+        head = replace(self, chunks=self.chunks[:first], window=self.window[:first], spans=spans)
+        rest = deque(self.segment(window, reorders) for window in range(cut, self.windows))
+        kept = take_rows(rest, rows - head.rows_left())
+        return head.extended(kept), list(rest)
+
+    def extended(self, segments: Iterable[Segment]) -> Lane:
+        """Return the lane with more rows at its end: every segment is a window of its own."""
+        chunks, windows, spans = [self.chunks], [self.window], dict(self.spans)
+        for number, segment in enumerate(segments, start=self.windows):
+            chunks.append(segment.chunks)
+            windows.append(np.full(len(segment.chunks), number, np.int64))
+            if segment.span is not None:
+                spans[number] = segment.span
+        window = np.concatenate(windows)
+        return replace(self, chunks=Chunks.concat(chunks), window=window, spans=spans)
+
+    def rows_left(self, cursor: Cursor = START) -> int:
+        """Return the number of rows behind a cursor, where all rows are counted."""
+        rows = int(self.chunks.length[np.searchsorted(self.window, cursor[0]) :].sum())
+        for window, span in self.spans.items():
+            if window >= cursor[0]:
+                whole = int(self.chunks.length[self.members(window)].sum())
+                rows -= whole - ((whole if span.stop is None else span.stop) - span.start)
+        return rows - max(cursor[1] - self.span(cursor[0]).start, 0)
+
+    def cursor_after(self, rows: int) -> Cursor:
+        """Return the cursor behind so many rows, where all rows are counted."""
+        if rows <= 0:
+            return Cursor()
+        first = np.flatnonzero(np.diff(self.window, prepend=-1))
+        sizes = np.add.reduceat(self.chunks.length, first) if len(first) else first
+        for window, span in self.spans.items():
+            stop = int(sizes[window]) if span.stop is None else span.stop
+            sizes[window] = stop - span.start
+        ends = np.cumsum(sizes)
+        window = min(int(np.searchsorted(ends, rows)), len(ends) - 1)
+        before = int(ends[window] - sizes[window])
+        return Cursor(window, rows - before + self.span(window).start)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Sequence[Split]):
+    """The lanes of one epoch; as a sequence, their Splits, made when asked for."""
+
+    files: FileList
+    chunks: Chunks
+    """the lanes' chunks, lane after lane"""
+    bounds: Int64Array
+    """lane l has the chunks from bounds[l] to bounds[l + 1]"""
+    window: Int64Array
+    """of each chunk, counted in its lane"""
+    spans: Mapping[tuple[int, int], Span] = field(default_factory=dict)
+    """by lane and window, where it is not a whole window of this plan"""
+    generation: int = 0
+    """how often what was left of the epoch has been planned anew"""
+    dropped_rows: int = 0
+    """rows that are left out, so that ranks take the same number of steps"""
+    same_rows: tuple[int, ...] = ()
+    """rows of each lane that are as before their ends were shared by ranks; empty: all"""
+    repeats: tuple[tuple[int, int], ...] = ()
+    """lane and window of rows that come a second time"""
+
+    @classmethod
+    def of(cls, files: FileList, chunks: Chunks, bounds: Int64Array) -> Plan:
+        """Return lanes in which every chunk is a window."""
+        places = np.arange(len(chunks)) - np.repeat(bounds[:-1], np.diff(bounds))
+        return cls(files, chunks, bounds, places)
+
+    @classmethod
+    def of_lanes(cls, files: FileList, lanes: Sequence[Lane]) -> Plan:
+        """Return the plan of some lanes."""
+        return cls(
+            files,
+            Chunks.concat([lane.chunks for lane in lanes]),
+            np.cumsum([0, *(len(lane.chunks) for lane in lanes)]),
+            np.concatenate([lane.window for lane in lanes]),
+            {(lane.index, at): span for lane in lanes for at, span in lane.spans.items()},
+            lanes[0].generation,
+        )
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def lane(self, index: int) -> Lane:
+        """Return one lane with its windows."""
+        mine = slice(self.bounds[index], self.bounds[index + 1])
+        spans = dict[int, Span]()
+        for (lane, window), span in self.spans.items():
+            if lane == index:
+                spans[window] = span
+        return Lane(index, self.chunks[mine], self.window[mine], spans, self.generation)
+
+    def repeated_rows(self, rank: int, ranks: int) -> int:
+        """Return how many rows come a second time, in the lanes of a rank."""
+        mine = [(self.lane(lane), window) for lane, window in self.repeats if lane % ranks == rank]
+        return sum(int(lane.chunks.length[lane.members(window)].sum()) for lane, window in mine)
+
+    def grouped(self, grouping: Grouping) -> Plan:
+        """Return the same lanes with their chunks, each a window so far, in larger windows."""
+        if grouping.interleave == 1:
+            return replace(self, window=self.window // grouping.mix)
+        order, window = self.window.copy(), self.window.copy()
+        for first, last in zip(self.bounds[:-1], self.bounds[1:], strict=True):
+            places, window[first:last] = grouping.of(self.chunks.file[first:last])
+            order[first:last] = first + places
+        return replace(self, chunks=self.chunks[order], window=window)
+
+    def shard(self, index: int, count: int) -> Split:
+        """Return what reader ``index`` of ``count`` reads, if you share out the work yourself.
+
+        Its chunks are those of the lanes ``l`` with ``l % count == index``.
+        """
+        if not 0 <= index < count:
+            raise OptionError(f"there is no shard {index} of {count}")
+        if len(self) % count:
+            raise OptionError(
+                f"{len(self)} lanes cannot be shared evenly by {count}; plan(lanes={count}) can"
+            )
+        mine = self[index::count]
+        chunks = [chunk for split in mine for chunk in split.file_splits]
+        rows = [split.row_count for split in mine if split.row_count is not None]
+        size = sum(split.size_bytes or 0 for split in mine)
+        return Split(index, chunks, sum(rows) if len(rows) == len(mine) else None, size)
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Split]: ...
+    def __getitem__(self, index: int | slice) -> Split | list[Split]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"lane {index} of {len(self)}")
+        chunks = self.lane(index % len(self)).chunks
+        return Split(
+            id=index % len(self),
+            file_splits=[chunks.split(i, self.files) for i in range(len(chunks))],
+            row_count=int(chunks.length.sum()) if chunks.counted else None,
+            size_bytes=int(chunks.size_bytes.sum()),
+        )
+
+    def __iter__(self) -> Iterator[Split]:
+        return (self[index] for index in range(len(self)))
+
+    def digest(self) -> str:
+        """Return a short digest of the chunks of every lane, in order, and of their windows."""
+        made = hashlib.sha256()
+        chunks = self.chunks
+        columns = (chunks.file, chunks.offset, chunks.length, chunks.kind, self.bounds, self.window)
+        for column in columns:
+            made.update(np.ascontiguousarray(column, "<i8").data)
+        return made.hexdigest()[:12]
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows of all lanes before filtering, where known."""
+        return int(self.chunks.length.sum()) if self.chunks.counted else None
+
+
+def cut_evenly(chunks: Chunks, lanes: int, batch_size: int) -> tuple[Chunks, Int64Array]:
+    """Lay chunks end to end and cut them into consecutive runs; return the pieces and bounds.
+
+    Lane l gets as many rows as the batches l, l + lanes, l + 2 * lanes, … of the epoch have, so
+    that taking one batch from each lane in turn gives full batches to the end. A cut may fall
+    inside a chunk. Where rows are not counted the runs are of equal weight.
+    """
+    weights = chunks.weights
+    total = int(weights.sum())
+    if chunks.counted:
+        batches = -(-total // batch_size)
+        owned = np.maximum((batches - np.arange(lanes) + lanes - 1) // lanes, 0)
+        cuts = np.cumsum(owned) * batch_size
+        if batches:  # the lane of the epoch's last batch has that much less
+            cuts[(batches - 1) % lanes :] -= batches * batch_size - total
+        cuts = cuts[:-1]
+    else:
+        cuts = _snap(chunks, total * np.arange(1, lanes) // lanes)
+    return cut_at(chunks, cuts)
+
+
+def _snap(chunks: Chunks, cuts: Int64Array) -> Int64Array:
+    """Move the cuts that fall into a chunk that cannot be cut to the nearer end of it."""
+    unit = ROWS if chunks.counted else BYTES
+    ends = np.cumsum(chunks.weights)
+    snapped: Int64Array = cuts.astype(np.int64)
+    for i, cut in enumerate(snapped):
+        inside = int(np.searchsorted(ends, cut, side="right"))
+        if inside < len(chunks) and chunks.kind[inside] != unit:
+            start = ends[inside] - chunks.weights[inside]
+            snapped[i] = start if cut - start <= ends[inside] - cut else ends[inside]
+    return np.maximum.accumulate(snapped) if len(snapped) else snapped
+
+
+def cut_at(chunks: Chunks, cuts: Int64Array) -> tuple[Chunks, Int64Array]:
+    """Return the lanes between cuts: ascending positions in the chunks laid end to end."""
+    weights = chunks.weights
+    ends = np.cumsum(weights)
+    starts = ends - weights
+    total = int(ends[-1]) if len(ends) else 0
+    # Without np.unique and np.isin: the first time, they import numpy.ma, which takes 10 ms.
+    inner = cuts[(cuts > 0) & (cuts < total)]
+    inner = inner[np.diff(inner, prepend=0) > 0]
+    place = np.searchsorted(starts, inner)
+    is_new = np.append(starts, total)[place] != inner
+    inner, place = inner[is_new], place[is_new]
+    at = np.insert(starts, place, inner)
+    parent = np.insert(np.arange(len(starts)), place, place - 1)
+    length = np.diff(np.append(at, total))
+    cuttable = chunks.kind[parent] == (ROWS if chunks.counted else BYTES)
+    inside = at - starts[parent]
+    pieces = Chunks(
+        chunks.file[parent],
+        chunks.offset[parent] + np.where(cuttable, inside, 0),
+        np.where(cuttable, length, chunks.length[parent]),
+        chunks.kind[parent],
+        share_of(chunks.size_bytes[parent], length, weights[parent]),
+    )
+    edges = np.concatenate([[0], cuts, [total]])
+    return pieces, np.append(np.searchsorted(at, edges[:-1]), len(at))
+
+
+def deal_largest_first(files: FileList, chunks: Chunks, *, lanes: int) -> Plan:
+    """Give each chunk, the heaviest first, to the lane with the least so far (LPT)."""
+    weights = chunks.weights
+    loads = [(0, lane) for lane in range(lanes)]
+    owner = np.empty(len(chunks), np.int64)
+    values = weights.tolist()
+    for index in np.argsort(-weights, kind="stable").tolist():
+        load, lane = loads[0]
+        owner[index] = lane
+        heapq.heapreplace(loads, (load + values[index], lane))
+    return _by_owner(files, chunks, owner, lanes)
+
+
+def deal_round_robin(files: FileList, chunks: Chunks, *, lanes: int) -> Plan:
+    """Give the files to the lanes in turn; what a filter left of one stays in one lane."""
+    turn = np.cumsum(np.diff(chunks.file, prepend=chunks.file[:1]) != 0)
+    return _by_owner(files, chunks, turn % lanes, lanes)
+
+
+def _by_owner(files: FileList, chunks: Chunks, owner: Int64Array, lanes: int) -> Plan:
+    """Return lanes in which the chunks keep the order they came in, large ones not first."""
+    order = np.argsort(owner, kind="stable")
+    bounds = np.searchsorted(owner[order], np.arange(lanes + 1))
+    return Plan.of(files, chunks[order], bounds)

@@ -1,0 +1,322 @@
+"""The order of an epoch, from files to lanes.
+
+``Order`` says what is permuted and how it is dealt: by a built-in strategy, or by one of the user's
+own, whose splits are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import PlanError
+from headrace.model import (
+    ByteRange,
+    DataFileInfo,
+    FileList,
+    FileSplit,
+    RowRange,
+    Split,
+    SplitStrategy,
+)
+from headrace.options import checked_keywords, parse_bytes
+from headrace.plan._chunks import BYTES, ROWS, Chunks, cut_chunks
+from headrace.plan._lanes import (
+    Grouping,
+    Plan,
+    cut_evenly,
+    deal_largest_first,
+    deal_round_robin,
+)
+from headrace.plan.permutations import CHUNK_ORDER, permutation
+
+__all__ = [
+    "EvenBatchesSplitStrategy",
+    "Order",
+    "RoundRobinSplitStrategy",
+    "TargetSizeSplitStrategy",
+    "plan_lanes",
+]
+
+DEFAULT_SPLIT_BYTES = 128 << 20
+_AUTOMATIC = "automatic"
+
+
+def plan_lanes(
+    strategy: SplitStrategy, files: Sequence[DataFileInfo], *, lanes: int, epoch: int
+) -> Plan:
+    """Return the lanes of an epoch. Those of a strategy that is not built in are checked."""
+    listed = files if isinstance(files, FileList) else FileList(files)
+    made = strategy.generate(listed, lanes, epoch)
+    if isinstance(made, Plan) and type(strategy) in _BUILT_IN:
+        return made
+    return _checked_plan(made, listed, lanes, type(strategy).__name__)
+
+
+@checked_keywords
+@dataclass(frozen=True, slots=True)
+class EvenBatchesSplitStrategy:
+    """The default: equal runs of whole batches, so that only the epoch's last batch is short."""
+
+    batch_size: int
+    split_bytes: int | str = DEFAULT_SPLIT_BYTES
+    split_rows: int | None = None
+    shuffle: bool = False
+    seed: int = 42
+
+    def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
+        """Cut files into chunks, permute them, deal them in runs of batches."""
+        listed = files if isinstance(files, FileList) else FileList(files)
+        dealt = cut_evenly(_ordered_chunks(self, listed, epoch), num_workers, self.batch_size)
+        return Plan.of(listed, *dealt)
+
+
+@checked_keywords
+@dataclass(frozen=True, slots=True)
+class TargetSizeSplitStrategy:
+    """Chunks of about ``split_bytes``, the heaviest given first to the lane with the least."""
+
+    split_bytes: int | str = DEFAULT_SPLIT_BYTES
+    split_rows: int | None = None
+    shuffle: bool = False
+    seed: int = 42
+
+    def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
+        """Cut files into chunks, permute them, balance them by rows (bytes where unknown)."""
+        listed = files if isinstance(files, FileList) else FileList(files)
+        chunks = _ordered_chunks(self, listed, epoch)
+        return deal_largest_first(listed, chunks, lanes=num_workers)
+
+
+@checked_keywords
+@dataclass(frozen=True, slots=True)
+class RoundRobinSplitStrategy:
+    """Whole files in turn: lanes with equal numbers of files."""
+
+    shuffle: bool = False
+    seed: int = 42
+
+    def generate(self, files: Sequence[DataFileInfo], num_workers: int, epoch: int) -> Plan:
+        """Permute the files and give them to the lanes in turn."""
+        listed = files if isinstance(files, FileList) else FileList(files)
+        chunks = _file_chunks(listed)
+        if self.shuffle:
+            order = permutation(len(listed), seed=self.seed, epoch=epoch, purpose=CHUNK_ORDER)
+            chunks = chunks[np.argsort(np.argsort(order)[chunks.file], kind="stable")]
+        return deal_round_robin(listed, chunks, lanes=num_workers)
+
+
+_BUILT_IN = (EvenBatchesSplitStrategy, TargetSizeSplitStrategy, RoundRobinSplitStrategy)
+
+
+def _describe(strategy: SplitStrategy) -> str | None:
+    """Return a built-in strategy with all that decides its lanes; None for a user's own one."""
+    if type(strategy) not in _BUILT_IN:
+        return None
+    if isinstance(strategy, EvenBatchesSplitStrategy | TargetSizeSplitStrategy):
+        strategy = replace(strategy, split_bytes=parse_bytes("split_bytes", strategy.split_bytes))
+    return repr(strategy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The order of an epoch, as a function of files, seed and epoch.
+
+    Attributes:
+        batch_size: Number of rows in a batch.
+        drop_last: Whether the short batch at the end is left out.
+        shuffle: Whether chunks are permuted.
+        seed: The seed of all permutations.
+        split_bytes: Size of a chunk in bytes, where ``split_rows`` is not given.
+        split_rows: Number of rows in a chunk.
+        split_strategy: The user's own way to deal chunks to lanes.
+        grouping: How the chunks of a lane form windows.
+        lanes: Number of lanes, if the user has chosen it.
+        automatic: Whether chunks and windows were chosen from files and memory.
+    """
+
+    batch_size: int
+    drop_last: bool
+    shuffle: bool
+    seed: int
+    split_bytes: int
+    split_rows: int | None
+    split_strategy: SplitStrategy | None
+    grouping: Grouping
+    lanes: int | None
+    automatic: bool = False
+
+    def plan(self, files: FileList, *, lanes: int, epoch: int, batch_size: int) -> Plan:
+        """Return the lanes of an epoch from its start, for batches of any size."""
+        if self.split_strategy is not None:
+            plan = plan_lanes(self.split_strategy, files, lanes=lanes, epoch=epoch)
+        else:
+            dealt = cut_evenly(_ordered_chunks(self, files, epoch), lanes, batch_size)
+            plan = Plan.of(files, *dealt)
+        return plan.grouped(self.grouping)
+
+    @property
+    def same_in_every_epoch(self) -> bool:
+        """True if chunks and lanes are the same in every epoch."""
+        strategy = self.split_strategy
+        if strategy is None:
+            return not self.shuffle
+        # Only of the strategies of the library it is known.
+        return type(strategy) in _BUILT_IN and not strategy.shuffle  # type: ignore[attr-defined]
+
+    @property
+    def deals_evenly(self) -> bool:
+        """True if lanes get equal numbers of batches, to one."""
+        return isinstance(self.split_strategy, EvenBatchesSplitStrategy | None)
+
+    @property
+    def has_own_strategy(self) -> bool:
+        """True if only the plan of ``split_strategy`` tells what order it makes."""
+        strategy = self.split_strategy
+        return strategy is not None and _describe(strategy) is None
+
+    def describe(self) -> str:
+        """Return all that changes the order beside files, filters and seed, for fingerprints.
+
+        A strategy of the user's own is only named: see ``has_own_strategy``.
+        """
+        grouping, strategy = self.grouping, self.split_strategy
+        if self.automatic:
+            rows, permuted = self.split_rows or 0, int(grouping.permuted)
+            return f"{_AUTOMATIC} {rows} {self.split_bytes} {grouping.mix} {permuted}"
+        way = f" mix {grouping.mix}" if grouping.mix > 1 else ""
+        if grouping.interleave > 1:
+            way = f" interleave {grouping.interleave}"
+        if strategy is not None:
+            return f"{_describe(strategy) or type(strategy).__name__}{way}"
+        cut = f"{self.split_rows}r" if self.split_rows else f"{self.split_bytes}b"
+        return f"{'shuffled' if self.shuffle else 'in order'} {cut}{way}"
+
+    def as_in(self, described: str) -> Order:
+        """Return the order that a state describes, if both chose their sizes automatically.
+
+        Another machine, or another number of workers, may have chosen other sizes.
+        """
+        word, *numbers = described.split(" ")
+        if not self.automatic or word != _AUTOMATIC:
+            return self
+        rows, size, mix, permuted = map(int, numbers)
+        grouping = Grouping(mix, permuted=bool(permuted))
+        return replace(self, split_rows=rows or None, split_bytes=size, grouping=grouping)
+
+
+def _ordered_chunks(
+    order: Order | EvenBatchesSplitStrategy | TargetSizeSplitStrategy, files: FileList, epoch: int
+) -> Chunks:
+    """Return the chunks of all files, permuted if the order says so."""
+    split_bytes = parse_bytes("split_bytes", order.split_bytes)
+    chunks = cut_chunks(files, split_bytes=split_bytes, split_rows=order.split_rows)
+    if order.shuffle:
+        seed = order.seed
+        chunks = chunks[permutation(len(chunks), seed=seed, epoch=epoch, purpose=CHUNK_ORDER)]
+    return chunks
+
+
+def _file_chunks(files: FileList) -> Chunks:
+    """Return one chunk a file, or one for each run of row groups that a filter left of it."""
+    return cut_chunks(files, split_bytes=np.iinfo(np.int64).max // 4)
+
+
+# --- strategies of users
+
+
+def _checked_plan(splits: Sequence[Split], files: FileList, lanes: int, name: str) -> Plan:
+    """Return the plan that splits describe, if together they have every row exactly once.
+
+    Raises:
+        PlanError: They do not; it names the strategy, the file and the rows.
+    """
+    if not isinstance(splits, Sequence) or not all(isinstance(s, Split) for s in splits):
+        raise PlanError(f"{name}.generate must return a list of Split, got {splits!r:.200}")
+    if len(splits) > lanes:
+        raise PlanError(f"{name}.generate returned {len(splits)} splits for {lanes} lanes")
+    whole = _file_chunks(files)
+    runs = np.searchsorted(whole.file, np.arange(len(files) + 1))
+    numbers = {path: number for number, path in enumerate(files.paths)}
+    found: list[Chunks] = [Chunks.empty()]
+    counts = [0] * lanes
+    for lane, split in enumerate(splits):
+        held: Any = split.file_splits
+        if not isinstance(held, Iterable):
+            raise PlanError(f"{name}: split {split.id} holds {held!r:.200}, not a list")
+        for chunk in held:
+            if not isinstance(chunk, FileSplit) or not isinstance(chunk.file, DataFileInfo):
+                raise PlanError(
+                    f"{name}: split {split.id} holds {chunk!r:.200}, not a FileSplit of a "
+                    "DataFileInfo"
+                )
+            number = numbers.get(chunk.file.path)
+            if number is None:
+                raise PlanError(f"{name}: {chunk.file.path} is not a file of the data set")
+            part = _bounded(chunk, files, number, whole[runs[number] : runs[number + 1]], name)
+            found.append(part)
+            counts[lane] += len(part)
+    chunks = Chunks.concat(found)
+    _check_coverage(files, whole, chunks, name)
+    return Plan.of(files, chunks, np.cumsum([0, *counts]))
+
+
+def _bounded(chunk: FileSplit, files: FileList, number: int, whole: Chunks, name: str) -> Chunks:
+    """Return a chunk as columns; one without a range is all there is to read of the file."""
+    path, kind = chunk.file.path, int(whole.kind[0]) if len(whole) else ROWS
+    bounds: RowRange | ByteRange | None = chunk.row_range or chunk.byte_range
+    if bounds is None:
+        return whole
+    if chunk.row_range is not None and chunk.byte_range is not None:
+        raise PlanError(f"{name}: {chunk} has a byte_range too; one range says what to read")
+    if chunk.row_range is not None and kind != ROWS:
+        raise PlanError(f"{name}: the rows of {path} are not counted; use a byte_range")
+    if chunk.byte_range is not None and kind != BYTES:
+        raise PlanError(f"{name}: {path} cannot be cut by bytes")
+    wanted = ByteRange if kind == BYTES else RowRange
+    if not isinstance(bounds, wanted):
+        raise PlanError(f"{name}: {bounds!r:.200} of {path} is not a {wanted.__name__}")
+    try:
+        offset, length = index(bounds.offset), index(bounds.length)
+    except TypeError:
+        raise PlanError(f"{name}: {bounds} of {path} is not made of integers") from None
+    if offset < 0 or length < 0:
+        raise PlanError(f"{name}: a negative range: {bounds} of {path}")
+    size = length
+    if kind == ROWS:
+        size = int(max(files.sizes[number], 0) * (length / max(files.counts[number], length, 1)))
+    file, start, rows, stored = np.array([[number], [offset], [length], [size]], np.int64)
+    made = Chunks(file, start, rows, np.array([kind], np.int8), stored)
+    return made[: 1 if length else 0]
+
+
+def _check_coverage(files: FileList, whole: Chunks, chunks: Chunks, name: str) -> None:
+    """Raise a PlanError unless chunks have all that is to be read of all files, once."""
+    ordered = chunks[np.lexsort((chunks.offset, chunks.file))]
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    stops = (ordered.offset + ordered.length).tolist()
+    for number, start, stop in zip(
+        ordered.file.tolist(), ordered.offset.tolist(), stops, strict=True
+    ):
+        ranges.setdefault(number, []).append((start, stop))
+    for run in range(len(whole)):
+        number, unit = int(whole.file[run]), "rows" if whole.kind[run] == ROWS else "bytes"
+        path, given = files.paths[number], ranges.get(number, [])
+        for (_, stop), (start, end) in pairwise(given):
+            if start < stop:
+                raise PlanError(f"{name} repeats {unit} {start}-{min(stop, end)} of {path}")
+        at, end = int(whole.offset[run]), int(whole.offset[run] + whole.length[run])
+        for start, stop in given:
+            if start <= at < stop:
+                at = stop
+        if at < end:
+            gap = min([start for start, _ in given if start > at] + [end])
+            raise PlanError(f"{name} loses {unit} {at}-{gap} of {path}")
+        limit = int(files.counts[number] if unit == "rows" else files.sizes[number])
+        if given and 0 <= limit < given[-1][1]:
+            raise PlanError(f"{name} reads {unit} up to {given[-1][1]} of {limit} of {path}")

@@ -1,0 +1,398 @@
+"""Rows of local Arrow files, copied out of maps of the files.
+
+A file can be read so if its record batches lie in it as they lie in memory: nothing is compressed,
+and its columns have the types of the data set. Columns of bytes, text, numbers and lists of numbers
+are gathered by numpy, all rows of a column at once; other columns are left to Arrow.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Container, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import ipc
+
+from headrace.errors import ReadError
+from headrace.model import DataFileInfo, FileList, Int64Array
+from headrace.sources.arrow._format import (
+    FileVersion,
+    has_dictionary,
+    planned_index,
+    read_index,
+    reading,
+)
+from headrace.sources.arrow._gather import DamagedRowError, Region, Taken, gather_for
+from headrace.sources.taking import copied, take_from
+from headrace.storage import Store
+
+__all__ = ["MappedFiles", "NotMappedError", "check_count"]
+
+_MOST_VIEWS = 20_000
+"""columns of batches of a file of which pyarrow's objects are kept"""
+
+
+class NotMappedError(Exception):
+    """Rows cannot be copied out of a map; their record batches have to be decoded."""
+
+
+def check_count(file: DataFileInfo, rows: int | None) -> None:
+    """Check that a file has the number of rows that the user gave.
+
+    Raises:
+        ReadError: It has not.
+    """
+    if file.record_count != rows:
+        raise ReadError(
+            f"{file.path} has {rows} rows, and not {file.record_count} as shard_row_counts says; "
+            "leave it out to have rows counted"
+        )
+
+
+class MappedFiles:
+    """The files that a process has mapped, and the record batches in them.
+
+    Files are mapped when rows of them are first wanted. Their record batches that have rows are
+    numbered then: what is known of a batch stays at its number. Rows are found by a search among
+    the first rows of batches, and of files that are not mapped.
+
+    Args:
+        store: Checks that files are those that were found.
+        files: The files.
+        first_rows: First row of each file, and the number of all rows.
+        schema: The columns of all files.
+
+    Raises:
+        OSError: The process may not have so many addresses.
+    """
+
+    def __init__(
+        self, store: Store, files: FileList, first_rows: Int64Array, schema: pa.Schema
+    ) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.RLock()
+        self._store, self._files, self._first_rows = store, files, first_rows
+        self._schema, self._names, self._types = schema, schema.names, schema.types
+        self._region = Region(files.sizes.tolist())
+        self._mapped: dict[int, _MappedFile] = {}
+        self._refused: set[int] = set()
+        """files that cannot be read out of a map"""
+        with_rows = np.flatnonzero(np.diff(first_rows))
+        self._entries: tuple[Int64Array, Int64Array] = (first_rows[with_rows], -1 - with_rows)
+        """first rows, and the batch that begins there; -1 - n for file n, which is not mapped"""
+        self._batch_starts = np.empty(0, np.int64)
+        """the first row of each batch, of all rows"""
+        self._batch_files = np.empty(0, np.int64)
+        self._batch_places = np.empty(0, np.int64)
+        """the number of each batch in its file"""
+        self._known = np.empty(0, bool)
+        """True for a batch whose places are known"""
+        self._gathers = [gather_for(_storage_type(field.type)) for field in schema]
+        counts = [0 if gather is None else gather.count for gather in self._gathers]
+        self._first_place: list[int] = np.cumsum([0, *counts]).tolist()
+        """the first place of each column, and the number of all"""
+        self._places = np.empty((self._first_place[-1], 0), np.int64)
+        """where each batch has its columns"""
+        self._left = {n for n, gather in enumerate(self._gathers) if gather is None}
+        """columns that are left to Arrow"""
+        self._nulls: set[int] = set()
+        """columns of which some batch has nulls"""
+
+    def columns(
+        self, rows: Int64Array, columns: Sequence[int], *, as_cells: Container[int] = ()
+    ) -> list[Taken]:
+        """Return some columns of rows, all of which there are.
+
+        Args:
+            rows: The rows, at least one.
+            columns: The numbers of the columns.
+            as_cells: Those that may come as cells, by their places among ``columns``.
+
+        Raises:
+            NotMappedError: Rows of a file are wanted that cannot be read out of a map.
+            OverflowError: They are too many bytes for one array.
+            ReadError: A row is damaged.
+            FileChangedError: A file was rewritten.
+        """
+        batches = self._batches(rows)
+        checks = [self._mapped[n].check for n in _distinct(self._batch_files[batches])]
+        for check in checks:
+            check()
+        self._learn(batches)
+        within = rows - self._batch_starts[batches]
+        places = self._places.take(batches, axis=1)
+        found: list[Taken] = []
+        try:
+            for place, column in enumerate(columns):
+                gather = self._gathers[column]
+                if gather is None or column in self._left:
+                    found.append(self._taken(column, batches, within))
+                    continue
+                taken = gather.rows(
+                    self._region,
+                    places[self._first_place[column] : self._first_place[column + 1]],
+                    within,
+                    nulls=column in self._nulls,
+                    as_cells=place in as_cells,
+                )
+                found.append(_of_type(self._types[column], taken))
+        except DamagedRowError as error:
+            raise self._damaged(int(rows[error.args[0]])) from error
+        for check in checks:
+            check()
+        return found
+
+    def row(self, row: int) -> tuple[Mapping[str, pa.Array], int]:
+        """Return views of the columns of a row's batch, and the place of the row in them.
+
+        Raises:
+            NotMappedError: The row cannot be read out of a map.
+            FileChangedError: Its file was rewritten.
+        """
+        batch = self._batch(row)
+        file = self._mapped[int(self._batch_files[batch])]
+        file.check()
+        place = int(self._batch_places[batch])
+        return file.columns(place), row - int(self._batch_starts[batch])
+
+    def cells(self, row: int, columns: Sequence[int]) -> list[memoryview] | None:
+        """Return views of the bytes of a row, a column each, to be copied at once.
+
+        None if not all columns of it consist of bytes alone.
+
+        Raises:
+            NotMappedError: The row cannot be read out of a map.
+            FileChangedError: Its file was rewritten.
+        """
+        batch = self._batch(row)
+        if batch >= len(self._known) or not self._known[batch]:
+            self._learn(np.array([batch]))
+        self._mapped[int(self._batch_files[batch])].check()
+        view, within = self._region.view, row - int(self._batch_starts[batch])
+        places = self._places[:, batch].tolist()
+        found: list[memoryview] = []
+        for column in columns:
+            gather, first = self._gathers[column], self._first_place[column]
+            if gather is None or column in self._left:
+                return None
+            cell = gather.cell(view, places[first : first + gather.count], within)
+            if cell is None:
+                return None
+            found.append(cell)
+        return found
+
+    # --- where rows are
+
+    def _batches(self, rows: Int64Array) -> Int64Array:
+        """Return the batches in which some rows are, after mapping their files."""
+        starts, numbers = self._entries
+        found: Int64Array = numbers[starts.searchsorted(rows, "right") - 1]
+        if int(found.min()) >= 0:
+            return found
+        with self.lock:
+            missing = np.unique(-1 - found[found < 0]).tolist()
+            self._map([n for n in missing if n not in self._mapped and n not in self._refused])
+            if not self._refused.isdisjoint(missing):
+                raise NotMappedError
+        return self._batches(rows)
+
+    def _batch(self, row: int) -> int:
+        """Return the batch in which a row is, after mapping its file."""
+        starts, numbers = self._entries
+        found = int(numbers[starts.searchsorted(row, "right") - 1])
+        return found if found >= 0 else int(self._batches(np.array([row]))[0])
+
+    def _map(self, files: Sequence[int]) -> None:
+        """Map files, and put their batches into the places of the files among the entries."""
+        before = len(self._batch_starts)
+        for number in files:
+            try:
+                file = _MappedFile(self._store, self._files[number], self._region, number)
+                file.check_types(self._schema)
+            except NotMappedError:
+                self._refused.add(number)
+                continue
+            self._mapped[number] = file
+            places = np.flatnonzero(np.diff(file.starts))
+            starts = file.starts[places] + self._first_rows[number]
+            self._batch_files = np.append(self._batch_files, np.full_like(places, number))
+            self._batch_places = np.append(self._batch_places, places)
+            self._batch_starts = np.append(self._batch_starts, starts)
+        starts, numbers = self._entries
+        others = ~np.isin(numbers, -1 - np.asarray(list(self._mapped), np.int64))
+        made = np.arange(before, len(self._batch_starts))
+        starts = np.append(starts[others], self._batch_starts[made])
+        order = np.argsort(starts)
+        self._entries = starts[order], np.append(numbers[others], made)[order]
+
+    def _learn(self, batches: Int64Array) -> None:
+        """Find the places of batches that were not looked at before."""
+        if len(self._known) == len(self._batch_starts) and self._known[batches].all():
+            return
+        with self.lock:
+            more = len(self._batch_starts) - len(self._known)
+            if more:
+                self._places = np.pad(self._places, ((0, 0), (0, more)))
+                self._known = np.pad(self._known, (0, more))
+            for number in np.unique(batches[~self._known[batches]]).tolist():
+                file = self._mapped[int(self._batch_files[number])]
+                batch = file.batch(int(self._batch_places[number]))
+                self._places[:, number] = self._places_of(batch)
+                self._known[number] = True
+
+    def _places_of(self, batch: pa.RecordBatch) -> list[int]:
+        """Leave a column of which one batch cannot be gathered to Arrow from then on."""
+        found: list[int] = []
+        for number, gather in enumerate(self._gathers):
+            if gather is not None:
+                array = batch.column(self._names[number])
+                stored = array.storage if isinstance(array, pa.ExtensionArray) else array
+                of_column = gather.places(stored, self._region.address)
+                if of_column is None:
+                    self._left.add(number)
+                elif of_column[0] >= 0:
+                    self._nulls.add(number)
+                found += of_column or [0] * gather.count
+        return found
+
+    def _taken(
+        self, column: int, batches: Int64Array, within: Int64Array
+    ) -> pa.Array | pa.ChunkedArray:
+        """Return rows of a column that is left to Arrow."""
+        name = self._names[column]
+        arrays: dict[int, pa.Array] = {}
+        for number in np.unique(batches).tolist():
+            file = self._mapped[int(self._batch_files[number])]
+            arrays[number] = file.columns(int(self._batch_places[number]))[name]
+        # Copied: ``take`` may leave dictionaries, and rows that are slices, in a map.
+        return copied(pa.table({"": take_from(arrays, batches, within)})).column(0)
+
+    def _damaged(self, row: int) -> ReadError:
+        file = int(np.searchsorted(self._first_rows, row, side="right")) - 1
+        return ReadError(
+            f"{self._files.paths[file]}, row {row - self._first_rows[file]}: its offsets or its "
+            "text are damaged; write the file again"
+        )
+
+
+class _MappedFile:
+    """A file in a map; its record batches are views of the map.
+
+    Rows are copied out of the map between two checks that the file is the one that was opened. A
+    file that another process makes shorter during such a copy, which takes less than a
+    millisecond, ends this process, as with every map; at any other time it is an error.
+
+    Raises:
+        NotMappedError: Its batches can only be read in order, or are compressed.
+    """
+
+    def __init__(self, store: Store, file: DataFileInfo, region: Region, number: int) -> None:
+        self._path, self._file_size = file.path, file.file_size
+        # The store's own handle has no file number with pyarrow 18 and older.
+        with (
+            reading(file.path, file.file_size),
+            store.open(file) as opened,
+            open(file.path, "rb") as source,
+        ):
+            index = planned_index(opened, file) or read_index(opened)
+            self.check = FileVersion(file.path).check
+            memory = region.map(number, source.fileno())
+        check_count(file, index.num_rows)
+        if index.is_stream and any(map(has_dictionary, index.schema.types)):
+            raise NotMappedError
+        self._schema, self.starts = index.schema, index.starts
+        self._first, self._last = memory.address, memory.address + memory.size
+        self._get = _batch_getter(memory, index.schema, is_stream=index.is_stream)
+        self._lock = threading.Lock()
+        self._views: dict[int, pa.RecordBatch] = {}
+        self._columns: dict[int, dict[str, pa.Array]] = {}
+        filled = np.flatnonzero(index.rows)
+        if len(filled):
+            self.batch(int(filled[0]))
+
+    def check_types(self, schema: pa.Schema) -> None:
+        """Check that the file has columns of these types.
+
+        Raises:
+            NotMappedError: It has not.
+        """
+        stored = {field.name: field.type for field in self._schema}
+        if any(stored.get(field.name) != field.type for field in schema):
+            raise NotMappedError
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Return a view of a batch whose buffers are long enough.
+
+        Raises:
+            NotMappedError: It is compressed, or of the other byte order.
+        """
+        found = self._views.get(number)
+        if found is not None:
+            return found
+        rows = int(self.starts[number + 1] - self.starts[number])
+        with self._lock, reading(f"{self._path}, record batch {number}", self._file_size):
+            batch = self._get(number)
+            batch.validate()
+            if batch.num_rows != rows:
+                raise ValueError(f"it has {batch.num_rows} rows, and {rows} by its header")
+            if not self._holds(batch):
+                raise NotMappedError
+            if len(self._views) * batch.num_columns > _MOST_VIEWS:
+                self._views.clear()
+                self._columns.clear()
+            self._views[number] = batch
+        return batch
+
+    def columns(self, number: int) -> Mapping[str, pa.Array]:
+        """Return views of the columns of a batch by name, after a look at all of their data."""
+        found = self._columns.get(number)
+        if found is None:
+            batch = self.batch(number)
+            with reading(f"{self._path}, record batch {number}", self._file_size):
+                batch.validate(full=True)
+            found = dict(zip(batch.schema.names, batch.columns, strict=True))
+            self._columns[number] = found
+        return found
+
+    def _holds(self, batch: pa.RecordBatch) -> bool:
+        """Return True if all of a batch is in the map."""
+        return all(
+            buffer is None
+            or not buffer.size
+            or self._first <= buffer.address <= buffer.address + buffer.size <= self._last
+            for column in batch.columns
+            for buffer in column.buffers()
+        )
+
+
+def _batch_getter(
+    memory: pa.Buffer, schema: pa.Schema, *, is_stream: bool
+) -> Callable[[int], pa.RecordBatch]:
+    """Return the function that gives views of the record batches in a map, by number."""
+    if not is_stream:
+        return ipc.open_file(pa.BufferReader(memory)).get_batch  # type: ignore[no-any-return]
+    messages = [
+        message
+        for message in ipc.MessageReader.open_stream(pa.BufferReader(memory))
+        if message.type == "record batch"
+    ]
+    return lambda number: ipc.read_record_batch(messages[number], schema)
+
+
+def _distinct(numbers: Int64Array) -> list[int]:
+    """Return different numbers, none of which is large, in order."""
+    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return found
+
+
+def _storage_type(type_: pa.DataType) -> pa.DataType:
+    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def _of_type(type_: pa.DataType, taken: Taken) -> Taken:
+    """Return a column in its own type, if that is an extension of what was gathered."""
+    if isinstance(type_, pa.BaseExtensionType) and isinstance(taken, pa.Array):
+        return pa.ExtensionArray.from_storage(type_, taken)
+    return taken

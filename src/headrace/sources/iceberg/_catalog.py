@@ -1,0 +1,421 @@
+"""Iceberg catalogs: from the name of a table to one of its snapshots, and to where its files are.
+
+Credentials that a REST catalog lends expire while an epoch runs. Readers get a function in their
+place (``LentCredentials``), which asks the catalog again, in the process that reads.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pyiceberg import exceptions
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from headrace.errors import (
+    AccessDeniedError,
+    FileChangedError,
+    NothingFoundError,
+    OptionError,
+    ReadError,
+)
+from headrace.sources.tables._catalog import (
+    Failures,
+    Pinned,
+    Wanted,
+    explained,
+    hiding,
+    no_ref,
+    no_schema,
+    no_snapshot,
+    renamed,
+    shown,
+)
+from headrace.sources.tables._rows import LISTED
+
+__all__ = [
+    "IcebergSnapshot",
+    "LentCredentials",
+    "load_table",
+    "pin",
+    "pin_again",
+    "reading_metadata",
+    "schema_of",
+    "storage_options",
+    "table_options",
+]
+
+T = TypeVar("T")
+IcebergSnapshot = Pinned[Table, Snapshot]
+
+_MISSING = (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError)
+_NOT_UNDERSTOOD = (exceptions.ValidationError, ValidationError)
+_FOREIGN = {
+    "sqlalchemy.exc": ("SQLAlchemyError",),
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "thrift.Thrift": ("TException",),
+}
+"""errors of the clients that catalogs use, which need not be installed"""
+_UNREADABLE: Failures = (
+    ((PermissionError,), AccessDeniedError, "{what} cannot be read: {reason}"),
+    ((OSError, EOFError, *_NOT_UNDERSTOOD), ReadError, "{what} cannot be read: {reason}"),
+)
+_S3 = {
+    "key": ("s3.access-key-id", "client.access-key-id"),
+    "secret": ("s3.secret-access-key", "client.secret-access-key"),
+    "token": ("s3.session-token", "client.session-token"),
+    "endpoint_url": ("s3.endpoint",),
+    "region": ("s3.region", "client.region"),
+    "profile": ("s3.profile-name", "client.profile-name"),
+    "anon": ("s3.anonymous",),
+}
+_GCS = {
+    "bearer_token": ("gcs.oauth2.token",),
+    "project": ("gcs.project-id",),
+    "endpoint_url": ("gcs.service.host",),
+}
+_AZURE = {
+    "connection_string": ("adls.connection-string",),
+    "account_name": ("adls.account-name",),
+    "account_key": ("adls.account-key",),
+    "sas_token": ("adls.sas-token",),
+    "tenant_id": ("adls.tenant-id",),
+    "client_id": ("adls.client-id",),
+    "client_secret": ("adls.client-secret",),
+    "token": ("adls.token",),
+    "anon": ("adls.anon",),
+}
+_EXPIRIES = ("s3.session-token-expires-at-ms", "gcs.oauth2.token-expires-at")
+_AZURE_EXPIRY = "adls.sas-token-expires-at-ms."
+_HUB = {"token": ("hf.token",), "endpoint": ("hf.endpoint",)}
+_STORES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "s3": _S3,
+    "gs": _GCS,
+    "az": _AZURE,
+    "abfs": _AZURE,
+    "abfss": _AZURE,
+    "hf": _HUB,
+}
+_UNSUPPORTED = {
+    "s3.signer": "requests signed by the catalog",
+    "s3.role-arn": "a role to be assumed",
+    "client.role-arn": "a role to be assumed",
+}
+
+
+def load_table(name: str, config: Mapping[str, Any] | Catalog | None) -> Table:
+    """Return a table.
+
+    Of ``a.b.c`` the first part is the name of the catalog; where that catalog has no table
+    ``b.c``, all of it is taken for a table in nested namespaces.
+    """
+    parts = tuple(name.split(".")) if isinstance(name, str) else ()
+    if len(parts) < 2 or not all(parts):
+        raise OptionError(f"table must be a name such as 'catalog.database.table', not {name!r}")
+    if isinstance(config, Catalog):
+        catalog, hidden = config, hiding(config.properties)
+        first_is_catalog = parts[0] == config.name and len(parts) > 2
+    else:
+        properties = _properties(config)
+        hidden = hiding(properties)
+        named = properties.pop("name", None)
+        first_is_catalog = named is None and len(parts) > 2
+        catalog = explained(
+            f"the catalog of table {name!r}",
+            hidden,
+            lambda: load_catalog(parts[0] if first_is_catalog else named, **properties),
+            _failures,
+        )
+    candidates = [parts[1:], parts] if first_is_catalog else [parts]
+    return explained(
+        f"table {name!r}", hidden, lambda: _first(name, catalog, candidates), _failures
+    )
+
+
+def reading_metadata(name: str, table: Table, action: Callable[[], T]) -> T:
+    """Return what an action returns that reads lists of files; errors of its client as ours."""
+    what = f"table {name!r}: its lists of files under {table.metadata.location}"
+    try:
+        return explained(what, hiding(table.io.properties), action, lambda: _UNREADABLE)
+    except FileChangedError as error:
+        raise FileChangedError(f"table {name!r}: {error}; {LISTED}") from error
+
+
+def _first(name: str, catalog: Catalog, candidates: list[tuple[str, ...]]) -> Table:
+    for identifier in candidates:
+        try:
+            return catalog.load_table(identifier)
+        except _MISSING:
+            continue
+    tried = " or ".join(sorted({".".join(identifier) for identifier in candidates}))
+    raise NothingFoundError(
+        f"there is no table {name!r}: the catalog {catalog.name!r} "
+        f"({type(catalog).__name__}) has no {tried}; the first part of a name is the catalog's, "
+        "unless catalog_config has a 'name'"
+    )
+
+
+def _properties(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    if config is not None and not isinstance(config, Mapping):
+        raise OptionError(
+            "catalog_config must be a mapping of properties for pyiceberg, or a catalog, not a "
+            f"{type(config).__name__}"
+        )
+    properties = dict(config or {})
+    if properties.get("type") == "jdbc":
+        properties["type"] = "sql"
+        uri = properties.get("uri")
+        if isinstance(uri, str):
+            properties["uri"] = uri.removeprefix("jdbc:")
+    return properties
+
+
+def _failures() -> Failures:
+    """Return what errors of pyiceberg, and of clients that are imported by now, mean."""
+    refused = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
+    foreign = [
+        getattr(sys.modules[module], name)
+        for module, names in _FOREIGN.items()
+        for name in names
+        if module in sys.modules
+    ]
+    return (
+        (
+            refused,
+            AccessDeniedError,
+            "{what}: the catalog refuses access: {reason}; check the credentials in catalog_config",
+        ),
+        (
+            _NOT_UNDERSTOOD,
+            ReadError,
+            "{what}: pyiceberg does not understand its metadata, which is damaged or has features "
+            f"newer than pyiceberg {version('pyiceberg')}: {{reason}}",
+        ),
+        ((exceptions.NotInstalledError,), OptionError, "{what}: {reason}"),
+        (
+            (ValueError, TypeError, ImportError),
+            OptionError,
+            "{what} cannot be reached with this catalog_config: {reason}",
+        ),
+        (
+            (OSError, exceptions.RESTError, *foreign),
+            ReadError,
+            "{what} cannot be reached: {reason}",
+        ),
+    )
+
+
+# --- snapshots
+
+
+def pin(name: str, table: Table, wanted: Wanted) -> IcebergSnapshot:
+    """Return the snapshot that is wanted.
+
+    The newest one, and that of a branch, is read in the table's current schema; one of the past
+    in the schema that it was written in.
+    """
+    metadata = table.metadata
+    if wanted.branch is not None:
+        snapshot = _by_ref(name, metadata, wanted.branch, "branch")
+    elif wanted.tag is not None:
+        snapshot = _by_ref(name, metadata, wanted.tag, "tag")
+    elif wanted.as_of is not None:
+        snapshot = _as_of(name, table, wanted.as_of)
+    elif wanted.snapshot_id is not None:
+        snapshot = _by_id(name, metadata, wanted.snapshot_id)
+    else:
+        return _pinned(name, table, metadata.current_snapshot(), table.schema())
+    schema = table.schema()
+    if wanted.branch is None and snapshot.schema_id is not None:
+        schema = _schema(metadata, snapshot.schema_id) or schema
+    return _pinned(name, table, snapshot, schema)
+
+
+def pin_again(name: str, table: Table, version: tuple[int, int]) -> IcebergSnapshot:
+    """Return the snapshot and schema of a ``version`` that was pinned before."""
+    snapshot_id, schema_id = version
+    metadata = table.metadata
+    snapshot = None if snapshot_id == -1 else _by_id(name, metadata, snapshot_id)
+    schema = _schema(metadata, schema_id)
+    if schema is None:
+        raise no_schema(name, schema_id)
+    return _pinned(name, table, snapshot, schema)
+
+
+def _pinned(name: str, table: Table, snapshot: Snapshot | None, schema: Schema) -> IcebergSnapshot:
+    snapshot_id = -1 if snapshot is None else snapshot.snapshot_id
+    version = snapshot_id, schema.schema_id
+    return Pinned(name, str(table.metadata.location), table, snapshot, version)
+
+
+def schema_of(pinned: IcebergSnapshot) -> Schema:
+    """Return the schema in which a snapshot is read."""
+    schema = _schema(pinned.table.metadata, pinned.version[1])
+    assert schema is not None
+    return schema
+
+
+def _schema(metadata: TableMetadata, schema_id: int) -> Schema | None:
+    return next((one for one in metadata.schemas if one.schema_id == schema_id), None)
+
+
+def _by_id(name: str, metadata: TableMetadata, snapshot_id: int) -> Snapshot:
+    found = metadata.snapshot_by_id(snapshot_id)
+    if found is None:
+        raise no_snapshot(name, snapshot_id, (one.snapshot_id for one in metadata.snapshots))
+    return found
+
+
+def _by_ref(name: str, metadata: TableMetadata, ref: str, kind: str) -> Snapshot:
+    found = metadata.refs.get(ref)
+    if found is None or str(found.snapshot_ref_type.value) != kind:
+        there = [r for r, one in metadata.refs.items() if one.snapshot_ref_type.value == kind]
+        raise no_ref(name, kind, ref, there)
+    return _by_id(name, metadata, found.snapshot_id)
+
+
+def _as_of(name: str, table: Table, when: datetime | str | int) -> Snapshot:
+    found = table.snapshot_as_of_timestamp(_milliseconds(when))
+    if found is None:
+        raise NothingFoundError(
+            f"table {name!r} had no snapshot at {when}, or it has expired: the oldest that is "
+            f"known is of {shown(one.timestamp_ms for one in table.metadata.snapshots[:1])} (in "
+            "milliseconds since 1970)"
+        )
+    return found
+
+
+def _milliseconds(when: Any) -> int:
+    if isinstance(when, str):
+        try:
+            when = datetime.fromisoformat(when)
+        except ValueError:
+            raise OptionError(f"as_of={when!r} is no time as in ISO 8601") from None
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise OptionError(f"as_of={when} does not say in which time zone it is")
+        return int(when.timestamp() * 1000)
+    if isinstance(when, bool) or not isinstance(when, int):
+        raise OptionError(
+            "as_of must be a datetime with a time zone, such a time as text, or milliseconds "
+            f"since 1970, not {when!r}"
+        )
+    return when
+
+
+# --- where files are
+
+
+def table_options(table: Table, protocol: str) -> dict[str, Any]:
+    """Return options for the store of a table's files, which renew themselves if they are lent."""
+    found = storage_options(table.io.properties, protocol)
+    catalog = table.catalog
+    if isinstance(catalog, RestCatalog) and found != _understood(catalog.properties, protocol):
+        return {"credentials": LentCredentials(table, protocol)}
+    return found
+
+
+class LentCredentials:
+    """Storage options that a REST catalog gave with a table, and gives anew with every load of it.
+
+    The first call returns those of the table that was loaded already; later calls, and a first one
+    after these have expired, load the table again. Copies in other processes do the same.
+    """
+
+    def __init__(self, table: Table, protocol: str) -> None:
+        self._catalog_class: type[Catalog] = type(table.catalog)
+        self._catalog_name = table.catalog.name
+        self._properties = dict(table.catalog.properties)
+        self._name = ".".join(table.name())
+        self._identifier = table.name()
+        self._protocol = protocol
+        self._known = storage_options(table.io.properties, protocol)
+        self._is_new = True
+
+    def __repr__(self) -> str:
+        return f"<credentials that are lent for table {self._name}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_is_new": True}
+
+    def __call__(self) -> dict[str, Any]:
+        expires_at = self._known.get("expires_at")
+        is_good = expires_at is None or time.time() < expires_at
+        if not self._is_new or not is_good:
+            try:
+                self._known = self._ask()
+            except ReadError:
+                if expires_at is None or not is_good:
+                    raise
+                # Asked early, while a catalog is down for a moment: what is known still holds.
+        self._is_new = False
+        return dict(self._known)
+
+    def _ask(self) -> dict[str, Any]:
+        table = explained(
+            f"table {self._name!r}",
+            hiding(self._properties),
+            lambda: self._catalog().load_table(self._identifier),
+            _failures,
+        )
+        return storage_options(table.io.properties, self._protocol)
+
+    def _catalog(self) -> Catalog:
+        return self._catalog_class(self._catalog_name, **self._properties)
+
+
+def storage_options(properties: Mapping[str, Any], protocol: str) -> dict[str, Any]:
+    """Return options for the store of a table's files, from the properties of its client."""
+    if protocol == "s3":
+        for name, what in _UNSUPPORTED.items():
+            if properties.get(name) and not properties.get("s3.access-key-id"):
+                raise OptionError(
+                    f"the catalog gives {what} ({name}) for the table's files, which is not "
+                    "supported: give storage_options= with keys of your own"
+                )
+    return _understood(properties, protocol)
+
+
+def _understood(properties: Mapping[str, Any], protocol: str) -> dict[str, Any]:
+    found = renamed(properties, _STORES.get(protocol, {}))
+    if "anon" in found:
+        found["anon"] = _flag(found["anon"])
+    if protocol == "s3" and _flag(properties.get("s3.force-virtual-addressing", False)):
+        found["addressing_style"] = "virtual"
+    if _STORES.get(protocol) is _AZURE and "sas_token" not in found:
+        found.update(_token_of_account(properties))
+    expires_at = _expires_at(properties)
+    if found and expires_at is not None:
+        found["expires_at"] = expires_at
+    return found
+
+
+def _expires_at(properties: Mapping[str, Any]) -> float | None:
+    """Return when credentials expire, in seconds since 1970."""
+    names = [*_EXPIRIES, *(name for name in properties if name.startswith(_AZURE_EXPIRY))]
+    moments = [int(properties[n]) / 1000 for n in names if str(properties.get(n)).isdigit()]
+    return min(moments, default=None)
+
+
+def _token_of_account(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the token that a catalog lends under ``adls.sas-token.ACCOUNT``."""
+    prefix = "adls.sas-token."
+    for name, value in properties.items():
+        if name.startswith(prefix):
+            account = name.removeprefix(prefix).partition(".")[0]
+            return {"sas_token": value, "account_name": account}
+    return {}
+
+
+def _flag(value: object) -> bool:
+    return value is True or str(value).lower() in ("true", "1", "yes", "t", "y", "on")

@@ -1,0 +1,204 @@
+"""The columns of an Iceberg table, as ids, names and Arrow types, and predicates over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from pyiceberg import types
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    NotEqualTo,
+    NotNull,
+    Or,
+)
+from pyiceberg.expressions.literals import (
+    DateLiteral,
+    Literal,
+    TimeLiteral,
+    TimestampLiteral,
+    literal,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.name_mapping import MappedField
+
+from headrace.errors import SchemaError
+from headrace.sources.tables._columns import NameMapping, TableColumn
+
+__all__ = [
+    "IcebergWords",
+    "arrow_value",
+    "column_of",
+    "name_mapping",
+    "prunable_columns",
+    "table_columns",
+]
+
+_PLAIN: dict[Any, pa.DataType] = {
+    types.BooleanType: pa.bool_(),
+    types.IntegerType: pa.int32(),
+    types.LongType: pa.int64(),
+    types.FloatType: pa.float32(),
+    types.DoubleType: pa.float64(),
+    types.DateType: pa.date32(),
+    types.TimeType: pa.time64("us"),
+    types.TimestampType: pa.timestamp("us"),
+    types.TimestamptzType: pa.timestamp("us", "UTC"),
+    types.TimestampNanoType: pa.timestamp("ns"),
+    types.TimestamptzNanoType: pa.timestamp("ns", "UTC"),
+    types.StringType: pa.string(),
+    types.BinaryType: pa.binary(),
+    types.UUIDType: pa.binary(16),
+    types.UnknownType: pa.null(),
+}
+_PREDICATES = {
+    "equal": EqualTo,
+    "not_equal": NotEqualTo,
+    "less": LessThan,
+    "less_equal": LessThanOrEqual,
+    "greater": GreaterThan,
+    "greater_equal": GreaterThanOrEqual,
+}
+_NOT_COMPARED = (types.TimestampNanoType, types.TimestamptzNanoType, types.UUIDType)
+"""pyiceberg has no literals of nanoseconds, and compares partitions by UUID wrongly"""
+_MOST_LISTED = 200
+"""longer lists are not compared with the bounds of files by pyiceberg; their ends still are"""
+_DAYS = range(-719_161, 2_932_895)
+"""from the second day of the year 1 to the last but one of 9999: pyiceberg projects times onto
+partitions by ``datetime``, and steps one further"""
+_DAY_MICROSECONDS = 86_400 * 10**6
+
+
+def table_columns(schema: Schema) -> tuple[TableColumn, ...]:
+    """Return the columns, in the order of the table."""
+    return tuple(map(column_of, schema.fields))
+
+
+def column_of(field: types.NestedField) -> TableColumn:
+    """Return a column, or a field inside of one."""
+    children = tuple(map(column_of, _inside(field.field_type)))
+    type_ = _arrow_type(field, children)
+    default = arrow_value(field.initial_default)
+    return TableColumn(field.field_id, field.name, type_, children, default)
+
+
+def _inside(type_: types.IcebergType) -> tuple[types.NestedField, ...]:
+    if isinstance(type_, types.StructType):
+        return tuple(type_.fields)
+    if isinstance(type_, types.ListType):
+        return (type_.element_field,)
+    if isinstance(type_, types.MapType):
+        return (type_.key_field, type_.value_field)
+    return ()
+
+
+def _arrow_type(field: types.NestedField, children: tuple[TableColumn, ...]) -> pa.DataType:
+    type_ = field.field_type
+    if isinstance(type_, types.StructType):
+        return pa.struct([pa.field(child.name, child.type) for child in children])
+    if isinstance(type_, types.ListType):
+        return pa.list_(pa.field("element", children[0].type))
+    if isinstance(type_, types.MapType):
+        return pa.map_(*(child.type for child in children))
+    if isinstance(type_, types.DecimalType):
+        return pa.decimal128(type_.precision, type_.scale)
+    if isinstance(type_, types.FixedType):
+        return pa.binary(len(type_))
+    if isinstance(type_, types.GeometryType | types.GeographyType):
+        return pa.binary()
+    plain = _PLAIN.get(type(type_))
+    if plain is None:
+        raise SchemaError(
+            f"column {field.name!r} is {type_}, a type that is not read here; choose the other "
+            "columns with columns="
+        )
+    return plain
+
+
+def arrow_value(value: Any) -> Any:
+    """Return a value of pyiceberg for Arrow."""
+    return value.bytes if isinstance(value, UUID) else value
+
+
+def name_mapping(metadata: TableMetadata) -> NameMapping | None:
+    """Return the ids of columns in files that have none, if the table has them."""
+    mapping = metadata.name_mapping()
+    return None if mapping is None else dict(_paths(mapping.root, ()))
+
+
+def _paths(
+    fields: list[MappedField], above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], int]]:
+    for field in fields:
+        for name in field.names:
+            if field.field_id is not None:
+                yield (*above, name), field.field_id
+            yield from _paths(field.fields, (*above, name))
+
+
+# --- predicates
+
+
+def prunable_columns(schema: Schema) -> dict[str, pa.DataType]:
+    """Return the Arrow types of the columns of a table that predicates may name."""
+    return {
+        field.name: column_of(field).type
+        for field in schema.fields
+        if isinstance(field.field_type, types.PrimitiveType)
+        and not isinstance(field.field_type, _NOT_COMPARED)
+        # A field of a struct may have the same dotted name.
+        and schema.find_field(field.name).field_id == field.field_id
+    }
+
+
+class IcebergWords:
+    """Makes predicates of pyiceberg."""
+
+    def compared(self, name: str, function: str, value: pa.Scalar) -> BooleanExpression | None:
+        """Return a comparison of a column."""
+        made = _literal(value)
+        return None if made is None else _PREDICATES[function](name, made)
+
+    def listed(self, name: str, values: Sequence[pa.Scalar]) -> BooleanExpression | None:
+        """Return where a column has one of some values."""
+        literals = [made for made in map(_literal, values) if made is not None]
+        if len(literals) < len(values):
+            return None
+        found = In(name, literals)
+        if len(literals) <= _MOST_LISTED:
+            return found
+        ordered = sorted(literals, key=lambda made: made.value)
+        return And(found, GreaterThanOrEqual(name, ordered[0]), LessThanOrEqual(name, ordered[-1]))
+
+    def null(self, name: str, wanted: bool) -> BooleanExpression:
+        """Return where a column is null, or where it is not."""
+        return IsNull(name) if wanted else NotNull(name)
+
+    def joined(self, parts: Sequence[BooleanExpression], all_needed: bool) -> BooleanExpression:
+        """Return where all parts hold, or one of them."""
+        return And(*parts) if all_needed else Or(*parts)
+
+
+def _literal(value: pa.Scalar) -> Literal[Any] | None:
+    """Return a value of a column as pyiceberg has it; None where pyiceberg cannot handle it."""
+    if pa.types.is_date(value.type):
+        return DateLiteral(value.value) if value.value in _DAYS else None
+    if pa.types.is_timestamp(value.type):
+        in_range = value.value // _DAY_MICROSECONDS in _DAYS
+        return TimestampLiteral(value.value) if in_range else None
+    if pa.types.is_time(value.type):
+        return TimeLiteral(value.value)
+    if pa.types.is_floating(value.type):
+        return literal(value.as_py() + 0.0)  # 0.0 for -0.0
+    return literal(value.as_py())

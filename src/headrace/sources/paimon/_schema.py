@@ -1,0 +1,254 @@
+"""The columns of a Paimon table, as ids, names and Arrow types, and predicates over them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pypaimon.common.predicate import Predicate
+from pypaimon.common.predicate_builder import PredicateBuilder
+from pypaimon.schema.data_types import (
+    ArrayType,
+    AtomicType,
+    DataField,
+    DataType,
+    MapType,
+    PyarrowFieldParser,
+    RowType,
+    VectorType,
+    is_blob_file_type,
+)
+
+from headrace.errors import OptionError, SchemaError
+from headrace.sources.files.filters import near_names
+from headrace.sources.tables._columns import NameMapping, TableColumn
+
+__all__ = [
+    "VALUE_KIND",
+    "PaimonWords",
+    "is_blob",
+    "is_readable_as",
+    "is_variant",
+    "name_mapping",
+    "table_columns",
+    "wanted_partitions",
+]
+
+VALUE_KIND = TableColumn(-2, "_VALUE_KIND", pa.int8())
+"""in files of tables with a key: whether a row is there, or takes one away"""
+
+_INSIDE = -1
+"""what is inside of lists and maps has no id"""
+_METHODS = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "less": "less_than",
+    "less_equal": "less_or_equal",
+    "greater": "greater_than",
+    "greater_equal": "greater_or_equal",
+}
+_MOST_LISTED = 1000
+_MOST_DIGITS = 28
+"""of a decimal: those of the context in which pypaimon computes"""
+_UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+
+def table_columns(
+    fields: Sequence[DataField], wanted: Collection[str] | None
+) -> dict[str, TableColumn]:
+    """Return columns by name, in the order of the table. Unknown types may be left unwanted."""
+    columns: dict[str, TableColumn] = {}
+    for field in fields:
+        try:
+            columns[field.name] = _column(field.id, field.name, field.type)
+        except ValueError:
+            if wanted is None or field.name in wanted:
+                raise SchemaError(
+                    f"column {field.name!r} is {field.type}, a type that is not read here; choose "
+                    "the other columns with columns="
+                ) from None
+    return columns
+
+
+def _column(id_: int, name: str, type_: DataType) -> TableColumn:
+    if isinstance(type_, RowType):
+        children = tuple(_column(one.id, one.name, one.type) for one in type_.fields)
+        arrow = pa.struct([pa.field(child.name, child.type) for child in children])
+    elif isinstance(type_, ArrayType):
+        children = (_column(_INSIDE, "element", type_.element),)
+        arrow = pa.list_(children[0].type)
+    elif isinstance(type_, MapType):
+        key, value = _inside_of_map(type_)
+        children = (_column(_INSIDE, "key", key), _column(_INSIDE, "value", value))
+        arrow = pa.map_(children[0].type, children[1].type)
+    elif is_variant(type_):
+        children = ()
+        arrow = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
+    else:
+        children = ()
+        arrow = PyarrowFieldParser.from_paimon_type(type_)
+    return TableColumn(id_, name, arrow, children)
+
+
+def _inside_of_map(type_: MapType) -> tuple[DataType, DataType]:
+    return type_.key, type_.value
+
+
+def is_variant(type_: DataType) -> bool:
+    """Return True if values may be stored in parts."""
+    return isinstance(type_, AtomicType) and type_.type.upper() == "VARIANT"
+
+
+def is_blob(type_: DataType) -> bool:
+    """Return True if values are in files of their own."""
+    return bool(is_blob_file_type(type_))
+
+
+def name_mapping(fields: Sequence[DataField], *, without: Collection[str]) -> NameMapping:
+    """Return the ids of columns in a file that was written in a schema.
+
+    Columns by which the table is partitioned are left out: what a file says of them does not
+    count.
+    """
+    columns = [one for name, one in table_columns(fields, ()).items() if name not in without]
+    return dict(_paths([VALUE_KIND, *columns], ()))
+
+
+def _paths(
+    columns: Iterable[TableColumn], above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], int]]:
+    for column in columns:
+        path = (*above, column.name)
+        if column.id != _INSIDE:
+            yield path, column.id
+        yield from _paths(column.children, path)
+
+
+def is_readable_as(stored: DataType, wanted: DataType) -> bool:
+    """Return True if values of one type become those of another by nothing but widening."""
+    if isinstance(stored, RowType) and isinstance(wanted, RowType):
+        before = {field.id: field.type for field in stored.fields}
+        return all(
+            field.id not in before or is_readable_as(before[field.id], field.type)
+            for field in wanted.fields
+        )
+    if isinstance(stored, ArrayType) and isinstance(wanted, ArrayType):
+        return is_readable_as(stored.element, wanted.element)
+    if isinstance(stored, MapType) and isinstance(wanted, MapType):
+        return all(map(is_readable_as, _inside_of_map(stored), _inside_of_map(wanted)))
+    if isinstance(stored, VectorType) and isinstance(wanted, VectorType):
+        return stored.length == wanted.length and is_readable_as(stored.element, wanted.element)
+    if isinstance(stored, AtomicType) and isinstance(wanted, AtomicType):
+        return _widens(_column(0, "", stored).type, _column(0, "", wanted).type)
+    return False
+
+
+def _widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    if stored == wanted:
+        return True
+    if stored in _INTEGERS and wanted in _INTEGERS:
+        return bool(stored.bit_width < wanted.bit_width)
+    if pa.types.is_decimal128(stored) and pa.types.is_decimal128(wanted):
+        return bool(stored.scale == wanted.scale and stored.precision <= wanted.precision)
+    return bool(stored == pa.float32() and wanted == pa.float64())
+
+
+# --- predicates
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonWords:
+    """Makes predicates of pypaimon."""
+
+    builder: PredicateBuilder
+
+    def compared(self, name: str, function: str, value: pa.Scalar) -> Predicate | None:
+        """Return a comparison of a column."""
+        made = _literal(value)
+        return None if made is None else getattr(self.builder, _METHODS[function])(name, made)
+
+    def listed(self, name: str, values: Sequence[pa.Scalar]) -> Predicate | None:
+        """Return where a column has one of some values."""
+        literals = [made for made in map(_literal, values) if made is not None]
+        if len(literals) < len(values) or len(literals) > _MOST_LISTED:
+            return None
+        return self.builder.is_in(name, literals)
+
+    def null(self, name: str, wanted: bool) -> Predicate:
+        """Return where a column is null, or where it is not."""
+        return self.builder.is_null(name) if wanted else self.builder.is_not_null(name)
+
+    def joined(self, parts: Sequence[Predicate], all_needed: bool) -> Predicate:
+        """Return where all parts hold, or one of them."""
+        join = self.builder.and_predicates if all_needed else self.builder.or_predicates
+        return join(list(parts))
+
+
+def _literal(value: pa.Scalar) -> Any | None:
+    """Return a value as pypaimon has those of such a column; None if that is not sure."""
+    types, type_ = pa.types, value.type
+    if types.is_decimal128(type_):
+        exact = value.as_py()
+        return exact if len(exact.as_tuple().digits) <= _MOST_DIGITS else None
+    is_known = types.is_string(type_) or types.is_integer(type_) or types.is_floating(type_)
+    is_day = types.is_date32(type_)
+    is_time = types.is_timestamp(type_) and type_.tz is None and type_.unit != "ns"
+    if not (is_known or is_day or is_time):
+        return None
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):  # a time that Python has no object for
+        return None
+
+
+def wanted_partitions(
+    given: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    keys: Sequence[str],
+    columns: Mapping[str, TableColumn],
+    builder: PredicateBuilder,
+) -> Predicate | None:
+    """Return where partitions have the values of a mapping, which may leave columns out."""
+    if given is None:
+        return None
+    several = [given] if isinstance(given, Mapping) else given
+    if not isinstance(several, list | tuple) or not all(
+        isinstance(one, Mapping) and one for one in several or [None]
+    ):
+        raise OptionError(
+            "partition_filter must be values by column, such as {'day': '2026-01-31'}, or a list "
+            f"of such mappings, not {given!r}"
+        )
+    for name in (name for one in several for name in one):
+        if name not in keys:
+            kind = (
+                f"the table is partitioned by {', '.join(map(repr, keys))}"
+                if keys
+                else ("the table is not partitioned")
+            )
+            hint = f"; {near_names(str(name), keys)}" if keys else "; filters= is for all columns"
+            raise OptionError(f"partition_filter names {name!r}, but {kind}{hint}")
+    return builder.or_predicates(
+        [
+            builder.and_predicates(
+                [_with_value(builder, columns[name], value) for name, value in one.items()]
+            )
+            for one in several
+        ]
+    )
+
+
+def _with_value(builder: PredicateBuilder, column: TableColumn, value: Any) -> Predicate:
+    if value is None:
+        return builder.is_null(column.name)
+    try:
+        given = value if isinstance(value, pa.Scalar) else pa.scalar(value)
+        typed = given if given.type == column.type else given.cast(column.type)
+    except _UNFIT as error:
+        raise OptionError(
+            f"partition_filter: {value!r} is no value of the column {column.name!r}, which is "
+            f"{column.type}: {error}"
+        ) from None
+    return builder.equal(column.name, typed.as_py())

@@ -1,0 +1,475 @@
+"""Parquet files in order: row groups, ruled out by their statistics, decoded by pyarrow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from headrace.errors import OptionError, ReadError
+from headrace.matrices import width_of
+from headrace.model import DataFileInfo, FileSplit, Int64Array, RowGroups, RowRange
+from headrace.sources.files._cache import BoundedCache
+from headrace.sources.files.filters import (
+    Constant,
+    FilterCall,
+    FilterColumn,
+    Node,
+    NotTakenApart,
+    columns_of,
+    once_for_like_files,
+    take_apart,
+    with_exact_integers,
+)
+from headrace.sources.files.protocol import FileFacts
+from headrace.storage import Store, will_read
+
+__all__ = [
+    "GroupDecoder",
+    "Opened",
+    "ParquetFormat",
+    "bounds_tell_all",
+    "footer_alone",
+    "row_groups",
+    "settled_groups",
+]
+
+_FALSE_OF_NAN = {"equal", "less", "less_equal", "greater", "greater_equal"}
+_JOINED = {"and", "and_kleene", "or", "or_kleene"}
+
+
+@once_for_like_files
+def bounds_tell_all(keep: ds.Expression, schema: pa.Schema) -> bool:
+    """Return True if no row with a NaN passes a filter that bounds of its columns rule out.
+
+    A comparison that is false of NaN, and can only help the filter by being true, is safe: without
+    it, there is even less that passes. One that is true of NaN is safe where it is negated.
+    """
+    floats = {column.name for column in schema if _holds_floats(column.type)}
+    if not floats:
+        return True
+    try:
+        root = take_apart(keep)
+    except NotTakenApart:
+        return False
+    return _safe(root, True, floats)
+
+
+def _holds_floats(type_: pa.DataType) -> bool:
+    inside = (type_.field(i).type for i in range(type_.num_fields))
+    return bool(pa.types.is_floating(type_)) or any(map(_holds_floats, inside))
+
+
+def _safe(node: Node, wanted: bool, floats: Collection[str]) -> bool:
+    """Return True if NaN in a column does not help a part of the filter to be ``wanted``."""
+    if not _uses(node, floats):
+        return True
+    if not isinstance(node, FilterCall):
+        return False
+    if node.function in _JOINED:
+        return all(_safe(part, wanted, floats) for part in node.arguments)
+    if node.function == "invert":
+        return _safe(node.arguments[0], not wanted, floats)
+    if not _compares_with_a_number(node):
+        return False
+    if node.function in _FALSE_OF_NAN:
+        return wanted
+    return node.function == "not_equal" and not wanted
+
+
+def _uses(node: Node, columns: Collection[str]) -> bool:
+    if isinstance(node, FilterColumn):
+        return node.path[0] in columns
+    return isinstance(node, FilterCall) and any(_uses(part, columns) for part in node.arguments)
+
+
+def _compares_with_a_number(node: FilterCall) -> bool:
+    kinds = {type(part) for part in node.arguments}
+    if len(node.arguments) != 2 or kinds != {FilterColumn, Constant}:
+        return False
+    (constant,) = (part.value for part in node.arguments if isinstance(part, Constant))
+    if not constant.is_valid:
+        return False
+    return not pa.types.is_floating(constant.type) or not math.isnan(constant.as_py())
+
+
+def settled_groups(
+    fragment: ds.ParquetFileFragment,
+    footer: pq.FileMetaData,
+    groups: Sequence[int],
+    keep: ds.Expression,
+) -> set[int]:
+    """Return those of some groups in which no row can fail ``keep``.
+
+    A group cannot hold a row for the opposite, and has no value for which neither holds: no null,
+    and no NaN, which least and greatest values do not tell of.
+    """
+    if not groups:
+        return set()
+    try:
+        failing = fragment.subset(~keep, schema=fragment.physical_schema).row_groups
+    except pa.ArrowException:
+        return set()
+    candidates = set(groups) - {group.id for group in failing}
+    if not candidates:
+        return set()
+    leaves = _leaves(footer, fragment.physical_schema, keep)
+    return {group for group in candidates if leaves and _without_nulls(footer, group, leaves)}
+
+
+def _leaves(footer: pq.FileMetaData, schema: pa.Schema, keep: ds.Expression) -> list[int]:
+    """Return the leaves that a filter needs; none if one is nested or may hold NaN."""
+    wanted = columns_of(keep, schema)
+    paths = [footer.schema.column(leaf).path for leaf in range(footer.num_columns)]
+    leaves = [paths.index(name) for name in wanted if paths.count(name) == 1]
+    types = [schema.field(name).type for name in wanted]
+    flat = len(leaves) == len(wanted) and not any(map(pa.types.is_nested, types))
+    return leaves if flat and not any(map(pa.types.is_floating, types)) else []
+
+
+def _without_nulls(footer: pq.FileMetaData, group: int, leaves: Sequence[int]) -> bool:
+    for leaf in leaves:
+        statistics = footer.row_group(group).column(leaf).statistics
+        if statistics is None or not statistics.has_null_count or statistics.null_count:
+            return False
+    return True
+
+
+_WORTH_THREADS_BYTES = 1 << 20
+"""below this, waking threads to decode columns side by side costs more than it saves"""
+_SAMPLE_ROWS = 1024
+_STREAM_BUFFER_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A Parquet file, and what it is read from."""
+
+    parquet: pq.ParquetFile
+    source: pa.NativeFile
+    again: Callable[..., pq.ParquetFile]
+    """opens it once more, with arguments of ParquetFile: pyarrow decides when a file is opened
+    whether column chunks are read whole or page by page"""
+
+
+def footer_alone(source: pa.NativeFile) -> pa.BufferReader:
+    """Return the end of a file, which is a file without rows: no more than the footer is read."""
+    size = source.size()
+    end = source.read_at(8, max(size - 8, 0))
+    if len(end) < 8 or end[4:] not in (b"PAR1", b"PARE"):
+        raise pa.ArrowInvalid("Parquet magic bytes not found in footer; it may be cut short")
+    length = min(int.from_bytes(end[:4], "little") + 8, size)
+    return pa.BufferReader(source.read_at(length, size - length))
+
+
+def row_groups(footer: pq.FileMetaData) -> RowGroups:
+    """Return the row groups that a footer lists."""
+    rows: list[int] = []
+    sizes: list[int] = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        rows.append(group.num_rows)
+        sizes.append(group.total_byte_size)
+    return RowGroups.of(rows, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDecoder:
+    """Decodes the wanted columns of one file."""
+
+    opened: Opened
+    wanted: pa.Schema
+    key: tuple[Any, ...]
+    """identity of the file"""
+
+    def tables(self, rows: RowRange | None, block_bytes: int) -> Iterator[pa.Table]:
+        """Yield exactly these rows (None: all), in tables of about ``block_bytes``."""
+        parquet = self.opened.parquet
+        groups = row_groups(parquet.metadata)
+        rows = rows or RowRange(0, parquet.metadata.num_rows)
+        leaves = dict(_leaf_columns(parquet.schema_arrow, self.wanted))
+        columns = list(leaves)
+        overlapping: list[int] = np.flatnonzero(
+            (groups.start + groups.rows > rows.offset) & (groups.start < rows.stop)
+        ).tolist()
+        will_read(self.opened.source, self._byte_ranges(overlapping, columns))
+        row_bytes = self._row_bytes(leaves, groups, rows)
+        for first, last in _runs_of_groups(groups, overlapping, rows, row_bytes, block_bytes // 8):
+            run = RowRange(int(groups.start[first]), int(groups.rows[first:last].sum()))
+            start = max(rows.offset, run.offset) - run.offset
+            length = min(rows.stop, run.stop) - run.offset - start
+            size = row_bytes * run.length
+            if length < run.length or size > 2 * block_bytes:
+                batch_rows = int(block_bytes / row_bytes) if row_bytes else run.length
+                yield from self._streamed(first, columns, start, length, max(batch_rows, 1))
+            else:
+                yield parquet.reader.read_row_groups(
+                    list(range(first, last)),
+                    column_indices=columns,
+                    use_threads=size > _WORTH_THREADS_BYTES,
+                )
+
+    def _byte_ranges(self, groups: list[int], columns: list[int]) -> Iterator[tuple[int, int]]:
+        """Yield the spans of the column chunks that will be read."""
+        for group in groups:
+            stored = self.opened.parquet.metadata.row_group(group)
+            for column in columns:
+                yield _extent(stored.column(column))
+
+    def _row_bytes(
+        self, leaves: Mapping[int, int | None], groups: RowGroups, rows: RowRange
+    ) -> float:
+        """Return the bytes of a decoded row; strings in dictionaries are far smaller on disk."""
+        if None not in leaves.values():
+            return float(sum(leaves.values()))  # type: ignore[arg-type]
+        fixed = sum(width for width in leaves.values() if width is not None)
+        variable = [leaf for leaf, width in leaves.items() if width is None]
+        if rows.length <= _SAMPLE_ROWS:  # not worth a look
+            return fixed + float(groups.size_bytes.sum()) / max(int(groups.rows.sum()), 1)
+        key = (*self.key, *variable)
+        sampled = _sampled_widths.get(key)
+        if sampled is None:
+            group = int(np.searchsorted(groups.start, rows.offset, side="right")) - 1
+            sampled = self._sample(variable, group)
+            _sampled_widths.add(key, sampled, limit_bytes=1 << 20)
+        return fixed + sampled
+
+    def _sample(self, columns: list[int], group: int) -> float:
+        batches = self._page_by_page().reader.iter_batches(
+            _SAMPLE_ROWS, row_groups=[group], column_indices=columns, use_threads=False
+        )
+        first = next(batches, None)
+        return 0.0 if first is None or not first.num_rows else first.nbytes / first.num_rows
+
+    def _streamed(
+        self, group: int, columns: list[int], start: int, length: int, batch_rows: int
+    ) -> Iterator[pa.Table]:
+        """Yield some rows of one group, piece by piece: a group may be larger than memory."""
+        at = 0
+        for batch in self._page_by_page().reader.iter_batches(
+            batch_rows, row_groups=[group], column_indices=columns, use_threads=True
+        ):
+            low, high = max(start - at, 0), min(start + length - at, batch.num_rows)
+            at += batch.num_rows
+            if low < high:
+                yield pa.Table.from_batches([batch.slice(low, high - low)])
+            if at >= start + length:
+                return
+
+    def _page_by_page(self) -> pq.ParquetFile:
+        """Open the file again from the same source: what was announced there is fetched once."""
+        return self.opened.again(buffer_size=_STREAM_BUFFER_BYTES)
+
+
+_sampled_widths: BoundedCache[float] = BoundedCache(lambda width: 100)
+
+
+def _runs_of_groups(
+    groups: RowGroups,
+    overlapping: Sequence[int],
+    wanted: RowRange,
+    row_bytes: float,
+    limit_bytes: int,
+) -> Iterator[tuple[int, int]]:
+    """Yield runs of row groups to decode together: those wanted whole, while they are small.
+
+    Groups that are decoded together have to be copied together afterwards.
+    """
+    stop: Int64Array = groups.start + groups.rows
+    whole = (groups.start >= wanted.offset) & (stop <= wanted.stop)
+    first: int | None = None
+    size = 0.0
+    for group in overlapping:
+        own = row_bytes * int(groups.rows[group])
+        if first is not None and (not whole[group] or size + own > limit_bytes):
+            yield first, group
+            first, size = None, 0.0
+        if not whole[group]:
+            yield group, group + 1
+        else:
+            first = group if first is None else first
+            size += own
+    if first is not None:
+        yield first, overlapping[-1] + 1
+
+
+def _extent(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return the span of a column chunk; its dictionary comes first, if it has one."""
+    start = column.data_page_offset
+    if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
+        start = column.dictionary_page_offset
+    return start, start + column.total_compressed_size
+
+
+def _leaf_columns(
+    stored: Iterable[pa.Field], wanted: Iterable[pa.Field], place: int = 0
+) -> Iterator[tuple[int, int | None]]:
+    """Yield the place and width of the leaves of wanted columns, and of fields within structs.
+
+    Leaves are read by place, for a name may contain dots.
+    """
+    types: dict[str, pa.DataType] = {}
+    for column in wanted:
+        types[column.name] = column.type
+    for column in stored:
+        leaves = list(_leaf_widths(column.type, 1))
+        if column.name in types:
+            inside = types[column.name]
+            if pa.types.is_struct(inside) and _is_narrower(inside, column.type):
+                yield from _leaf_columns(column.type, inside, place)
+            else:
+                yield from enumerate(leaves, start=place)
+        place += len(leaves)
+
+
+def _is_narrower(wanted: pa.DataType, stored: pa.DataType) -> bool:
+    """Return True if a struct has only some of the fields of another one."""
+    if not pa.types.is_struct(stored):
+        return False
+    names = {field.name for field in wanted}
+    return bool(names) and names <= {field.name for field in stored}
+
+
+def _leaf_widths(type_: pa.DataType, times: int | None) -> Iterator[int | None]:
+    """Yield the bytes of a row in each leaf of a type; None where that depends on the row."""
+    if isinstance(type_, pa.BaseExtensionType):
+        yield from _leaf_widths(type_.storage_type, times)
+    elif pa.types.is_fixed_size_list(type_):
+        inside = None if times is None else times * type_.list_size
+        yield from _leaf_widths(type_.value_type, inside)
+    elif type_.num_fields and not pa.types.is_dictionary(type_):
+        inside = times if pa.types.is_struct(type_) else None
+        for i in range(type_.num_fields):
+            yield from _leaf_widths(type_.field(i).type, inside)
+    else:
+        width = width_of(type_)
+        yield None if times is None or width is None else times * width
+
+
+_LIMITS = ("thrift_container_size_limit", "thrift_string_size_limit")
+_OPTIONS = ("coerce_int96_timestamp_unit", "page_checksum_verification", *_LIMITS)
+_FOOTER_CACHE_BYTES = 64 << 20
+_FOOTER_IN_MEMORY = 11
+"""bytes that a parsed footer takes for each byte of it in the file, as measured"""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFormat:
+    """Apache Parquet."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """arguments of pyarrow's ParquetFile that change how a file is read"""
+
+    name = "parquet"
+    extensions = (".parquet", ".pq", ".parq")
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.options) - set(_OPTIONS))
+        if unknown:
+            raise OptionError(
+                f"format_options for parquet has {', '.join(map(repr, unknown))}; "
+                f"known are {', '.join(_OPTIONS)}"
+            )
+
+    @property
+    def _limits(self) -> dict[str, int]:
+        """The limits on the size of a footer that is parsed."""
+        return {name: self.options[name] for name in _LIMITS if name in self.options}
+
+    @property
+    def _arrows(self) -> ds.ParquetFileFormat:
+        how = ds.ParquetFragmentScanOptions(**self._limits)
+        return ds.ParquetFileFormat(default_fragment_scan_options=how)
+
+    def inspect(
+        self, store: Store, file: DataFileInfo, keep: ds.Expression | None = None
+    ) -> FileFacts:
+        try:
+            with store.open(file) as source:
+                facts, footer = self._look(source if store.local else footer_alone(source), keep)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(file.path, error) from error
+        _footers.add(_key(store, file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
+        return facts
+
+    def _look(
+        self, source: pa.NativeFile, keep: ds.Expression | None
+    ) -> tuple[FileFacts, pq.FileMetaData]:
+        """Return the facts of a file, from one reading of its footer unless options forbid."""
+        fragment = None if keep is None else self._arrows.make_fragment(source)
+        if fragment is None or self.options:
+            opened = pq.ParquetFile(source, **self.options)
+            footer, schema = opened.metadata, opened.schema_arrow
+        else:
+            footer = fragment.metadata
+            schema = footer.schema.to_arrow_schema()
+        groups = row_groups(footer)
+        if fragment is not None and keep is not None:
+            keep = with_exact_integers(keep, fragment.physical_schema)
+            left = _surviving(fragment, keep)
+            groups = groups.keep(left, settled_groups(fragment, footer, left, keep))
+        return FileFacts(schema.remove_metadata(), footer.num_rows, groups), footer
+
+    def read(
+        self, store: Store, chunk: FileSplit, schema: pa.Schema, block_bytes: int
+    ) -> Iterator[pa.Table]:
+        try:
+            with self._open(store, chunk.file) as opened:
+                decoder = GroupDecoder(opened, schema, _key(store, chunk.file))
+                yield from decoder.tables(chunk.row_range, block_bytes)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(str(chunk), error) from error
+
+    @contextmanager
+    def _open(self, store: Store, file: DataFileInfo) -> Iterator[Opened]:
+        """Open a file; its bytes are local or announced, so that pyarrow need not read ahead."""
+        footer = _footers.get(_key(store, file))
+        with store.open(file) as source:
+            if footer is None and not store.local:
+                footer = pq.ParquetFile(footer_alone(source), **self._limits).metadata
+                _footers.add(_key(store, file), footer, limit_bytes=_FOOTER_CACHE_BYTES)
+            how = {"pre_buffer": False, **self.options}
+            opened = pq.ParquetFile(source, metadata=footer, **how)
+            again = partial(pq.ParquetFile, source, metadata=opened.metadata, **how)
+            yield Opened(opened, source, again)
+
+
+def _surviving(fragment: ds.ParquetFileFragment, keep: ds.Expression) -> list[int]:
+    """Return the row groups that may hold a row for ``keep``; all of them if in doubt.
+
+    The filter may name columns that this file lacks or has in another type: then there is
+    nothing to conclude from its statistics, and rows are filtered after reading.
+    """
+    if not bounds_tell_all(keep, fragment.physical_schema):
+        return [group.id for group in fragment.row_groups]
+    try:
+        left = fragment.subset(keep, schema=fragment.physical_schema).row_groups
+    except pa.ArrowException:
+        left = fragment.row_groups
+    return [group.id for group in left]
+
+
+def _unreadable(where: str, error: BaseException) -> BaseException:
+    """Return an error as a ReadError."""
+    if isinstance(error, ReadError):
+        return error
+    return ReadError(
+        f"{where}: not readable as Parquet: {error} (on_error='skip' leaves such files out)"
+    )
+
+
+def _key(store: Store, file: DataFileInfo) -> tuple[Any, ...]:
+    return store.identity, file.path, file.file_size, file.etag
+
+
+_footers: BoundedCache[pq.FileMetaData] = BoundedCache(
+    lambda footer: _FOOTER_IN_MEMORY * int(footer.serialized_size)
+)

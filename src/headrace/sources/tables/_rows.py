@@ -1,0 +1,209 @@
+"""Rows of the data files of a snapshot: columns by id, deleted rows left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import FileChangedError, ReadError
+from headrace.model import DataFileInfo, FileList, FileSplit, Int64Array, RowGroups
+from headrace.sources.files._cache import BoundedCache, read_groups
+from headrace.sources.files._orc import OrcFormat
+from headrace.sources.files.protocol import FileFacts, Format
+from headrace.sources.parquet._format import ParquetFormat
+from headrace.sources.source import StoredSource
+from headrace.sources.tables._columns import FileColumns, NameMapping, TableColumn, match_columns
+from headrace.sources.tables._vectors import (
+    DeletionVector,
+    deleted_rows,
+    live_groups,
+    live_rows,
+    stored_range,
+)
+from headrace.storage import Store
+
+__all__ = ["LISTED", "TableFile", "TableSource", "counted_rows"]
+
+LISTED = (
+    "files of a snapshot are never written again: someone has removed or replaced this one, or the "
+    "snapshot has expired (refresh() goes on with the newest one)"
+)
+_KEPT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFile:
+    """A data file, or several that are read as one, by what the manifests of a snapshot say.
+
+    Attributes:
+        path: Path of the file in its store; of several files, that of the first one.
+        size: Size of all files in bytes.
+        rows: Number of rows that are stored; None if only reading tells.
+        format: Format of the file.
+        names: Ids of columns by their names, if the file itself has no ids; one object for all
+            files that were written in a schema.
+        constants: Values of the partition by column id: one object for all files of a partition.
+        vector: The deletion vector of the file.
+    """
+
+    path: str
+    size: int
+    rows: int | None
+    format: str
+    names: NameMapping | None = field(default=None, repr=False)
+    constants: Mapping[int, Any]
+    vector: DeletionVector | None = None
+
+
+F = TypeVar("F", bound=TableFile)
+
+
+@dataclass(frozen=True)
+class TableSource(StoredSource, Generic[F]):
+    """Rows of the data files of one snapshot, columns by id, deleted rows left out.
+
+    Attributes:
+        store: Reaches the files.
+        schema: All columns of the table.
+        files: The files that are read.
+        identity: Tells apart tables that read the same file differently.
+        columns: All columns that may be read, by the name under which they come out.
+        planned: The files as the manifests describe them, by path.
+        counted: True if ``files`` count live rows, and ranges of chunks count them too. Otherwise
+            ranges count the rows that are stored.
+        cache_bytes: Bytes of decoded row groups to keep, deleted rows included.
+    """
+
+    store: Store
+    schema: pa.Schema
+    files: FileList = field(repr=False)
+    identity: str
+    columns: Mapping[str, TableColumn] = field(repr=False)
+    planned: Mapping[str, F] = field(repr=False)
+    counted: bool = field(default=False, kw_only=True)
+    cache_bytes: int = field(default=0, kw_only=True)
+
+    by_name: ClassVar[bool] = False
+    formats: ClassVar[Mapping[str, Format]] = {"parquet": ParquetFormat(), "orc": OrcFormat()}
+
+    @property
+    def name(self) -> str:
+        return "+".join(sorted({file.format for file in self.planned.values()})) or "parquet"
+
+    def read(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        """Yield the live rows of a chunk, from runs of stored rows that hold all of them."""
+        with _listed():
+            deleted = self.deleted(chunk.file)
+            wanted = chunk.row_range
+            if wanted is not None and self.counted:
+                wanted = stored_range(deleted, wanted)
+            stored = FileSplit(self.as_stored(chunk.file), wanted)
+            first_row = 0 if wanted is None else wanted.offset
+            for table in self._kept(stored, schema, block_bytes):
+                yield live_rows(table, first_row, deleted)
+                first_row += table.num_rows
+
+    def deleted(self, file: DataFileInfo) -> Int64Array:
+        """Return the places of the deleted rows of a file, ascending."""
+        planned = self.planned[file.path]
+        if planned.vector is None:
+            return np.empty(0, np.int64)
+        return deleted_rows(self.store, planned.vector, file.path, planned.rows)
+
+    def _kept(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        """Yield the stored rows of a chunk, deleted ones too, by way of the cache."""
+        if self.cache_bytes and chunk.row_range is not None:
+            if chunk.file.row_groups is None:
+                groups = self.stored_groups(chunk.file)
+                chunk = replace(chunk, file=replace(chunk.file, row_groups=groups))
+            return read_groups(
+                chunk,
+                lambda part: self.decoded(part, schema, block_bytes),
+                schema,
+                identity=(self.store.identity, self.identity),
+                cache_bytes=self.cache_bytes,
+            )
+        return self.decoded(chunk, schema, block_bytes)
+
+    def decoded(self, chunk: FileSplit, schema: pa.Schema, block_bytes: int) -> Iterator[pa.Table]:
+        """Yield the stored rows of a chunk, deleted ones too."""
+        format_ = self.formats[self.planned[chunk.file.path].format]
+        columns = self._match(chunk.file, schema)
+        tables = format_.read(self.store, chunk, columns.stored, block_bytes)
+        return counted_rows(chunk, (columns.aligned(table, str(chunk)) for table in tables))
+
+    def row_groups(self, file: DataFileInfo) -> RowGroups | None:
+        """Return the row groups of a file, by its live rows if these are counted."""
+        groups = self.stored_groups(file)
+        if groups is None or not self.counted:
+            return groups
+        return live_groups(groups, self.deleted(file))
+
+    def through(self, store: Store) -> Self:
+        return replace(self, store=store)
+
+    def keeping(self, cache_bytes: int) -> Self:
+        return replace(self, cache_bytes=cache_bytes)
+
+    def as_stored(self, file: DataFileInfo) -> DataFileInfo:
+        """Return a file with the number of rows that are stored in it."""
+        return replace(file, record_count=self.planned[file.path].rows)
+
+    def stored_groups(self, file: DataFileInfo) -> RowGroups | None:
+        """Return the row groups of a file, deleted rows included."""
+        return self._facts(file).row_groups
+
+    def _facts(self, file: DataFileInfo) -> FileFacts:
+        """Return the metadata of a file, which is inspected once."""
+        key = self.store.identity, self.identity, file.path, file.file_size
+        return _facts.get_or_make(key, lambda: self._inspect(file), limit_bytes=_KEPT_BYTES)
+
+    def _inspect(self, file: DataFileInfo) -> FileFacts:
+        file = self.as_stored(file)
+        facts = self.formats[self.planned[file.path].format].inspect(self.store, file)
+        if facts.record_count != file.record_count:
+            raise ReadError(
+                f"{file.path} has {facts.record_count} rows, and the table's manifest says "
+                f"{file.record_count}: the table is damaged"
+            )
+        return facts
+
+    def _match(self, file: DataFileInfo, schema: pa.Schema) -> FileColumns:
+        """Return how to read some columns of a file."""
+        planned = self.planned[file.path]
+        return match_columns(
+            [self.columns[name] for name in schema.names],
+            self._facts(file).schema,
+            wanted_schema=schema,
+            names=planned.names,
+            by_name=self.by_name,
+            constants=planned.constants,
+            where=file.path,
+        )
+
+
+def counted_rows(chunk: FileSplit, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the tables of a chunk; raise a ReadError if they have not all of its rows."""
+    rows = 0
+    for table in tables:
+        rows += table.num_rows
+        yield table
+    if chunk.row_range is not None and rows != chunk.row_range.length:
+        raise ReadError(f"{chunk}: the file has {rows} of these rows only")
+
+
+@contextmanager
+def _listed() -> Iterator[None]:
+    """Say of a file that is not there, or is another, that the table's metadata lists it."""
+    try:
+        yield
+    except FileChangedError as error:
+        raise FileChangedError(f"{error}; {LISTED}") from error
+
+
+_facts: BoundedCache[FileFacts] = BoundedCache(lambda facts: 2000 + 500 * len(facts.schema))

@@ -1,0 +1,221 @@
+"""The skeleton of Iceberg and Paimon tables: from a name in a catalog to the rows of a snapshot.
+
+A table is loaded from its catalog, and one of its snapshots is pinned. Its manifests tell which
+files to read, pruned by the filter, and which rows of them are deleted. The steps that differ are
+the methods of a subclass.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from headrace.model import DataFileInfo, FileList
+from headrace.options import DatasetOptions
+from headrace.sources.files.filters import columns_of, rows_where, settle_filter, to_expression
+from headrace.sources.files.schemas import project
+from headrace.sources.reader import Discovered, TabularReader
+from headrace.sources.tables._catalog import Pinned, StoreAccess, store_of, store_path
+from headrace.sources.tables._columns import TableColumn
+from headrace.sources.tables._rows import TableFile, TableSource
+from headrace.sources.tables._vectors import live_count
+from headrace.storage import Store
+
+__all__ = ["CatalogTable", "ListedFiles", "SnapshotFiles", "live_count_of", "log_plan"]
+
+logger = logging.getLogger(__name__)
+
+_PLACE = "\0place"
+
+
+T = TypeVar("T")
+P = TypeVar("P", bound=Pinned[Any, Any])
+F = TypeVar("F", bound=TableFile)
+
+
+class ListedFiles(NamedTuple):
+    """The files of a snapshot as the plan sees them.
+
+    Attributes:
+        files: The files.
+        filter: The part of the filter that rows still have to pass.
+        counted: True if the files count live rows.
+        has_deletes: True if only reading tells how many rows are deleted.
+    """
+
+    files: Sequence[DataFileInfo]
+    filter: ds.Expression | None
+    counted: bool
+    has_deletes: bool
+
+
+class SnapshotFiles(NamedTuple, Generic[F]):
+    """All that a source is made of.
+
+    Attributes:
+        store: Reaches the files.
+        files: The files as the plan sees them.
+        planned: The files as the manifests describe them, by path.
+        columns: The columns of the table, by name.
+        schema: The schema of these columns.
+        counted: True if ``files`` count live rows.
+    """
+
+    store: Store
+    files: FileList
+    planned: Mapping[str, F]
+    columns: Mapping[str, TableColumn]
+    schema: pa.Schema
+    counted: bool
+
+
+class CatalogTable(ABC, Generic[P, F]):
+    """A table in a catalog, and the wanted rows of it. Bound to its process, as the catalog is.
+
+    Args:
+        name: The name of the table.
+        options: The options of the dataset.
+        access: Returns how files are reached.
+    """
+
+    def __init__(self, name: str, options: DatasetOptions, access: StoreAccess) -> None:
+        self._name = name
+        self._columns = options["columns"]
+        self._filter = to_expression(options["filters"])
+        self._access = access
+        self.load()
+
+    def newest(self, *, reload: bool = False) -> tuple[int, int]:
+        """Return the ids of the snapshot that is wanted, and of the schema that goes with it."""
+        if reload:
+            self.load()
+        return self.explained(lambda: self.pin(None).version)
+
+    def discover(self, version: tuple[int, int]) -> Discovered:
+        """Return what there is to read in a snapshot."""
+        return self.explained(lambda: self._discover(self.pin(version)))
+
+    def _discover(self, pinned: P) -> Discovered:
+        columns = self.columns(pinned)
+        whole = pa.schema([pa.field(name, column.type) for name, column in columns.items()])
+        output = project(whole, self._columns)
+        keep = None if self._filter is None else settle_filter(self._filter, whole)
+        needed = [] if keep is None else [columns[name] for name in columns_of(keep, whole)]
+        planned = self.plan(pinned, keep, _part_of(whole, output, needed))
+        by_partition = all(column.id in file.constants for file in planned for column in needed)
+        if keep is not None and needed and by_partition:
+            planned, keep, needed = _in_partitions(keep, needed, planned), None, []
+        location = store_path(pinned.location)
+        access, store = store_of(
+            pinned.name,
+            [file.path for file in planned] or [location],
+            self._access,
+            lambda protocol: self.storage_options(pinned, protocol),
+        )
+        listed = self.list_files(pinned, store, planned, keep, needed)
+        files = FileList(listed.files)
+        by_path = {file.path: file for file in planned}
+        found = SnapshotFiles(store, files, by_path, columns, whole, listed.counted)
+        read_schema = _part_of(whole, output, needed if listed.filter is not None else [])
+        return Discovered(
+            TabularReader(self.source(pinned, found), output, read_schema, listed.filter),
+            files,
+            roots=[location],
+            filter=self._filter,
+            counts=access.meter.drain(),
+            version=pinned.version,
+            has_deletes=listed.has_deletes,
+        )
+
+    # --- the steps of a table format
+
+    @abstractmethod
+    def load(self) -> None:
+        """Load the table from its catalog, as it is now."""
+
+    @abstractmethod
+    def explained(self, action: Callable[[], T]) -> T:
+        """Return the result of an action, with errors of the library as ours."""
+
+    @abstractmethod
+    def pin(self, version: tuple[int, int] | None) -> P:
+        """Return the snapshot and schema of a version; None: those that the user wants."""
+
+    @abstractmethod
+    def columns(self, pinned: P) -> Mapping[str, TableColumn]:
+        """Return the columns by name, in the order of the table."""
+
+    @abstractmethod
+    def plan(self, pinned: P, keep: ds.Expression | None, read_schema: pa.Schema) -> Sequence[F]:
+        """Return the files that may hold rows for a filter, sorted by path."""
+
+    @abstractmethod
+    def storage_options(self, pinned: P, protocol: str) -> Mapping[str, Any]:
+        """Return the options that the catalog gives for files of a protocol."""
+
+    @abstractmethod
+    def source(self, pinned: P, found: SnapshotFiles[F]) -> TableSource[F]:
+        """Return the source of the rows."""
+
+    def list_files(
+        self,
+        pinned: P,
+        store: Store,
+        planned: Sequence[F],
+        keep: ds.Expression | None,
+        needed: Sequence[TableColumn],
+    ) -> ListedFiles:
+        """Return the files for the plan. By default no file is opened, and live rows count.
+
+        Args:
+            pinned: The snapshot.
+            store: Reaches the files.
+            planned: The files.
+            keep: The filter.
+            needed: The columns of the filter.
+        """
+        files = []
+        for file in planned:
+            live = live_count_of(store, file)
+            files.append(DataFileInfo(file.path, file.size, live, splittable=live is not None))
+        return ListedFiles(files, keep, counted=True, has_deletes=False)
+
+
+def live_count_of(store: Store, file: TableFile) -> int | None:
+    """Return the number of rows of a file that its vector leaves, if the stored ones are known."""
+    if file.vector is None or file.rows is None:
+        return file.rows
+    return live_count(store, file.vector, file.path, file.rows)
+
+
+def log_plan(table: str, snapshot: int | None, files: int, files_before: int) -> None:
+    """Log how many files of a snapshot are read."""
+    logger.info(
+        "table %s, snapshot %s: %d of %d data files to read", table, snapshot, files, files_before
+    )
+
+
+def _part_of(whole: pa.Schema, output: pa.Schema, needed: Sequence[TableColumn]) -> pa.Schema:
+    """Return the columns that come out and those that a filter needs, in the table's order."""
+    names = {*output.names, *(column.name for column in needed)}
+    return pa.schema([one for one in whole if one.name in names])
+
+
+def _in_partitions(
+    keep: ds.Expression, needed: Sequence[TableColumn], files: Sequence[F]
+) -> list[F]:
+    """Return the files that a filter keeps, which needs nothing but columns of partitions."""
+    schema = pa.schema([*(pa.field(c.name, c.type) for c in needed), (_PLACE, pa.int64())])
+    distinct = {id(file.constants): file.constants for file in files}
+    rows = [
+        {_PLACE: place, **{c.name: values[c.id] for c in needed}}
+        for place, values in distinct.items()
+    ]
+    kept = rows_where(pa.Table.from_pylist(rows, schema=schema), keep)
+    places = set(kept[_PLACE].to_pylist())
+    return [file for file in files if id(file.constants) in places]

@@ -1,0 +1,189 @@
+"""Deletion vectors: bitmaps of the deleted rows of a data file, as Iceberg and Paimon store them.
+
+Both store the length of what follows (4 bytes, big-endian), a magic number, a Roaring bitmap in
+the portable format, and a CRC-32 of magic number and bitmap. The magic number tells 32-bit bitmaps,
+which only Paimon writes, from 64-bit ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap, BitMap64
+
+from headrace.errors import ReadError
+from headrace.matrices import rows_kept
+from headrace.model import DataFileInfo, Int64Array, RowGroups, RowRange
+from headrace.sources.files._cache import BoundedCache
+from headrace.sources.files.failures import naming
+from headrace.sources.tables._catalog import store_path
+from headrace.storage import Store
+
+__all__ = [
+    "DeletionVector",
+    "VectorBitmap",
+    "decode_vector",
+    "deleted_positions",
+    "deleted_rows",
+    "live_count",
+    "live_groups",
+    "live_rows",
+    "stored_range",
+]
+
+VectorBitmap = BitMap | BitMap64
+
+_FRAME_BYTES = 8
+"""length and checksum"""
+_KEPT_BYTES = 64 << 20
+_KINDS: dict[bytes, type[BitMap] | type[BitMap64]] = {
+    (1581511376).to_bytes(4, "big"): BitMap,
+    (1681511377).to_bytes(4, "little"): BitMap64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """The place of the bitmap of the deleted rows of a data file.
+
+    Attributes:
+        path: The file that holds the vector, as the table's metadata calls it.
+        offset: Where the vector begins in it.
+        length: Number of bytes of the vector.
+        cardinality: Number of deleted rows, if the table says so.
+        size: Size of the file in bytes, if the table says so.
+    """
+
+    path: str
+    offset: int
+    length: int
+    cardinality: int | None
+    size: int | None = None
+
+
+def deleted_rows(store: Store, vector: DeletionVector, file: str, rows: int | None) -> Int64Array:
+    """Return the positions of the deleted ones among the ``rows`` of a file, ascending."""
+    return _positions.get_or_make(
+        (store.identity, vector, file, rows),
+        lambda: deleted_positions(
+            read_vector(store, vector),
+            vector=vector.path,
+            file=file,
+            rows=rows,
+            cardinality=vector.cardinality,
+        ),
+        limit_bytes=_KEPT_BYTES,
+    )
+
+
+def live_count(store: Store, vector: DeletionVector, file: str, rows: int) -> int:
+    """Return how many of the ``rows`` of a file are left; the vector is read only if need be."""
+    gone = vector.cardinality
+    if gone is None:
+        gone = len(read_vector(store, vector))
+    if gone > rows:
+        raise ReadError(
+            f"{vector.path} deletes {gone} rows of {file}, which has {rows}: the table is damaged"
+        )
+    return rows - gone
+
+
+def read_vector(store: Store, vector: DeletionVector) -> VectorBitmap:
+    """Read and decode a vector. Only its own bytes are read."""
+    where = f"{vector.path}, bytes {vector.offset}-{vector.offset + vector.length}"
+    holder = DataFileInfo(store_path(vector.path), vector.size)
+    with naming(where), store.open(holder) as source:
+        blob = bytes(source.read_at(vector.length, vector.offset))
+        if int.from_bytes(blob[:4], "big") == vector.length:
+            # Paimon does not count length and checksum of 32-bit vectors.
+            blob += bytes(source.read_at(_FRAME_BYTES, vector.offset + vector.length))
+    return decode_vector(blob, where)
+
+
+def decode_vector(blob: bytes, where: str) -> VectorBitmap:
+    """Return the bitmap of a deletion vector.
+
+    Raises:
+        ReadError: These bytes are no deletion vector; the message begins with ``where``.
+    """
+    try:
+        return _decode(blob)
+    except ValueError as error:
+        raise ReadError(f"{where}: no readable deletion vector: {error}") from error
+
+
+def _decode(blob: bytes) -> VectorBitmap:
+    length = int.from_bytes(blob[:4], "big")
+    body = blob[4:-4]
+    if len(blob) < _FRAME_BYTES + 5 or length != len(body):
+        raise ValueError(f"it says to have {length + _FRAME_BYTES} bytes, and has {len(blob)}")
+    bitmap = _KINDS.get(body[:4])
+    if bitmap is None:
+        raise ValueError(f"it begins with {body[:4].hex(' ')}")
+    if zlib.crc32(body) != int.from_bytes(blob[-4:], "big"):
+        raise ValueError("its checksum is wrong")
+    return bitmap.deserialize(body[4:])
+
+
+def deleted_positions(
+    bitmap: VectorBitmap, *, vector: str, file: str, rows: int | None, cardinality: int | None
+) -> Int64Array:
+    """Return the positions in a bitmap, ascending, once they are known to fit the data file.
+
+    A bitmap of a few bytes can stand for billions of rows: it is compared with what the table says
+    before it is unpacked.
+
+    Args:
+        bitmap: The bitmap.
+        vector: Path of the file that holds it, for messages.
+        file: Path of the data file, for messages.
+        rows: Number of rows of the data file, if known.
+        cardinality: Number of deleted rows that the table's metadata gives, if any.
+    """
+    if cardinality is not None and len(bitmap) != cardinality:
+        raise ReadError(
+            f"the deletion vector of {file} in {vector} has {len(bitmap)} rows, where the manifest "
+            f"says {cardinality}: the table is damaged"
+        )
+    limit = 1 << 63 if rows is None else rows
+    if len(bitmap) and bitmap.max() >= limit:
+        raise ReadError(
+            f"the deletion vector in {vector} names row {bitmap.max()} of {file}, which has "
+            f"no more than {limit} rows: the table is damaged"
+        )
+    return np.array(bitmap.to_array(), np.int64)
+
+
+def stored_range(deleted: Int64Array, live: RowRange) -> RowRange:
+    """Return where live rows are in a file: the shortest run of stored rows with all of them."""
+    before = deleted - np.arange(len(deleted))  # live rows before each deleted one
+    first, last = live.offset, live.stop - 1
+    start = first + int(np.searchsorted(before, first, side="right"))
+    stop = last + int(np.searchsorted(before, last, side="right")) + 1
+    return RowRange(start, stop - start)
+
+
+def live_groups(groups: RowGroups, deleted: Int64Array) -> RowGroups:
+    """Return row groups by their live rows, without those that have none."""
+    if not len(deleted):
+        return groups
+    before = np.searchsorted(deleted, groups.start)
+    after = np.searchsorted(deleted, groups.start + groups.rows)
+    live = replace(groups, start=groups.start - before, rows=groups.rows - (after - before))
+    return live.keep(np.flatnonzero(live.rows).tolist())
+
+
+def live_rows(table: pa.Table, first_row: int, deleted: Int64Array) -> pa.Table:
+    """Return the rows of a table that are not deleted; it begins at ``first_row`` of the file."""
+    first, last = np.searchsorted(deleted, [first_row, first_row + table.num_rows])
+    if first == last:
+        return table
+    keep = np.ones(table.num_rows, bool)
+    keep[deleted[first:last] - first_row] = False
+    return rows_kept(table, keep)
+
+
+_positions: BoundedCache[Int64Array] = BoundedCache(lambda found: 300 + found.nbytes)

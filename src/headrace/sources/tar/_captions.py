@@ -1,0 +1,180 @@
+"""Captions written into the index files of tars, in place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from headrace.errors import NothingFoundError, OptionError
+from headrace.sources.tar._json_index import json_with_captions
+from headrace.sources.tar.index import (
+    COLUMNAR_ENDING,
+    JSON_ENDING,
+    SIDECARS,
+    IndexFile,
+    TarIndex,
+    write_index,
+)
+from headrace.sources.tar.index_files import index_lock, read_index
+from headrace.sources.tar.sidecars import Captions, is_captions
+from headrace.storage import atomic_write
+
+__all__ = ["with_captions", "write_captions"]
+
+_SHOWN = 5
+
+
+def write_captions(
+    index: str | os.PathLike[str],
+    captions: Mapping[str, Captions],
+    *,
+    tar: str | None = None,
+) -> int:
+    """Put captions into an index file, JSON or columnar.
+
+    The file changes in one step, and processes that write captions into it take turns.
+
+    Args:
+        index: The index file.
+        captions: Captions by the name of a member, or by the key of a sample, which stands for its
+            main member. Sidecars get no captions.
+        tar: The tar that is meant, where a columnar index holds several with the same names.
+
+    Returns:
+        The number of members that have other captions now.
+
+    Raises:
+        OptionError: A name is that of no member or sample, or of several tars. Nothing is written.
+    """
+    path = os.fspath(index)
+    _check(path, captions)
+    with index_lock(path):
+        tars = _read(path)
+        chosen = [number for number, (name, _) in enumerate(tars) if tar in (None, name)]
+        if not chosen:
+            raise OptionError(
+                f"{path} is no index of {tar!r}, but of {_some([t for t, _ in tars])}"
+            )
+        places = _places([tars[number][1] for number in chosen], captions, path)
+        for number, found in zip(chosen, places, strict=True):
+            if found:
+                name, old = tars[number]
+                tars[number] = name, with_captions(old, found)
+        if path.endswith(".arrow"):
+            write_index(path, tars)
+        else:
+            _write_json(path, tars[0][1], places[0])
+    return sum(map(len, places))
+
+
+def _write_json(path: str, index: TarIndex, found: Mapping[int, str]) -> None:
+    captions = {int(index.offsets[member]): json.loads(text) for member, text in found.items()}
+    with open(path, "rb") as file:
+        changed = json_with_captions(file.read(), captions)
+    with atomic_write(path) as partial:
+        partial.write_bytes(changed)
+
+
+def with_captions(index: TarIndex, found: Mapping[int, str]) -> TarIndex:
+    """Return an index with other captions, as JSON, at some members."""
+    texts = [None] * len(index) if index.captions is None else index.captions.to_pylist()
+    for member, text in found.items():
+        texts[member] = text
+    facts = replace(index.facts, captions_written=True)
+    return replace(index, captions=pa.array(texts, pa.string()), facts=facts)
+
+
+def _check(path: str, captions: Mapping[str, Captions]) -> None:
+    if "://" in path:
+        raise OptionError(f"captions are written into local files, not {path}")
+    for name, value in captions.items():
+        if not isinstance(name, str):
+            raise OptionError(f"captions go by names of members or keys of samples, not {name!r}")
+        if not is_captions(value):
+            raise OptionError(
+                f"captions of {name!r} must be a string or a list of strings, not {value!r}"
+            )
+    if os.path.isdir(path):
+        raise OptionError(f"{path} is a folder; captions are written into one index file")
+    if not os.path.exists(path):
+        raise NothingFoundError(f"{path} does not exist")
+    columnar = path.removesuffix(JSON_ENDING) + COLUMNAR_ENDING
+    if path.endswith(JSON_ENDING) and os.path.exists(columnar):
+        raise OptionError(
+            f"{columnar} is read in place of {path}; write the captions into that, or remove it"
+        )
+
+
+def _read(path: str) -> list[tuple[str, TarIndex]]:
+    """Return the indexes in a file, with the names of their tars."""
+    if not path.endswith(".arrow"):
+        return [(path, read_index(path))]
+    opened = IndexFile.open(path)
+    return [(tar, opened.index(number)) for number, tar in enumerate(opened.tars)]
+
+
+def _places(
+    indexes: Sequence[TarIndex], captions: Mapping[str, Captions], path: str
+) -> list[dict[int, str]]:
+    """Return the members of each index that get captions, with those as JSON."""
+    found: list[dict[int, str]] = [{} for _ in indexes]
+    names = list(captions)
+    tars_of: dict[str, list[int]] = {name: [] for name in names}
+    for number, index in enumerate(indexes):
+        for name, members in _meant(index, names).items():
+            text = json.dumps(captions[name])
+            found[number].update((member, text) for member in members)
+            tars_of[name].append(number)
+    unknown = [name for name, numbers in tars_of.items() if not numbers]
+    if unknown:
+        first = [name for index in indexes for name in index.names[:_SHOWN].to_pylist()]
+        raise OptionError(
+            f"{path} has no member or sample {_some(unknown)} ({len(unknown)} of {len(names)} are "
+            f"unknown; its members are called like {_some(first)}); nothing was written"
+        )
+    doubtful = [name for name, numbers in tars_of.items() if len(numbers) > 1]
+    if doubtful:
+        raise OptionError(
+            f"{path} has {_some(doubtful)} in more than one tar; say which is meant (tar=...); "
+            "nothing was written"
+        )
+    return found
+
+
+def _meant(index: TarIndex, names: Iterable[str]) -> dict[str, list[int]]:
+    """Return the members of these names, or else the main members of samples of these keys."""
+    wanted = set(names)
+    meant: dict[str, list[int]] = {}
+    for member, name in enumerate(index.names.to_pylist()):
+        if name in wanted:
+            meant.setdefault(name, []).append(member)
+    wanted.difference_update(meant)
+    for member, key in zip(index.primary_members.tolist(), index.keys.to_pylist(), strict=True):
+        if key in wanted:
+            meant.setdefault(key, []).append(member)
+    for name, members in meant.items():
+        _refuse_sidecars(index, name, members)
+    return meant
+
+
+def _refuse_sidecars(index: TarIndex, name: str, members: Sequence[int]) -> None:
+    grouping = index.grouping
+    for member in members:
+        sample, field = int(grouping.samples[member]), int(grouping.fields[member])
+        if sample < 0 or index.primary_members[sample] == member:
+            continue
+        if grouping.field_names[field].rpartition(".")[2] in SIDECARS:
+            main = index.name(int(index.primary_members[sample]))
+            raise OptionError(
+                f"{name!r} is a sidecar of {main!r}; captions are written to that; nothing was "
+                "written"
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return shown + (", ..." if len(names) > _SHOWN else "")

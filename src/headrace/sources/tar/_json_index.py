@@ -1,0 +1,389 @@
+"""JSON indexes of tars, as webshart, hfutils and others write them: import and export.
+
+An import makes columns of all that is known here. Other keys of an entry are kept in the column
+``extras``, those of the document in ``facts.extras``, and both come back in an export. The wording
+of the text does not: an export has ``files`` as an object of entries with ``offset`` and
+``length``, which webshart reads, or as a list with ``path`` where names repeat.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import StaleIndexError
+from headrace.model import Int64Array
+from headrace.sources.tar._headers import decoded
+from headrace.sources.tar.index import TarFacts, TarIndex
+from headrace.sources.tar.sidecars import Captions, canonical_captions, is_captions
+
+__all__ = ["json_index", "json_with_captions", "read_json_index"]
+
+JsonEntry = dict[str, Any]
+
+_NAME_KEYS = ("path", "fname", "filename")
+_SIDECAR_KEYS = ("json_path", "json_offset", "json_length")
+_COLUMN_KEYS = frozenset(
+    (
+        *("offset", "length", "size", "width", "height", "aspect", "sha256"),
+        *("caption", "captions", "json_metadata", *_NAME_KEYS, *_SIDECAR_KEYS),
+    )
+)
+_FACT_KEYS = {
+    "filesize": "size",
+    "etag": "etag",
+    "hash": "hash",
+    "hash_lfs": "hash_lfs",
+    "includes_image_geometry": "has_geometry",
+    "includes_sidecars": "has_sidecars",
+    "captions_written": "captions_written",
+    "last_good": "last_good",
+}
+_NO_END = "no_end_mark"
+_LARGEST, _PIXELS = 2**63, 2**31
+
+
+# --- import
+
+
+def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:
+    """Return the index that a JSON text is, in any of the dialects there are.
+
+    Members stand in the order of their offsets. Sidecars that entries name, and that have no
+    entries of their own, become members.
+
+    Args:
+        data: The text.
+        shown: The name of the file in messages.
+
+    Raises:
+        StaleIndexError: The text is no index of a tar, or holds places or sizes that cannot be.
+    """
+    document = _document(bytes(data), shown)
+    files = document.pop("files")
+    if isinstance(files, dict):
+        entries = _Entries(shown, list(files), list(files.values()))
+    else:
+        names = [_name(entry, place, shown) for place, entry in enumerate(files)]
+        entries = _Entries(shown, names, files)
+    index, sample_key = entries.index()
+    facts = _facts(document, shown)
+    facts = replace(
+        facts,
+        # Captions beside sidecars that were not embedded come from a user or another tool.
+        captions_written=facts.captions_written
+        or (index.captions is not None and not facts.has_sidecars),
+        lists_all=facts.size is not None and not entries.is_foreign,
+        sample_key=sample_key,
+    )
+    return replace(index, facts=facts)
+
+
+def _document(data: bytes, shown: str) -> JsonEntry:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as broken:
+        raise StaleIndexError(
+            f"{shown} is not JSON ({broken}): the index is damaged; make it anew with: headrace "
+            "index"
+        ) from None
+    files = document.get("files") if isinstance(document, dict) else None
+    if not isinstance(files, dict | list):
+        raise StaleIndexError(
+            f'{shown} is no index of a tar: it holds no JSON object with "files" in it; make one '
+            "with: headrace index"
+        )
+    return dict(document)
+
+
+def _name(entry: Any, place: int, shown: str) -> str:
+    for key in _NAME_KEYS if isinstance(entry, dict) else ():
+        if isinstance(entry.get(key), str):
+            return str(entry[key])
+    raise StaleIndexError(
+        f"{shown}: entry {place} of its files has no name (path, fname or filename): the index "
+        "is damaged; make it anew with: headrace index"
+    )
+
+
+def _facts(document: JsonEntry, shown: str) -> TarFacts:
+    size = document.get("filesize")
+    if size is not None and (type(size) is not int or not 0 <= size < _LARGEST):
+        raise StaleIndexError(
+            f"{shown}: filesize is {size!r}, which is no size of a tar: the index is damaged; "
+            "make it anew with: headrace index"
+        )
+    defaults = TarFacts()
+    known: JsonEntry = {}
+    for key, attribute in _FACT_KEYS.items():
+        value = document.get(key)
+        is_flag = isinstance(getattr(defaults, attribute), bool)
+        if attribute == "size" or isinstance(value, bool if is_flag else str):
+            known[attribute] = value
+    extras = {k: v for k, v in document.items() if k not in _FACT_KEYS and k != _NO_END}
+    return TarFacts(
+        **known,
+        has_end=document.get(_NO_END) is not True,
+        extras=json.dumps(extras) if extras else None,
+    )
+
+
+class _Entries:
+    """The entries of members, which become columns."""
+
+    def __init__(self, shown: str, names: list[str], entries: list[Any]) -> None:
+        self._shown, self._names, self._entries = shown, names, entries
+        for place, entry in enumerate(entries):
+            if not isinstance(entry, dict):
+                self._refuse(place, "its entry is no JSON object")
+        self._keys = {key for entry in entries for key in entry}
+        self.is_foreign = not self._keys.isdisjoint(("size", *_NAME_KEYS))
+        """entries are not worded as an export of this library words them"""
+
+    def index(self) -> tuple[TarIndex, str]:
+        """Return the index, in the order of offsets, and how entries pair members into samples."""
+        sample_key = "first-dot"
+        if "json_path" in self._keys:
+            sample_key = _sample_key(self._names, self._values("json_path"))
+            self._add_sidecars(sample_key)
+        order = np.argsort(self._integers("offset"), kind="stable").tolist()
+        self._names = [self._names[place] for place in order]
+        self._entries = [self._entries[place] for place in order]
+        columns: dict[str, Any] = {
+            "captions": _json_column(map(_captions, self._entries)),
+            "json": _json_column(self._values("json_metadata")),
+            "sha256": _text_column(self._values("sha256")),
+            "extras": _json_column(map(_extras, self._names, self._entries)),
+        }
+        if not self._keys.isdisjoint(("width", "height")):
+            for key in ("width", "height"):
+                columns[f"{key}s"] = self._integers(key, 0, below=_PIXELS).astype(np.int32)
+        names = pa.array(self._decoded_names(), pa.string())
+        return TarIndex(names, self._integers("offset"), self._sizes(), **columns), sample_key
+
+    def _values(self, key: str, missing: Any = None) -> list[Any]:
+        return [entry.get(key, missing) for entry in self._entries]
+
+    def _decoded_names(self) -> list[str]:
+        """Return names; those that are escaped here, for they are not UTF-8, as a scan has them."""
+        for place, name in enumerate(self._names):
+            if not name.isascii():
+                try:
+                    self._names[place] = decoded(name.encode("utf-8", "surrogateescape"))
+                except UnicodeEncodeError:
+                    self._refuse(place, "its name is no text")
+        return self._names
+
+    def _sizes(self) -> Int64Array:
+        if not self._keys.issuperset(("length", "size")):
+            return self._integers("size" if "size" in self._keys else "length")
+        lengths, sizes = self._integers("length", -1), self._integers("size", -1)
+        found = np.maximum(lengths, sizes)
+        wrong = (found < 0) | ((np.minimum(lengths, sizes) >= 0) & (lengths != sizes))
+        for place in np.flatnonzero(wrong)[:1].tolist():
+            self._refuse(place, f"length is {lengths[place]} and size {sizes[place]}")
+        return found
+
+    def _integers(
+        self, key: str, missing: int | None = None, *, below: int = _LARGEST
+    ) -> Int64Array:
+        """Return numbers that are not negative; ``missing`` where there is none, if that may be."""
+        values = self._values(key)
+        for place, value in enumerate(values):
+            if type(value) is int and 0 <= value < below:
+                continue
+            if value is None and missing is not None:
+                values[place] = missing
+            elif type(value) is float and value.is_integer() and 0 <= value < below == _PIXELS:
+                values[place] = int(value)
+            elif value is None and key not in self._entries[place]:
+                self._refuse(place, f"its entry has no {key}")
+            else:
+                self._refuse(place, f"{key} is {_shortened(value)}")
+        return np.array(values, np.int64)
+
+    def _add_sidecars(self, sample_key: str) -> None:
+        """Add entries of sidecars that other entries name, and that have none of their own.
+
+        A sidecar whose name makes it part of another sample is left out.
+        """
+        listed = set(self._names)
+        offsets, sizes = (self._integers(key, -1).tolist() for key in _SIDECAR_KEYS[1:])
+        paths = self._values("json_path")
+        found: dict[tuple[str, int], int] = {}
+        for name, path, offset, size in zip(self._names, paths, offsets, sizes, strict=True):
+            if not isinstance(path, str) or path in listed or offset < 0 or size < 0:
+                continue
+            if path.lower() == _sidecar_name(name, sample_key) and _is_text(path):
+                found[path, offset] = size
+        for (path, offset), size in found.items():
+            self._names.append(path)
+            self._entries.append({"offset": offset, "length": size})
+        self._keys.add("length")
+
+    def _refuse(self, place: int, why: str) -> NoReturn:
+        raise StaleIndexError(
+            f"{self._shown}: member {self._names[place]!r}: {why}: the index is damaged, or not "
+            "one of a tar; make it anew with: headrace index"
+        )
+
+
+def _captions(entry: JsonEntry) -> Captions | None:
+    captions = entry.get("captions")
+    return captions if is_captions(captions) else canonical_captions(entry)
+
+
+def _extras(name: str, entry: JsonEntry) -> JsonEntry | None:
+    """Return what no column has of an entry, or None if that is nothing."""
+    more = {key: value for key, value in entry.items() if key not in _COLUMN_KEYS}
+    for key in ("caption", "captions"):
+        if entry.get(key) is not None and not is_captions(entry[key]):
+            more[key] = entry[key]
+    for key in _NAME_KEYS:
+        if entry.get(key, name) != name:
+            more[key] = entry[key]
+    if "aspect" in entry and not (entry.get("width") and entry.get("height")):
+        more["aspect"] = entry["aspect"]
+    if "json_path" in entry:
+        path = entry["json_path"]
+        paired = [_sidecar_name(name, rule) for rule in ("first-dot", "last-dot")]
+        if not isinstance(path, str) or path.lower() not in paired:
+            more |= {key: entry[key] for key in _SIDECAR_KEYS if key in entry}
+    return more or None
+
+
+def _sidecar_name(name: str, sample_key: str) -> str:
+    """Return the name of the JSON sidecar of a member, in lower case."""
+    folder, slash, base = name.lower().rpartition("/")
+    stem = base.partition(".")[0] if sample_key == "first-dot" else base.rpartition(".")[0] or base
+    return f"{folder}{slash}{stem}.json"
+
+
+def _sample_key(names: Sequence[str], paths: Sequence[Any]) -> str:
+    """Return the rule by which entries pair members with the sidecars that they name."""
+    by_last = False
+    for name, path in zip(names, paths, strict=True):
+        if isinstance(path, str) and name.count(".") > 1:
+            if path.lower() == _sidecar_name(name, "first-dot"):
+                return "first-dot"
+            by_last = by_last or path.lower() == _sidecar_name(name, "last-dot")
+    return "last-dot" if by_last else "first-dot"
+
+
+def _json_column(values: Iterable[Any]) -> pa.StringArray | None:
+    """Return values as JSON; halves of characters, which are no text, stay escaped."""
+    found = list(values)
+    if all(value is None for value in found):
+        return None
+    try:
+        encode = json.JSONEncoder(ensure_ascii=False).encode
+        return pa.array([None if value is None else encode(value) for value in found], pa.string())
+    except UnicodeEncodeError:
+        encode = json.JSONEncoder().encode
+        return pa.array([None if value is None else encode(value) for value in found], pa.string())
+
+
+def _text_column(values: Sequence[Any]) -> pa.StringArray | None:
+    texts = [value if isinstance(value, str) and _is_text(value) else None for value in values]
+    return None if all(text is None for text in texts) else pa.array(texts, pa.string())
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shortened(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) < 80 else shown[:80] + "..."
+
+
+# --- export
+
+
+def json_index(index: TarIndex) -> bytes:
+    """Return the JSON text of an index, members in the order of their offsets."""
+    facts = index.facts
+    document: JsonEntry = {
+        key: getattr(facts, attribute)
+        for key, attribute in _FACT_KEYS.items()
+        if getattr(facts, attribute) not in (None, False)
+    }
+    if not facts.has_sidecars:
+        document.pop("captions_written", None)  # which follows from that
+    if not facts.has_end:
+        document[_NO_END] = True
+    document |= json.loads(facts.extras or "{}")
+    names: list[str] = index.names.to_pylist()
+    entries = _entries(index)
+    if len(set(names)) == len(names):
+        document["files"] = dict(zip(names, entries, strict=True))
+    else:
+        document["files"] = [
+            {"path": name, **entry} for name, entry in zip(names, entries, strict=True)
+        ]
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def json_with_captions(data: bytes, captions: Mapping[int, Captions]) -> bytes:
+    """Return the text of a JSON index with other captions; all else stays as it is worded.
+
+    Args:
+        data: The text.
+        captions: Captions by the offset of their member.
+    """
+    document = json.loads(data)
+    if document.get("includes_sidecars"):
+        document["captions_written"] = True
+    files = document["files"]
+    for entry in files.values() if isinstance(files, dict) else files:
+        if entry["offset"] in captions:
+            entry.pop("caption", None)
+            entry["captions"] = captions[entry["offset"]]
+    return json.dumps(document).encode() + b"\n"
+
+
+def _entries(index: TarIndex) -> list[JsonEntry]:
+    entries: list[JsonEntry] = [
+        {"offset": offset, "length": size}
+        for offset, size in zip(index.offsets.tolist(), index.sizes.tolist(), strict=True)
+    ]
+    if index.widths is not None and index.heights is not None:
+        for entry, width, height in zip(
+            entries, index.widths.tolist(), index.heights.tolist(), strict=True
+        ):
+            if width and height:
+                entry |= {"width": width, "height": height, "aspect": width / height}
+    for member, sidecar in _json_sidecars(index).items():
+        place = (index.name(sidecar), int(index.offsets[sidecar]), int(index.sizes[sidecar]))
+        entries[member] |= dict(zip(_SIDECAR_KEYS, place, strict=True))
+    columns: Mapping[str, pa.StringArray | None] = {
+        "sha256": index.sha256,
+        "captions": index.captions,
+        "json_metadata": index.json,
+        "": index.extras,
+    }
+    for key, column in columns.items():
+        for entry, text in zip(entries, [] if column is None else column.to_pylist(), strict=False):
+            if text is None:
+                continue
+            if key == "":
+                entry |= json.loads(text)
+            else:
+                entry[key] = text if key == "sha256" else json.loads(text)
+    return entries
+
+
+def _json_sidecars(index: TarIndex) -> dict[int, int]:
+    """Return the JSON sidecar of each main member that has one."""
+    sidecars, primary = index.members_as("json"), index.primary_members
+    has = np.flatnonzero((sidecars >= 0) & (sidecars != primary))
+    return dict(zip(primary[has].tolist(), sidecars[has].tolist(), strict=True))

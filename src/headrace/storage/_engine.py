@@ -1,0 +1,223 @@
+"""The client of a store: one request at a time, and how it fails.
+
+Engines are made in the process that uses them, for they hold connections and threads. ``connect``
+chooses one: obstore for S3, Google Cloud Storage, Azure and web servers, huggingface_hub for the
+Hugging Face hub, fsspec for all other protocols, and whatever filesystem a user gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from os import environ
+from typing import Any
+
+from headrace.errors import OptionError, WorkerError
+from headrace.storage._threads import TooSlowError
+from headrace.storage.store import FileStatus
+
+__all__ = [
+    "OBJECT_STORES",
+    "Engine",
+    "RequestError",
+    "StoreFailure",
+    "complete",
+    "connect",
+    "translated",
+]
+
+OBJECT_STORES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+    "adl": "azure",
+}
+"""Protocols of object stores, and their kinds."""
+
+
+class StoreFailure(Enum):
+    """The way in which a request failed, which decides what to do about it."""
+
+    MISSING = "there is no such object"
+    DENIED = "access was denied"
+    CHANGED = "it is not the version that was asked for"
+    REFUSED = "it was refused"
+    TRANSIENT = "it failed, and may succeed another time"
+
+
+class RequestError(Exception):
+    """A request that failed. It stays inside the library; users see a ReadError.
+
+    Attributes:
+        failure: The way in which it failed.
+        detail: The client's words, which may hold secrets.
+        keyless: True if it was credentials that could not be got.
+    """
+
+    def __init__(self, failure: StoreFailure, detail: str, *, keyless: bool = False) -> None:
+        super().__init__(failure, detail)
+        self.failure = failure
+        self.detail = detail
+        self.keyless = keyless
+
+    @classmethod
+    def of_status(cls, status: int, detail: str) -> RequestError:
+        """Return the error for an HTTP status. An expired token may come as a 400."""
+        if status in (404, 410):
+            failure = StoreFailure.MISSING
+        elif status in (401, 403) or "ExpiredToken" in detail or "TokenRefreshRequired" in detail:
+            failure = StoreFailure.DENIED
+        elif status == 412:
+            failure = StoreFailure.CHANGED
+        elif status == 501:
+            failure = StoreFailure.REFUSED
+        elif status >= 500 or status in (408, 425, 429) or "RequestTimeout" in detail:
+            failure = StoreFailure.TRANSIENT
+        else:
+            failure = StoreFailure.REFUSED
+        return cls(failure, detail)
+
+
+@contextmanager
+def translated(classify: Callable[[Exception], RequestError]) -> Iterator[None]:
+    """Raise what a client raises in the block as RequestErrors, without a cause that may be secret.
+
+    Args:
+        classify: Returns the RequestError for an error of the client.
+    """
+    try:
+        yield
+    except (RequestError, OptionError, WorkerError):
+        raise
+    except TooSlowError as error:
+        raise RequestError(StoreFailure.TRANSIENT, str(error)) from None
+    except Exception as error:  # clients raise what they like
+        raise classify(error) from None
+
+
+class Engine:
+    """A client with native handles: it lives in one process and serves many threads.
+
+    Each call is one request, or one for each page; none is tried twice. All failures are
+    RequestErrors. Paths are whole URLs, or paths of a filesystem that was given.
+
+    Attributes:
+        conditional: True if ``fetch`` itself refuses to return bytes of another version.
+        secrets: Credentials, as or in options, that the engine found by itself.
+        place: Tells apart stores in which the same path may be another file, such as those of two
+            endpoints. Credentials do not change it.
+    """
+
+    conditional = False
+    place = ""
+    secrets: Collection[Any] = ()
+
+    def resolved(self, location: str) -> str:
+        """Return a location that will always mean what this one means now."""
+        return location
+
+    def status(self, path: str) -> FileStatus | None:
+        """Return the object at exactly this path, if there is one."""
+        raise NotImplementedError
+
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
+        """Yield what is below a directory; if not recursive, directories come as their paths.
+
+        Args:
+            directory: Where to list.
+            recursive: List all below it, and not only what is right in it.
+            after: A path. Those up to it may be left out where paths come sorted.
+        """
+        raise NotImplementedError
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+        """Return exactly these bytes of the version with this etag and size, as a buffer."""
+        raise NotImplementedError
+
+    def put(self, file: str, path: str) -> None:
+        """Send a local file; the object appears when all of it has arrived."""
+        raise RequestError(StoreFailure.REFUSED, f"{type(self).__name__} only reads")
+
+    def delete(self, path: str) -> None:
+        """Remove an object."""
+        raise RequestError(StoreFailure.REFUSED, f"{type(self).__name__} only reads")
+
+
+def complete(data: Any, size: int) -> Any:
+    """Return the bytes of an answer, or raise a RequestError unless there are ``size`` of them."""
+    if len(data) != size:
+        raise RequestError(StoreFailure.TRANSIENT, f"{len(data)} bytes came, and not {size}")
+    return data
+
+
+def connect(
+    protocol: str,
+    options: Mapping[str, Any],
+    timeout_s: float,
+    *,
+    signed_urls: Mapping[str, str],
+    filesystem: Any = None,
+) -> Engine:
+    """Return a client for a protocol, or for a filesystem that a user gives.
+
+    Clients are imported when they are needed: each has threads of its own.
+
+    Args:
+        protocol: The part of a URL before ``://``.
+        options: Options of the store, by any name that users know.
+        timeout_s: Seconds that a server may be silent.
+        signed_urls: For URLs as they are shown, those with their secrets.
+        filesystem: A filesystem of fsspec or pyarrow, or a store of obstore.
+    """
+    if filesystem is not None:
+        return _given(filesystem, timeout_s)
+    if protocol in ("http", "https"):
+        from headrace.storage._objects import WebEngine
+
+        return WebEngine(options, timeout_s, signed_urls)
+    if protocol == "hf":
+        from headrace.storage._hub import HubEngine
+
+        return HubEngine(options, timeout_s)
+    from headrace.storage.options import gcsfs_options, is_gcs_emulator
+
+    kind = OBJECT_STORES.get(protocol)
+    by_gcsfs = kind == "gcs" and is_gcs_emulator(options)
+    if kind is not None and not by_gcsfs:
+        from headrace.storage._objects import BucketEngine
+
+        return BucketEngine(kind, options, timeout_s)
+    from headrace.storage._filesystems import FsspecEngine, filesystem_for
+
+    place = repr(sorted(options.items(), key=str))  # any of them may say where files are
+    if by_gcsfs:
+        place = options.get("endpoint_url") or environ["STORAGE_EMULATOR_HOST"]
+        options = gcsfs_options(options)
+    engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
+    engine.place = place
+    return engine
+
+
+def _given(filesystem: Any, timeout_s: float) -> Engine:
+    import fsspec
+    import pyarrow.fs
+
+    if isinstance(filesystem, fsspec.AbstractFileSystem | pyarrow.fs.FileSystem):
+        from headrace.storage._filesystems import FsspecEngine
+
+        return FsspecEngine(filesystem, "", timeout_s)
+    if type(filesystem).__module__.startswith("obstore"):
+        from headrace.storage._objects import StoreEngine
+
+        return StoreEngine(filesystem)
+    raise OptionError(
+        "filesystem must be a filesystem of fsspec or pyarrow, or a store of obstore, not a "
+        f"{type(filesystem).__name__}"
+    )

@@ -1,0 +1,180 @@
+"""Filesystems of fsspec, and those of pyarrow that a user gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from datetime import datetime
+from functools import partial
+from ssl import SSLError
+from typing import Any
+
+import fsspec
+import pyarrow.fs as pafs
+from fsspec.implementations.arrow import ArrowFSWrapper
+
+from headrace.errors import MissingExtraError, OptionError, WorkerError
+from headrace.storage._engine import Engine, RequestError, StoreFailure, complete, translated
+from headrace.storage._threads import longest_wait, within
+from headrace.storage.native import PYARROW_CLIENTS
+from headrace.storage.store import FileStatus
+
+__all__ = ["FsspecEngine", "filesystem_for"]
+
+_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+_WITHOUT_THREADS = (pafs.LocalFileSystem, pafs.PyFileSystem)
+_DENIED = ("ACCESS_DENIED", "HTTP status 403", "ExpiredToken")
+"""Words by which pyarrow's clients say that access was denied."""
+
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+"""Errors of filesystems that come again however often one asks; others may pass."""
+
+
+class FsspecEngine(Engine):
+    """Bytes by ``cat_file``, which every filesystem of fsspec has.
+
+    A filesystem of pyarrow is wrapped into one.
+    """
+
+    def __init__(self, filesystem: Any, protocol: str, timeout_s: float) -> None:
+        self._has_arrow_threads = False
+        if isinstance(filesystem, pafs.FileSystem):
+            inner = filesystem
+            while isinstance(inner, pafs.SubTreeFileSystem):
+                inner = inner.base_fs
+            self._has_arrow_threads = not isinstance(inner, _WITHOUT_THREADS)
+            filesystem = _ArrowFiles(filesystem, skip_instance_cache=True)
+        elif filesystem.async_impl and filesystem._pid != os.getpid():
+            raise WorkerError(
+                "this process was forked from the one that made the filesystem, which fsspec does "
+                'not allow: start worker processes with multiprocessing_context="forkserver"'
+            )
+        self._filesystem = filesystem
+        self.secrets = [getattr(filesystem, "storage_options", None)]
+        self._protocol = protocol
+        self._timeout_s = timeout_s
+
+    def status(self, path: str) -> FileStatus | None:
+        with self._translated():
+            self._filesystem.invalidate_cache()
+            info = self._ask(longest_wait(self._timeout_s), "info", path)
+            return self._status(path, info) if info["type"] == "file" else None
+
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
+        with self._translated():
+            if recursive:
+                found = self._filesystem.find(directory, detail=True)
+                yield from (self._status(path, info) for path, info in found.items())
+            else:
+                for info in self._filesystem.ls(directory, detail=True):
+                    path = self._url(info["name"])
+                    yield self._status(path, info) if info["type"] == "file" else path
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+        with self._translated():
+            limit_s = longest_wait(self._timeout_s, stop - start)
+            data = self._ask(limit_s, "cat_file", path, start=start, end=stop)
+        return complete(data, stop - start)
+
+    def put(self, file: str, path: str) -> None:
+        with self._translated():
+            self._filesystem.put_file(file, path)
+
+    def delete(self, path: str) -> None:
+        with self._translated():
+            self._filesystem.rm_file(path)
+
+    def _ask(self, limit_s: float, name: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the filesystem, and give it up after ``limit_s`` seconds."""
+        return within(limit_s, partial(getattr(self._filesystem, name), *args, **options))
+
+    def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
+        mark = next((info[key] for key in _MARKS if info.get(key) is not None), None)
+        if isinstance(mark, datetime):  # some list with a number what they look at with a date
+            mark = mark.timestamp()
+        if info["size"] is None:
+            raise RequestError(
+                StoreFailure.REFUSED, "its size is not known, so parts cannot be read"
+            )
+        return FileStatus(self._url(path), int(info["size"]), None if mark is None else str(mark))
+
+    def _url(self, path: str) -> str:
+        if "://" in path or not self._protocol:
+            return path
+        return f"{self._protocol}://{path.lstrip('/')}"
+
+    def _translated(self) -> AbstractContextManager[None]:
+        """Raise errors of the filesystem as RequestErrors; refuse where a request would hang."""
+        if self._has_arrow_threads:
+            PYARROW_CLIENTS.use()
+        return translated(_request_error)
+
+
+def _request_error(error: Exception) -> RequestError:
+    """Return the error for an exception of a filesystem, which may raise anything."""
+    detail = _detail(error)
+    status = getattr(error, "status", getattr(error, "code", None))
+    if isinstance(error, FileNotFoundError):
+        return RequestError(StoreFailure.MISSING, detail)
+    if isinstance(error, PermissionError) or any(word in detail for word in _DENIED):
+        return RequestError(StoreFailure.DENIED, detail)
+    if isinstance(status, int) and 400 <= status < 600:
+        return RequestError.of_status(status, detail)
+    if type(error).__name__.endswith("CredentialsError"):  # of botocore, and of Google's
+        return RequestError(StoreFailure.DENIED, detail)
+    # An SSLError is also a ValueError.
+    mistaken = isinstance(error, _MISTAKES) and not isinstance(error, SSLError)
+    return RequestError(StoreFailure.REFUSED if mistaken else StoreFailure.TRANSIENT, detail)
+
+
+class _ArrowFiles(ArrowFSWrapper):  # type: ignore[misc]
+    """A filesystem of pyarrow, which reads by position and lists folders within folders at once."""
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **options: Any
+    ) -> bytes:
+        assert start is not None
+        assert end is not None
+        with self.fs.open_input_file(path) as file:
+            file.seek(start)
+            return bytes(file.read(end - start))
+
+    def find(self, path: str, *args: Any, **options: Any) -> dict[str, Any]:
+        selector = pafs.FileSelector(path, allow_not_found=True, recursive=True)
+        found = map(self._make_entry, self.fs.get_file_info(selector))
+        return {info["name"]: info for info in found if info["type"] == "file"}
+
+
+def filesystem_for(protocol: str, options: Mapping[str, Any]) -> Any:
+    """Return fsspec's filesystem of a protocol.
+
+    Raises:
+        OptionError: The protocol is not known, or the options do not fit it.
+        MissingExtraError: It needs a package that is not installed.
+    """
+    try:
+        return fsspec.filesystem(protocol, **options)
+    except ImportError as error:
+        raise MissingExtraError(f"reading {protocol}:// needs another package: {error}") from None
+    except Exception as error:  # filesystems raise what they like
+        detail = _detail(error)
+        raise OptionError(f"the filesystem for {protocol}:// cannot be made: {detail}") from None
+
+
+def _detail(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

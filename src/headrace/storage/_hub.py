@@ -1,0 +1,205 @@
+"""Repositories of the Hugging Face hub, pinned to a commit, by huggingface_hub."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from headrace.errors import MissingExtraError, OptionError
+from headrace.storage._engine import Engine, RequestError, StoreFailure, translated
+from headrace.storage._objects import WebEngine
+from headrace.storage._threads import longest_wait, within
+from headrace.storage.options import hub_options
+from headrace.storage.store import FileStatus
+
+__all__ = ["HubEngine"]
+
+T = TypeVar("T")
+
+_PATH = re.compile(
+    r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_KINDS = {None: "model", "datasets": "dataset", "spaces": "space"}
+
+
+class HubEngine(Engine):
+    """Reads ``hf://datasets/owner/name@revision/path``.
+
+    ``resolved`` puts the commit into a path, so that all processes and later reads see the same
+    files, whatever is pushed meanwhile. Large files come from another host by a signed link, which
+    is asked for once and kept as long as it is good. A file that huggingface_hub has in its cache
+    is read from there.
+    """
+
+    conditional = True
+
+    def __init__(self, options: Any, timeout_s: float) -> None:
+        try:
+            import huggingface_hub
+        except ImportError:
+            raise MissingExtraError.for_extra(
+                "hub", "huggingface_hub, which reads hf://,"
+            ) from None
+        token, endpoint = hub_options(options)
+        if token is None or token is True:
+            token = huggingface_hub.get_token()
+        self._hub: Any = huggingface_hub
+        self._token = token or False
+        self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self._token)
+        self.place = self._api.endpoint
+        self._timeout_s = timeout_s
+        self._own_host = WebEngine({"token": token} if token else {}, timeout_s, {})
+        self._other_hosts = WebEngine({}, timeout_s, {})
+        self.secrets = [token] if token else []
+        self._commits: dict[tuple[str, str, str], str] = {}
+        self._links: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def resolved(self, path: str) -> str:
+        """Return a path with the commit that its revision names now."""
+        return str(self._pinned(path))
+
+    def status(self, path: str) -> FileStatus | None:
+        place = self._pinned(path)
+        if not place.inner.rstrip("/"):
+            return None
+        paths = [place.inner.rstrip("/")]
+        found = self._ask(self._api.get_paths_info, place.repo, paths, **place.where)
+        files = [entry for entry in found if isinstance(entry, self._hub.hf_api.RepoFile)]
+        return _status(place, files[0]) if files else None
+
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
+        place = self._pinned(directory)
+        parts = (f"{place.kind}s", place.repo, "tree", quote(place.revision, safe=""))
+        folder = quote(place.inner.strip("/"), safe="")
+        url = "/".join([self._api.endpoint, "api", *parts, *filter(None, [folder])])
+        following: str | None = f"{url}?recursive={recursive}&expand=False"
+        while following is not None:
+            page, following = self._ask(self._page, following)
+            for entry in page:
+                if entry["type"] == "file":
+                    yield _status(place, self._hub.hf_api.RepoFile(**entry))
+                elif not recursive:
+                    yield str(place._replace(inner=entry["path"]))
+
+    def _page(self, url: str) -> tuple[list[dict[str, Any]], str | None]:
+        """Return a page of a listing, and the URL of the next one.
+
+        huggingface_hub itself would retry by itself, uncounted, and send the token to any host that
+        a link to the next page names.
+        """
+        utils = self._hub.utils
+        headers = utils.build_hf_headers(token=self._token)
+        answer = utils.get_session().get(url, headers=headers, timeout=self._timeout_s)
+        utils.hf_raise_for_status(answer)
+        link = answer.links.get("next", {}).get("url")
+        following = None if link is None else urljoin(url, link)
+        if following is not None and not self._is_own(following):
+            host = urlsplit(following).netloc.rpartition("@")[2]
+            raise RequestError(
+                StoreFailure.REFUSED,
+                f"the hub says that the list goes on at another host ({host}), which must not get "
+                "the token; check the endpoint",
+            )
+        return answer.json(), following
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+        place = self._pinned(path)
+        cached = self._hub.try_to_load_from_cache(place.repo, place.inner, **place.where)
+        if isinstance(cached, str):
+            with suppress(FileNotFoundError), open(cached, "rb") as file:
+                if os.fstat(file.fileno()).st_size == size:
+                    file.seek(start)
+                    return file.read(stop - start)
+        url = self._hub.hf_hub_url(
+            place.repo, place.inner, endpoint=self._api.endpoint, **place.where
+        )
+        link = self._links.get(url)
+        if link is not None:
+            try:
+                return self._web(link).fetch(link, start, stop, None, size)
+            except RequestError as error:
+                if error.failure is StoreFailure.TRANSIENT:
+                    raise
+                self._links.pop(url, None)  # its signature has expired
+        about = self._ask(
+            self._hub.get_hf_file_metadata, url, token=self._token, timeout=self._timeout_s
+        )
+        link = self._links[url] = about.location
+        return self._web(link).fetch(link, start, stop, None, size)
+
+    def _web(self, url: str) -> WebEngine:
+        """Return the client for a link. The token goes to the hub alone."""
+        return self._own_host if self._is_own(url) else self._other_hosts
+
+    def _is_own(self, url: str) -> bool:
+        return urlsplit(url)[:2] == urlsplit(self._api.endpoint)[:2]
+
+    def _pinned(self, path: str) -> _Place:
+        """Return a place at the commit that its revision names; it is asked for once."""
+        place = _Place.of(path)
+        if _COMMIT.fullmatch(place.revision):
+            return place
+        key = place.kind, place.repo, place.revision
+        with self._lock:
+            if key not in self._commits:
+                info = self._ask(
+                    self._api.repo_info, place.repo, timeout=self._timeout_s, **place.where
+                )
+                self._commits[key] = str(info.sha)
+            return place._replace(revision=self._commits[key])
+
+    def _ask(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
+        with translated(_request_error):
+            return within(longest_wait(self._timeout_s), partial(method, *args, **options))
+
+
+class _Place(NamedTuple):
+    """A path of the hub in its parts."""
+
+    kind: str
+    repo: str
+    revision: str
+    inner: str
+
+    @classmethod
+    def of(cls, path: str) -> _Place:
+        found = _PATH.fullmatch(path)
+        if found is None or found[2].startswith(("datasets/", "spaces/")):
+            raise OptionError(f"{path} is no path of the hub: hf://datasets/OWNER/NAME/PATH is")
+        kind, repo, revision, inner = found.groups()
+        return cls(_KINDS[kind], repo, unquote(revision or "main"), inner or "")
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """Keywords of huggingface_hub that name the repository and its revision."""
+        return {"repo_type": self.kind, "revision": self.revision}
+
+    def __str__(self) -> str:
+        prefix = "" if self.kind == "model" else f"{self.kind}s/"
+        return f"hf://{prefix}{self.repo}@{self.revision}/{self.inner}"
+
+
+def _status(place: _Place, entry: Any) -> FileStatus:
+    large = entry.lfs
+    size, oid = (large.size, large.sha256) if large else (entry.size, entry.blob_id)
+    return FileStatus(str(place._replace(inner=entry.path)), int(size), oid)
+
+
+def _request_error(error: Exception) -> RequestError:
+    """Return the error for one of huggingface_hub, by the status of the answer."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(status, int):
+        return RequestError.of_status(status, f"HTTP {status}: {text}")
+    # What is not the JSON that was asked for may be a proxy's page, for a while.
+    return RequestError(StoreFailure.TRANSIENT, f"{type(error).__name__}: {text}")

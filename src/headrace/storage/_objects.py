@@ -1,0 +1,488 @@
+"""S3, Google Cloud Storage, Azure and web servers, by obstore.
+
+obstore is used by its synchronous methods in threads of ours: a process that exits while its
+asynchronous ones are at work aborts. Its own retries are off, for ours are counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import timedelta
+from functools import partial
+from html.parser import HTMLParser
+from os import environ
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+import obstore
+from obstore import exceptions
+from obstore.store import HTTPStore
+
+from headrace.errors import OptionError
+from headrace.storage._engine import Engine, RequestError, StoreFailure, complete, translated
+from headrace.storage._threads import AnswerPace
+from headrace.storage.native import NativeLibrary
+from headrace.storage.options import (
+    bucket_region,
+    http_options,
+    new_store,
+    refuse_wrong_options,
+    store_options,
+)
+from headrace.storage.store import UNKNOWN_SIZE, FileStatus
+
+__all__ = ["BucketEngine", "StoreEngine", "WebEngine"]
+
+_OBSTORE = NativeLibrary("an object store or a web server")
+_PAGE = 1000
+_MOST_STORES = 128
+"""Stores with connections of their own that are kept; signed URLs have one each."""
+_WHOLE_ANSWER = 3
+"""Times the time-out that a whole answer may take before its rate is looked at."""
+_STAYS_SLOW = 10
+"""Times the time-out that a connection is taken to be slow after an answer that was."""
+_A_DAY_S = 86400.0
+_NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(0)}
+
+
+class StoreEngine(Engine):
+    """A store of obstore that a user gives; paths are those of the store."""
+
+    conditional = True
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.secrets = [getattr(store, "config", None)]
+
+    def status(self, path: str) -> FileStatus | None:
+        store, key, root = self._place(path)
+        if not key:
+            return None
+        with translated(_request_error):
+            return _status(root, obstore.head(store, key))
+
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
+        store, key, root = self._place(directory)
+        with translated(_request_error):
+            if recursive:
+                offset = after.removeprefix(root) or None
+                for page in store.list(key or None, offset=offset, chunk_size=_PAGE):
+                    yield from (_status(root, meta) for meta in page)
+            else:
+                found = obstore.list_with_delimiter(store, key or None)
+                yield from (_status(root, meta) for meta in found["objects"])
+                yield from (root + prefix for prefix in found["common_prefixes"])
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+        store, key, _ = self._place(path)
+        return self._get(store, key, (start, stop), etag, size, lambda answer: answer.bytes())
+
+    def _get(
+        self,
+        store: Any,
+        key: str,
+        span: tuple[int, int],
+        etag: str | None,
+        size: int | None,
+        read: Callable[[Any], Any],
+        *,
+        whole: bool = False,
+    ) -> Any:
+        """Return the bytes of a span, which ``read`` takes from the answer.
+
+        Args:
+            whole: Ask for all of the object, for a server that has no ranges.
+        """
+        start, stop = span
+        how: dict[str, Any] = {} if whole else {"range": span}
+        if etag is not None and etag.startswith('"'):
+            how["if_match"] = etag
+        with translated(_request_error):
+            answer = obstore.get(store, key, options=how)
+            self._check(answer, etag, size)
+            return complete(read(answer), stop - start)
+
+    def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
+        """Refuse an answer of another version than the one that was asked for."""
+        if etag is not None and _mark(answer.meta) != etag:
+            raise RequestError(StoreFailure.CHANGED, "it has another etag by now")
+        if size is not None and int(answer.meta["size"]) != size:
+            raise RequestError(StoreFailure.CHANGED, "it has another size by now")
+
+    def put(self, file: str, path: str) -> None:
+        store, key, _ = self._place(path)
+        with translated(partial(_request_error, writing=True)):
+            obstore.put(store, key, Path(file))
+
+    def delete(self, path: str) -> None:
+        store, key, _ = self._place(path)
+        with translated(partial(_request_error, writing=True)):
+            obstore.delete(store, key)
+
+    def _place(self, path: str, *, slow: bool = False) -> tuple[Any, str, str]:
+        """Return the store of a path, its key in there, and the text before the key."""
+        _OBSTORE.use()
+        return self._store, path.strip("/"), ""
+
+
+class BucketEngine(StoreEngine):
+    """A store for each bucket or container, made when it is first needed.
+
+    obstore can limit the time of a whole answer, whatever its size, but it has no least rate. So an
+    answer that takes longer than that is asked for again by a second store without this limit,
+    and its bytes are looked at piece by piece as they come. That takes Python's lock for each
+    piece, and is done only while the connection is slow.
+    """
+
+    def __init__(self, kind: str, options: Mapping[str, Any], timeout_s: float) -> None:
+        self._kind = kind
+        self._options = store_options(kind, options)
+        self._wants_region = kind == "s3" and not self._options.config.keys() & {
+            "region",
+            "endpoint",
+        }
+        known = {"account_name": environ.get("AZURE_STORAGE_ACCOUNT_NAME"), **self._options.config}
+        self.place = " ".join(str(known.get(name)) for name in _NAMES_OF_PLACES)
+        keys = self._options.keys
+        self._set_up(timeout_s, keys.secrets if keys is not None else ())
+
+    def _set_up(self, timeout_s: float, secrets: Collection[Any]) -> None:
+        self.secrets = secrets
+        self._timeout_s = timeout_s
+        self._whole_answer_s = _WHOLE_ANSWER * timeout_s
+        self._slow_until = -math.inf
+        self._stores: OrderedDict[tuple[Any, bool], Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def _make(self, name: Any, client: dict[str, Any]) -> Any:
+        """Return a store for a bucket, or for ``container@account.dfs.core.windows.net``."""
+        config = self._options.config
+        if self._wants_region:
+            config = {**config, "region": bucket_region(name)}
+        if self._kind == "azure":
+            name, _, host = name.partition("@")
+            config = {**config, **_azure_account(name, host.partition(".")[0], config)}
+        return new_store(
+            self._kind,
+            name,
+            config,
+            {**client, **self._options.client},
+            retry_config=_NO_RETRY,
+            credential_provider=self._options.keys,
+        )
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+        began = time.monotonic()
+        if began >= self._slow_until:
+            try:
+                return super().fetch(path, start, stop, etag, size)
+            except RequestError as error:
+                was_cut_off = time.monotonic() - began >= self._whole_answer_s
+                if error.failure is not StoreFailure.TRANSIENT or not was_cut_off:
+                    raise
+                self._note_slowness()
+        began = time.monotonic()
+        store, key, _ = self._place(path, slow=True)
+        data = self._get(store, key, (start, stop), etag, size, self._read_slowly)
+        if time.monotonic() - began >= self._whole_answer_s:
+            self._note_slowness()
+        return data
+
+    def _read_slowly(self, answer: Any, stop: float = math.inf) -> bytearray:
+        """Return the bytes of an answer, or its first ones up to ``stop``."""
+        data, pace = bytearray(), AnswerPace(self._timeout_s)
+        for piece in answer.stream(min_chunk_size=1):
+            data += piece
+            pace.add(len(piece))
+            if len(data) >= stop:
+                break
+        return data
+
+    def _note_slowness(self) -> None:
+        self._slow_until = time.monotonic() + _STAYS_SLOW * self._timeout_s
+
+    def _place(self, path: str, *, slow: bool = False) -> tuple[Any, str, str]:
+        protocol, _, rest = path.partition("://")
+        bucket, _, key = rest.partition("/")
+        return self._made(bucket, slow), key.rstrip("/"), f"{protocol}://{bucket}/"
+
+    def _made(self, name: Any, slow: bool) -> Any:
+        """Return the store of a bucket or URL."""
+        _OBSTORE.use()
+        silence = timedelta(seconds=self._timeout_s)
+        limit = timedelta(seconds=_A_DAY_S if slow else self._whole_answer_s)
+        client = {"connect_timeout": silence, "read_timeout": silence, "timeout": limit}
+        with self._lock:
+            store = self._stores.get((name, slow))
+            if store is None:
+                try:
+                    store = self._make(name, client)
+                except OptionError:
+                    raise
+                except (exceptions.BaseError, TypeError, ValueError) as error:
+                    raise RequestError(StoreFailure.REFUSED, _detail(error)) from None
+                self._stores[name, slow] = store
+            self._stores.move_to_end((name, slow))
+            if len(self._stores) > _MOST_STORES:
+                self._stores.popitem(last=False)
+            return store
+
+
+_NAMES_OF_PLACES = ("endpoint", "base_url", "account_name")
+
+
+def _azure_account(container: str, account: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the option that names the account of a path, if the path does."""
+    if account and config.get("account_name", account) != account:
+        raise OptionError(
+            f"the path is in the account {account}, and storage_options names another"
+        )
+    named = {"account_name", "use_emulator"} & config.keys()
+    if not account and not named and not environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        raise OptionError(
+            f"az://{container} names no account: give storage_options={{'account_name': "
+            f"...}}, or abfss://{container}@ACCOUNT.dfs.core.windows.net/..."
+        )
+    return {"account_name": account} if account else {}
+
+
+# --- web servers
+
+_HTML = "text/html"
+_COMPRESSED = (".gz", ".gzip", ".tgz", ".bz2", ".zst", ".br", ".xz")
+_KEPT_IN_PATHS = "/!$&'()*+,;=:@~|[]^\\"
+"""Characters of a path that obstore sends as they are."""
+
+
+class WebEngine(BucketEngine):
+    """Plain web servers: a HEAD tells the size, and GETs fetch ranges.
+
+    A directory is what its index page links to. There is a store for each host; URLs with a query,
+    or with characters that obstore would write otherwise, have one each.
+    """
+
+    def __init__(
+        self, options: Mapping[str, Any], timeout_s: float, signed_urls: Mapping[str, str]
+    ) -> None:
+        self._client, login = http_options(options)
+        self._signed = signed_urls
+        self._logins = {"": login} if login else {}
+        for url in signed_urls.values():
+            userinfo, _, host = urlsplit(url).netloc.rpartition("@")
+            if userinfo:
+                self._logins[host] = unquote(userinfo)
+        self._set_up(timeout_s, ())
+        refuse_wrong_options(lambda: self._make(("http://check", None), {}))
+
+    def _make(self, name: tuple[str, str | None], client: dict[str, Any]) -> Any:
+        url, login = name
+        headers = dict(self._client["default_headers"])
+        if login is not None and "authorization" not in map(str.lower, headers):
+            headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+        more = {**self._client, "default_headers": headers, "user_agent": "headrace"}
+        client = {**client, **more, "allow_http": True}
+        return HTTPStore(url, client_options=client, retry_config=_NO_RETRY)
+
+    def _place(self, path: str, *, slow: bool = False) -> tuple[Any, str, str]:
+        parts = urlsplit(self._signed.get(path, path))
+        host = parts.netloc.rpartition("@")[2]
+        login = self._logins.get(host, self._logins.get(""))
+        key = unquote(parts.path[1:])
+        plain = quote(key, _KEPT_IN_PATHS) == parts.path[1:] and not parts.query
+        usual = key and not any(part in ("", ".", "..") for part in key.split("/"))
+        if plain and usual:
+            return self._made((f"{parts.scheme}://{host}", login), slow), key, ""
+        url = parts._replace(netloc=host, fragment="").geturl()
+        return self._made((url, login), slow), "", ""
+
+    def status(self, path: str) -> FileStatus | None:
+        try:
+            answer = self._answer(path, head=True)
+        except RequestError as error:
+            if error.failure is StoreFailure.MISSING or error.failure is StoreFailure.TRANSIENT:
+                raise
+            answer = None  # signed for GET alone, or not allowed
+        if answer is None:
+            try:
+                answer = self._answer(path, range=(0, 1))
+            except RequestError as error:
+                if "HTTP 416" not in error.detail and error.detail != _NO_RANGES:
+                    raise
+                answer = self._answer(path)  # an empty file has no first byte
+        if _is_html(answer):
+            return None  # an index page, or what a site shows instead of nothing
+        return FileStatus(path, int(answer.meta["size"]), _mark(answer.meta))
+
+    def _answer(self, path: str, **how: Any) -> Any:
+        store, key, _ = self._place(path)
+        with translated(_request_error):
+            return obstore.get(store, key, options=how)
+
+    def entries(
+        self, directory: str, recursive: bool, after: str = ""
+    ) -> Iterator[FileStatus | str]:
+        pending = [directory.rstrip("/") + "/"]
+        seen = set(pending)
+        while pending:
+            files, directories = self._links(pending.pop())
+            yield from (FileStatus(path, UNKNOWN_SIZE, None) for path in files)
+            fresh = [path for path in directories if path not in seen]
+            if not recursive:
+                yield from (path.rstrip("/") for path in fresh)
+                return
+            seen.update(fresh)
+            pending.extend(fresh)
+
+    def _links(self, directory: str) -> tuple[list[str], list[str]]:
+        """Return the files and directories right below an index page that it links to."""
+        answer = self._answer(directory)
+        if not _is_html(answer):
+            return [], []
+        page = _Links()
+        with translated(_request_error):
+            page.feed(bytes(answer.bytes()).decode("utf-8", "replace"))
+        below = set()
+        for link in page.found:
+            url = urljoin(directory, link).partition("#")[0]
+            above, _, name = url.rstrip("/").rpartition("/")
+            if unquote(above) == unquote(directory.rstrip("/")) and name and "?" not in url:
+                name = re.sub("%3D", "=", name, flags=re.IGNORECASE)  # as partitions are named
+                below.add(directory + name + "/" * url.endswith("/"))
+        return (
+            sorted(url for url in below if not url.endswith("/")),
+            sorted(url for url in below if url.endswith("/")),
+        )
+
+    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
+        try:
+            return super().fetch(path, start, stop, etag, size)
+        except RequestError as error:
+            if "HTTP 416" in error.detail:
+                raise RequestError(StoreFailure.CHANGED, "it is shorter by now") from None
+            if error.detail != _NO_RANGES:
+                raise
+        store, key, _ = self._place(path, slow=True)
+
+        def read(answer: Any) -> bytearray:
+            return self._read_slowly(answer, stop)[start:stop]
+
+        return self._get(store, key, (start, stop), etag, size, read, whole=True)
+
+    def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
+        encoding = answer.attributes.get("Content-Encoding", "identity").strip().lower()
+        if encoding != "identity" and not answer.meta["path"].lower().endswith(_COMPRESSED):
+            detail = f"the server sends it compressed ({encoding[:20]}), so parts cannot be read"
+            raise RequestError(StoreFailure.REFUSED, detail)
+        if _mark(answer.meta) is None:  # the answer does not say which version it is of
+            etag = None
+        super()._check(answer, etag, size)
+
+
+def _is_html(answer: Any) -> bool:
+    return _HTML in answer.attributes.get("Content-Type", "")
+
+
+class _Links(HTMLParser):
+    """Collects what a page links to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the target of a link; the parser calls it for each tag."""
+        self.found.extend(value for name, value in attrs if tag == "a" and name == "href" and value)
+
+
+# --- answers and errors of obstore
+
+_STATUS = re.compile(r"status code: ((\d{3}).*)", re.DOTALL)
+_FOR_KEYS = re.compile(
+    r"Error performing (?:PUT|POST) |//169\.254\.169\.254|//metadata\.google\.internal"
+)
+"""Requests for credentials: objects are neither put nor posted where one reads."""
+_LIST = "Error performing list request"
+_NO_RANGES = "the server does not answer range requests"
+_NAMED_CAUSES = {
+    "source: TimedOut": "time-out: the server was silent for too long, or its answer too slow",
+    "error: IncompleteBody": "the body ended too early",
+    "source: NotPartial": _NO_RANGES,
+    "source: TooManyRedirects": "too many redirects",
+}
+"""Causes that obstore only names, and their meaning."""
+_FINAL = ("redirect without LOCATION", "kind: Redirect", "invalid peer certificate")
+"""Words of errors that come again however often one asks."""
+_OTHER_CLIENTS = "give a client that knows such keys as filesystem"
+"""Keys with empty parts, or with parts of dots."""
+
+
+def _status(root: str, meta: Mapping[str, Any]) -> FileStatus:
+    return FileStatus(root + meta["path"], int(meta["size"]), _mark(meta))
+
+
+def _mark(meta: Mapping[str, Any]) -> str | None:
+    """Return the etag or the time of change of an object; None if neither is known."""
+    etag, changed = meta["e_tag"], meta["last_modified"]
+    if etag is None:
+        # Where a web server does not say when, obstore says 1970.
+        return None if changed is None or not changed.timestamp() else str(changed.isoformat())
+    return etag if etag.endswith('"') else f'"{etag}"'  # Azure quotes it in some answers only
+
+
+def _request_error(error: Exception, *, writing: bool = False) -> RequestError:
+    """Return the error for one of obstore, by its kind and by the status that its text holds."""
+    text, detail = str(error), _detail(error)
+    found = _STATUS.search(text)
+    status = int(found[2]) if found else None
+    if isinstance(error, FileNotFoundError):
+        # A server may have no such method.
+        return RequestError(StoreFailure.REFUSED if status == 405 else StoreFailure.MISSING, detail)
+    if isinstance(error, exceptions.PreconditionError):
+        return RequestError(StoreFailure.CHANGED, detail)
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        return RequestError(StoreFailure.DENIED, detail)
+    if isinstance(error, exceptions.NotSupportedError):
+        return RequestError(StoreFailure.REFUSED, _NO_RANGES)
+    if isinstance(error, ValueError) or "invalid path" in text:
+        return RequestError(StoreFailure.REFUSED, f"{detail}; {_OTHER_CLIENTS}")
+    if "Content-Length" in text or "MissingContentLength" in text:
+        return RequestError(StoreFailure.REFUSED, "its size is not known, so parts cannot be read")
+    if any(words in text for words in _FINAL):
+        return RequestError(StoreFailure.REFUSED, detail)
+    # An object that is missing has an error of its own.
+    missing = status == 404 and _LIST not in text
+    wants_keys = not writing and (missing or _FOR_KEYS.search(text) is not None)
+    if wants_keys:
+        detail = f"no credentials were got: {_whole_text(error)}"
+    if status is None:
+        return RequestError(StoreFailure.TRANSIENT, detail, keyless=wants_keys)
+    if wants_keys and status < 500:
+        return RequestError(StoreFailure.DENIED, detail)
+    failed = RequestError.of_status(status, detail)
+    failed.keyless = wants_keys
+    return failed
+
+
+def _detail(error: BaseException) -> str:
+    """Return the status and the words of the server; if it did not answer, obstore's words."""
+    text = _whole_text(error)
+    found = _STATUS.search(text)
+    return f"HTTP {found[1]}" if found else text
+
+
+def _whole_text(error: BaseException) -> str:
+    """Return obstore's words without the structures that follow, but with the innermost cause."""
+    text, _, structures = str(error).partition("\n\nDebug source:")
+    causes = re.findall(r'(?:message|error): "([^"]+)"', structures)
+    causes += [meaning for name, meaning in _NAMED_CAUSES.items() if name in structures]
+    cause = f" ({causes[-1]})" if causes else ""
+    return " ".join(text.split()) + cause

@@ -1,0 +1,409 @@
+"""Byte ranges of remote files: how wanted ranges become requests, and a file that reads by them.
+
+A reader announces the ranges that it will need (``will_read``). They are joined where that wastes
+little, cut where they are long, and fetched side by side before the reader asks for them.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.model import DataFileInfo
+from headrace.process import PerProcess
+from headrace.storage._threads import Patience, forget, in_background
+
+__all__ = ["ByteSpan", "Fetch", "Parts", "RangeReader", "RemoteFile", "Requests", "will_read"]
+
+ByteSpan = tuple[int, int]
+"""The first byte of a range, and the byte after the last."""
+
+_WIDEST_GAP_BYTES = 1 << 20
+_KEPT_BYTES = 256 << 20
+_WASTE = 16
+"""One of so many fetched bytes may be one that is not wanted, unless the user says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """How wanted ranges become requests.
+
+    Attributes:
+        max_gap_bytes: Bytes between two ranges that are fetched rather than asking twice; None: up
+            to 1 MiB, as long as all of them together are a sixteenth of what is wanted.
+        max_request_bytes: The largest range to ask for in one request.
+    """
+
+    max_gap_bytes: int | None = None
+    max_request_bytes: int = 8 << 20
+
+    def plan(self, wanted: Iterable[ByteSpan]) -> list[ByteSpan]:
+        """Return requests in the order of the file: ranges are joined where that pays.
+
+        A range goes into one request unless it is longer than ``max_request_bytes``.
+        """
+        spans = _joined_overlaps(wanted)
+        joined: list[ByteSpan] = []
+        gaps = self._worth_fetching(spans)
+        for start, stop in spans:
+            if joined and joined[-1][1] in gaps and stop - joined[-1][0] <= self.max_request_bytes:
+                joined[-1] = joined[-1][0], stop
+            else:
+                joined.append((start, stop))
+        return [part for span in joined for part in self._parts(span)]
+
+    def _worth_fetching(self, spans: list[ByteSpan]) -> set[int]:
+        """Return where the gaps begin that are fetched: the smallest ones, as far as they may."""
+        sizes = sorted((after[0] - before[1], before[1]) for before, after in pairwise(spans))
+        if self.max_gap_bytes is not None:
+            return {start for size, start in sizes if size <= self.max_gap_bytes}
+        left = sum(stop - start for start, stop in spans) // _WASTE
+        chosen: set[int] = set()
+        for size, start in sizes:
+            left -= size
+            if left < 0 or size > _WIDEST_GAP_BYTES:
+                break
+            chosen.add(start)
+        return chosen
+
+    def _parts(self, span: ByteSpan) -> list[ByteSpan]:
+        """Return a range in requests of about the same size."""
+        start, stop = span
+        count = -(-(stop - start) // self.max_request_bytes)
+        cuts = [start + (stop - start) * i // count for i in range(count + 1)]
+        return list(pairwise(cuts))
+
+
+def shares(wanted: Iterable[ByteSpan], requests: Sequence[ByteSpan]) -> list[list[ByteSpan]]:
+    """Return the wanted ranges that each of some requests, sorted by place, holds."""
+    found: list[list[ByteSpan]] = [[] for _ in requests]
+    for start, stop in wanted:
+        index = max(bisect_right(requests, start, key=lambda span: span[0]) - 1, 0)
+        while index < len(requests) and requests[index][0] < stop:
+            share = max(start, requests[index][0]), min(stop, requests[index][1])
+            if share[0] < share[1]:
+                found[index].append(share)
+            index += 1
+    return found
+
+
+def without(spans: Iterable[ByteSpan], start: int, stop: int) -> list[ByteSpan]:
+    """Return what is left of some ranges when one is taken away."""
+    cut = [part for a, b in spans for part in ((a, min(b, start)), (max(a, stop), b))]
+    return [(a, b) for a, b in cut if a < b]
+
+
+def _joined_overlaps(wanted: Iterable[ByteSpan]) -> list[ByteSpan]:
+    """Return the same bytes in ranges that do not overlap; ranges that only touch stay apart."""
+    spans: list[ByteSpan] = []
+    for start, stop in sorted(span for span in wanted if span[1] > span[0]):
+        if spans and start < spans[-1][1]:
+            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
+        else:
+            spans.append((start, stop))
+    return spans
+
+
+@dataclass(slots=True)
+class _Kept:
+    # A garbage collection may ask for the lock again.
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    parts: OrderedDict[tuple[Any, ...], dict[int, bytes]] = field(default_factory=OrderedDict)
+    size: int = 0
+
+
+class Parts:
+    """Beginnings and ends of files, which every reader needs first.
+
+    They go with their store to worker processes, so that a footer is fetched once.
+    """
+
+    def __init__(self) -> None:
+        self._kept = PerProcess(_Kept)
+
+    def of(self, file: DataFileInfo) -> list[tuple[int, memoryview]]:
+        """Return the known parts of a file, as (first byte, bytes)."""
+        kept = self._kept.get()
+        with kept.lock:
+            found = kept.parts.get(_key(file), {})
+            return [(start, memoryview(data)) for start, data in found.items()]
+
+    def add(self, file: DataFileInfo, start: int, data: bytes) -> None:
+        """Keep a part of a file; the oldest ones go when there are too many."""
+        kept = self._kept.get()
+        with kept.lock:
+            known = kept.parts.setdefault(_key(file), {})
+            before = known.get(start, b"")
+            if len(before) >= len(data):
+                return
+            known[start] = data
+            kept.size += len(data) - len(before)
+            while kept.size > _KEPT_BYTES:
+                _, dropped = kept.parts.popitem(last=False)
+                kept.size -= sum(map(len, dropped.values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = self._kept.get()
+        with kept.lock:
+            copies = OrderedDict((key, dict(parts)) for key, parts in kept.parts.items())
+            return {"parts": copies, "size": kept.size}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._kept = PerProcess(_Kept)
+        kept = self._kept.get()
+        kept.parts, kept.size = state["parts"], state["size"]
+
+
+def _key(file: DataFileInfo) -> tuple[Any, ...]:
+    return file.path, file.file_size, file.etag
+
+
+Fetch = Callable[[int, int], memoryview]
+
+_HELD_BYTES = 32 << 20
+"""Bytes of a file that are held at a time; of more, those that have been read are let go."""
+_TAIL_BYTES = 64 << 10
+_HEAD_BYTES = 16 << 10
+_LONGEST_TAIL = 16 << 20
+_SMALL_BYTES = 1 << 18
+_MOST_IN_A_ROW = 4 << 20
+
+
+def will_read(file: pa.NativeFile, ranges: Iterable[ByteSpan]) -> None:
+    """Announce the ranges that are read next: those of a remote file are fetched at once."""
+    if isinstance(file, RemoteFile):
+        file.reader.announce(ranges)
+
+
+class RemoteFile(pa.PythonFile):  # type: ignore[misc]
+    """A remote file as pyarrow reads it; ``pa.PythonFile`` takes both arguments before."""
+
+    def __init__(self, reader: RangeReader, mode: str) -> None:
+        self.reader = reader
+
+
+class RangeReader:
+    """Reads at any place, from announced ranges or else by a request of its own.
+
+    Args:
+        size: The size of the file.
+        fetch: Returns the bytes between two places.
+        requests: How wanted ranges become requests.
+        known: Parts that need not be fetched, as (first byte, bytes).
+        learned: Called when the file is closed, with the beginning and the end that were needed:
+            every reader begins with one of them.
+        patience: Ends the waiting of a reader that gives up.
+    """
+
+    closed = False
+
+    def __init__(
+        self,
+        size: int,
+        fetch: Fetch,
+        requests: Requests,
+        known: Iterable[tuple[int, memoryview]] = (),
+        learned: Callable[[int, memoryview], None] = lambda start, data: None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._size = size
+        self._fetch = fetch
+        self._requests = requests
+        self._patience = patience or Patience()
+        self._learned = learned
+        self._lock = threading.Lock()
+        self._position = 0
+        self._known = list(known)
+        self._head: memoryview | None = None
+        self._tail: memoryview | None = None
+        self._last: tuple[int, memoryview] = 0, memoryview(b"")
+        self._row_end, self._row_bytes = -1, 0
+        self._looked_at = 0, size
+        self._spans: list[ByteSpan] = []
+        self._waiting: dict[int, Future[memoryview]] = {}
+        self._lets_go = False
+        self._unread: list[list[ByteSpan]] = []
+
+    # --- the methods that pyarrow calls
+
+    def size(self) -> int:
+        return self._size
+
+    def tell(self) -> int:
+        return self._position
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        base = (0, self._position, self._size)[whence]
+        self._position = base + position
+        return self._position
+
+    def read(self, nbytes: int = -1) -> bytes:
+        return bytes(self.read_buffer(nbytes))
+
+    def read_buffer(self, nbytes: int = -1) -> memoryview:
+        start = self._position
+        stop = self._size if nbytes is None or nbytes < 0 else min(start + nbytes, self._size)
+        if stop <= start:
+            return memoryview(b"")
+        data = self._between(start, stop)
+        self._position = stop
+        return data
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for future in self._waiting.values():
+            forget(future)
+        self._waiting.clear()
+        stop, start = self._looked_at
+        if self._head is not None:
+            self._learned(0, memoryview(bytes(self._head[: min(stop, _HEAD_BYTES)])))
+        if self._tail is not None and self._size - start <= _LONGEST_TAIL:
+            self._learned(start, memoryview(bytes(self._tail[start - self._size :])))
+        self._known.clear()
+
+    # --- announced ranges
+
+    def announce(self, ranges: Iterable[ByteSpan]) -> None:
+        """Begin to fetch ranges that will be read; of very much, the first part."""
+        within = [(max(a, 0), min(b, self._size)) for a, b in ranges]
+        missing = [span for span in within if span[0] < span[1]]
+        with self._lock:
+            self._known.extend(self._small_ones())
+            for future in self._waiting.values():
+                forget(future)
+            self._waiting.clear()
+            missing = [span for span in missing if not self._is_known(*span)]
+            self._spans = self._requests.plan(missing)
+            total = sum(stop - start for start, stop in self._spans)
+            self._lets_go = total > _HELD_BYTES
+            self._unread = shares(missing, self._spans) if self._lets_go else []
+            held = 0
+            for index, (start, stop) in enumerate(self._spans):
+                held += stop - start
+                if held > _HELD_BYTES:
+                    break
+                self._begin(index)
+
+    def _small_ones(self) -> Iterator[tuple[int, memoryview]]:
+        """Yield what was announced before and may be read again: footers of parts of the file."""
+        for index, future in self._waiting.items():
+            start, stop = self._spans[index]
+            if stop - start <= _SMALL_BYTES and future.done() and future.exception() is None:
+                yield start, future.result()
+
+    def _begin(self, index: int) -> Future[memoryview]:
+        if index not in self._waiting:
+            start, stop = self._spans[index]
+            self._waiting[index] = in_background(lambda: self._fetch(start, stop))
+        return self._waiting[index]
+
+    def _between(self, start: int, stop: int) -> memoryview:
+        known = self._is_known(start, stop)
+        if known is not None:
+            return known
+        pieces: list[memoryview] = []
+        while start < stop:
+            index = bisect_right(self._spans, (start, self._size + 1)) - 1
+            if index < 0 or self._spans[index][1] <= start:
+                after = self._spans[index + 1][0] if index + 1 < len(self._spans) else stop
+                pieces.append(self._unannounced(start, min(stop, after)))
+            else:
+                pieces.append(self._announced(index, start, stop))
+            start += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def _announced(self, index: int, start: int, stop: int) -> memoryview:
+        first, last = self._spans[index]
+        with self._lock:
+            future = self._begin(index)
+            if self._lets_go and self._follows(index + 1, last):
+                self._begin(index + 1)  # what follows is read next, also by one of many columns
+        stop = min(stop, last)
+        data = self._patience.wait_for(future)[start - first : stop - first]
+        if self._lets_go:
+            with self._lock:
+                self._note_read(index, start, stop)
+        return data
+
+    def _follows(self, index: int, last: int) -> bool:
+        """Return True if a request goes on where another ends, and has not been read already."""
+        known = index < len(self._spans) and self._spans[index][0] == last
+        return known and bool(self._unread[index])
+
+    def _note_read(self, index: int, start: int, stop: int) -> None:
+        """Let a request's bytes go once all that is wanted of them was read, in any order."""
+        if index < len(self._unread):
+            self._unread[index] = without(self._unread[index], start, stop)
+            if not self._unread[index]:
+                self._waiting.pop(index, None)
+
+    # --- other ranges
+
+    def _unannounced(self, start: int, stop: int) -> memoryview:
+        """Make one request, larger than asked for at both ends of a file, and when in a row."""
+        known = self._is_known(start, stop)
+        if known is not None:
+            return known
+        first, last = start, stop
+        if stop > self._size - _TAIL_BYTES:
+            first, last = max(min(start, self._size - _TAIL_BYTES), 0), self._size
+        elif start < _HEAD_BYTES:
+            first, last = 0, min(max(stop, _HEAD_BYTES), self._size)
+        elif start == self._row_end:
+            last = min(max(stop, start + self._row_bytes), self._size)
+        self._row_end, self._row_bytes = last, min(2 * (last - first), _MOST_IN_A_ROW)
+        data = self._patience.wait_for(in_background(lambda: self._fetch(first, last)))
+        if last == self._size:
+            self._tail = data
+        elif first == 0:
+            self._head = data
+        else:
+            self._last = first, data
+        self._look(start, stop)
+        return data[start - first : stop - first]
+
+    def _look(self, start: int, stop: int) -> None:
+        """Note how much was needed of the beginning and of the end."""
+        head, tail = self._looked_at
+        if self._head is not None and stop <= len(self._head):
+            head = max(head, stop)
+        if self._tail is not None and start >= self._size - len(self._tail):
+            tail = min(tail, start)
+        self._looked_at = head, tail
+
+    def _is_known(self, start: int, stop: int) -> memoryview | None:
+        for first, data in self._parts():
+            if first <= start and stop <= first + len(data):
+                self._look(start, stop)
+                return data[start - first : stop - first]
+        return None
+
+    def _parts(self) -> Iterator[tuple[int, memoryview]]:
+        if self._tail is not None:
+            yield self._size - len(self._tail), self._tail
+        if self._head is not None:
+            yield 0, self._head
+        yield self._last
+        yield from self._known

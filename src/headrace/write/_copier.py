@@ -1,0 +1,336 @@
+"""Copy data in numbered parts: the one way in which this library writes data sets.
+
+A copy is a list of tasks. A task is a run of rows (or samples, or videos) of the source that
+becomes one part of the target. All tasks are known before the first one begins; they are
+independent of each other and pickle, so that any process of any machine can run one. A task that
+is done is committed by one line of the journal, so that a copy that was killed continues with the
+tasks that have no line. When all are done the target shows all parts in one step.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace.errors import OptionError, WriteError
+from headrace.process import usable_cores
+from headrace.storage.pool import run_by_processes
+from headrace.storage.ray_tasks import check_on, cores_of_a_node, run_on_ray
+from headrace.write._journal import Journal
+from headrace.write._targets import Receipt, TargetWriter
+
+__all__ = [
+    "Copied",
+    "PartSource",
+    "Progress",
+    "Runner",
+    "Share",
+    "Stage",
+    "Task",
+    "copy",
+    "ignore",
+]
+
+Progress = Callable[[str, float], None]
+"""A function that is called with the name of a stage and the ``Share`` of it that is done."""
+
+_BYTES_A_WORKER = 256 << 20
+"""Bytes of the source for which a process is started: starting one takes about a second."""
+_UNFINISHED = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The work of one part.
+
+    Attributes:
+        part: The number of the part.
+        first: The number of the first row, sample or video that it reads.
+        rows: The number of rows, samples or videos that it reads; None if only reading them tells.
+        size_bytes: About how many bytes of the source it reads.
+    """
+
+    part: int
+    first: int = 0
+    rows: int | None = None
+    size_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"part {self.part}"
+
+
+class PartSource(Protocol):
+    """Data that are read part by part. It holds options and metadata only, so that it pickles."""
+
+    @property
+    def tasks(self) -> Iterable[Task]:
+        """The tasks of all parts. Those of a source that can be read once come one by one."""
+        ...
+
+    def read(self, task: Task) -> Generator[Any, None, None]:
+        """Yield the tables of a part, or its samples or videos."""
+        ...
+
+
+class Share(float):
+    """The share of a stage that is done, from 0 to 1, with the speed of the work.
+
+    Attributes:
+        bytes_per_s: Bytes of the source that are read in a second; None as long as it is unknown.
+        remaining_s: Seconds until the stage ends at that speed; None as long as it is unknown.
+    """
+
+    bytes_per_s: float | None = None
+    remaining_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A list of tasks that do the same: read items, and write them to a part."""
+
+    name: str
+    source: PartSource
+    write: Callable[[Task, Iterator[Any]], Receipt]
+
+    def run(self, task: Task, report: Callable[[int], None]) -> Receipt:
+        """Do a task, in whatever process; ``report`` is called with the rows that were read."""
+        read = 0
+
+        def items() -> Iterator[Any]:
+            nonlocal read
+            for item in reading:
+                report(read)
+                read += getattr(item, "num_rows", 1)
+                yield item
+
+        with closing(self.source.read(task)) as reading:
+            receipt = self.write(task, items())
+        if task.rows not in (None, read):
+            raise WriteError(
+                f"part {task.part} got {read} rows and not {task.rows}: the source or files of the "
+                "work directory have changed; delete the work directory and start anew"
+            )
+        return receipt
+
+
+def ignore(stage: str, share: float) -> None:
+    """Do nothing: no progress was asked for."""
+
+
+Results = Iterator[tuple[Task, Receipt]]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs tasks in processes, and tells the user how far they are.
+
+    Attributes:
+        workers: The number of processes; 0 for this one, None to choose by the size of the source,
+            or on Ray as many as the cluster has cores.
+        progress: Called in the thread of the caller.
+        on: ``"ray"`` to run tasks on a Ray cluster; None for processes of this machine.
+    """
+
+    workers: int | None = None
+    progress: Progress = ignore
+    on: str | None = None
+
+    def __post_init__(self) -> None:
+        workers = self.workers
+        if workers is not None and (
+            isinstance(workers, bool) or not isinstance(workers, int) or workers < 0
+        ):
+            raise OptionError(
+                f"workers must be a number of processes, or 0 for none, not {workers!r}"
+            )
+        check_on(self.on)
+        if self.on == "ray" and workers == 0:
+            raise OptionError('workers=0 is this process, and on="ray" is others; give one of them')
+
+    def process_count(self, size_bytes: int) -> int:
+        """Return the number of processes of a machine that share its memory."""
+        if self.on == "ray":
+            return min(cores_of_a_node(), self.workers or cores_of_a_node())
+        if self.workers is None:
+            return min(usable_cores(), size_bytes // _BYTES_A_WORKER)
+        return self.workers
+
+    def run(
+        self,
+        stage: Stage,
+        journal: Journal,
+        holds: Callable[[Receipt], bool] = lambda receipt: True,
+    ) -> list[Receipt]:
+        """Run the tasks that the journal does not have, and return the receipts of all, in order.
+
+        Args:
+            stage: The tasks.
+            journal: Says which of them are done.
+            holds: Returns False if the output of a task that is done is gone. It is done again.
+        """
+        done = {
+            part: receipt for part, receipt in journal.results(stage.name).items() if holds(receipt)
+        }
+        tasks = stage.source.tasks
+        meter = _Meter(stage.name, tasks, done, self.progress)
+        meter.report()
+        for task, receipt in self._results(stage, tasks, done, meter):
+            journal.note_result(stage.name, task.part, receipt)
+            done[task.part] = receipt
+            meter.finish(task)
+        return [done[part] for part in sorted(done)]
+
+    def _results(
+        self, stage: Stage, tasks: Iterable[Task], done: Mapping[int, Receipt], meter: _Meter
+    ) -> Results:
+        """Yield tasks and their receipts, in the order in which they are done."""
+        if isinstance(tasks, Sequence):
+            tasks = [task for task in tasks if task.part not in done]
+            if self.on == "ray":
+                yield from run_on_ray(stage.run, tasks, self.workers)
+                return
+            count = self.process_count(sum(task.size_bytes for task in tasks))
+            if count > 1 and len(tasks) > 1:
+                yield from run_by_processes(stage.run, tasks, count, meter.advance)
+                return
+        for task in tasks:
+            yield task, stage.run(task, partial(meter.advance, task))
+
+
+class _Meter:
+    """Counts the bytes that were read, and tells the user."""
+
+    def __init__(
+        self, stage: str, tasks: Iterable[Task], done: Mapping[int, Any], progress: Progress
+    ) -> None:
+        planned = tasks if isinstance(tasks, Sequence) else ()
+        self._stage = stage
+        self._progress = progress
+        self._began = time.monotonic()
+        self._total = max(sum(task.size_bytes for task in planned), 1)
+        self._running: dict[int, float] = {}
+        self._before = sum(task.size_bytes for task in planned if task.part in done)
+        self._finished = self._before
+
+    def advance(self, task: Task, rows: int) -> None:
+        """Note how many rows a task has read."""
+        self._running[task.part] = task.size_bytes * rows / max(task.rows or 0, rows, 1)
+        self.report()
+
+    def finish(self, task: Task) -> None:
+        """Note that a task is done."""
+        self._running.pop(task.part, None)
+        self._finished += task.size_bytes
+        self.report()
+
+    def report(self) -> None:
+        """Call the user's function."""
+        read = self._finished + sum(self._running.values())
+        share = Share(min(read / self._total, _UNFINISHED))
+        elapsed, new = time.monotonic() - self._began, read - self._before
+        if new > 0 and elapsed > 0:
+            share.bytes_per_s = new / elapsed
+            share.remaining_s = max(self._total - read, 0.0) / share.bytes_per_s
+        self._progress(self._stage, share)
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A copy that is complete.
+
+    Attributes:
+        receipts: What the target returned for each part, in order.
+        resumed: True if earlier, unfinished work was continued.
+    """
+
+    receipts: list[Receipt]
+    resumed: bool
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all parts."""
+        return sum(int(receipt["rows"]) for receipt in self.receipts)
+
+
+def copy(
+    plan: Callable[[Journal], PartSource],
+    target: TargetWriter,
+    runner: Runner,
+    *,
+    work: Mapping[str, Any],
+    work_dir: Path,
+    schema: pa.Schema | None = None,
+    facts: Mapping[str, Any] | None = None,
+    once: bool = False,
+    stage: str = "writing",
+) -> Copied:
+    """Write all parts of a source to a target, and show them when the last one is written.
+
+    Args:
+        plan: Returns the data with their tasks; it may do work of its own that the journal notes.
+        target: Encodes parts and holds them.
+        runner: Runs the tasks.
+        work: Describes the copy. Unfinished work of another description is refused.
+        work_dir: A folder for the journal and for what is on its way; removed at the end.
+        schema: The columns of the source, for targets that need them.
+        facts: What the target notes of the copy beside its number of rows.
+        once: True if the source can be read only once, so that nothing can be continued.
+        stage: The name of the work for ``progress``.
+
+    Raises:
+        OptionError: The target holds data that must not be lost.
+        StateMismatchError: The work directory holds unfinished work of other data or options.
+        WriteError: The target cannot be written.
+    """
+    if once and runner.on is not None:
+        raise OptionError(
+            "tables that are at hand can be read by this process only; write them to files first, "
+            f'or leave out on="{runner.on}"'
+        )
+    fresh = not Journal.exists(work_dir)
+    if fresh:
+        target.refuse(schema)
+    with closing(Journal(work_dir, work, once=once)) as journal:
+        try:
+            if not fresh and not journal.resumed:
+                target.refuse(schema)
+            source = plan(journal)
+            parts = len(source.tasks) if isinstance(source.tasks, Sequence) else None
+            receipts = runner.run(
+                Stage(stage, source, partial(_write_part, target, parts, schema)),
+                journal,
+                lambda receipt: target.holds(receipt, journal.run),
+            )
+            copied = Copied(receipts, journal.resumed)
+            noted = {"run": journal.run, "rows": copied.rows, **(facts or {})}
+            target.commit(schema, copied.receipts, noted)
+        except BaseException:
+            if once or not journal.has_results:
+                _remove(journal, target)
+            raise
+        runner.progress(stage, Share(1.0))
+        _remove(journal, target)
+    return copied
+
+
+def _write_part(
+    target: TargetWriter, parts: int | None, schema: pa.Schema, task: Task, items: Iterator[Any]
+) -> Receipt:
+    return target.write(task.part, parts, schema, items)
+
+
+def _remove(journal: Journal, target: TargetWriter) -> None:
+    """Remove what the work left; the journal last, so that a kill is harmless."""
+    staging = getattr(target, "staging", None)
+    for folder in (journal.directory / "runs", journal.directory / "parts", staging):
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+    journal.remove()

@@ -1,0 +1,139 @@
+"""Lance tables as targets: a part is fragments, which a commit makes a version of the table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import HeadraceError, MissingExtraError, OptionError, WriteError
+from headrace.storage import protocol_of
+from headrace.write._targets import Receipt, TargetOptions
+
+__all__ = ["LanceTable"]
+
+_RUN = b"headrace.run"
+_DATA = "data"
+_MOST_ROWS = 1 << 30
+"""Rows of a file at most; given more, Lance makes a file of every batch."""
+_MOST_BYTES = 1 << 50
+
+
+@dataclass(frozen=True, slots=True)
+class LanceTable:
+    """A table at a path or URL; what it held before stays there as an older version."""
+
+    options: TargetOptions
+
+    def __post_init__(self) -> None:
+        _lance()
+        if self.options.compression is not None:
+            raise OptionError("compression is not for Lance, which chooses it by itself")
+        if callable(self.options.storage_options):
+            raise OptionError("target_options for Lance must be a mapping")
+
+    def refuse(self, schema: pa.Schema) -> None:
+        location = self.options.location
+        present = set(os.listdir(location)) if os.path.isdir(location) else set[str]()
+        if self._existing() is None:
+            if present - {_DATA}:  # which may hold fragments of work that was given up
+                raise OptionError(f"{location} is not empty, and no Lance table")
+            return
+        if not self.options.overwrite:
+            raise OptionError(
+                f"{location} is not empty; choose another target, or give overwrite=True to write "
+                "a new version of that table"
+            )
+
+    def write(
+        self, part: int, parts: int | None, schema: pa.Schema, groups: Iterator[pa.Table]
+    ) -> Receipt:
+        batches = (batch for group in groups for batch in group.to_batches())
+        with self._naming(self.options.location):
+            fragments = _lance().fragment.write_fragments(
+                pa.RecordBatchReader.from_batches(schema, batches),
+                self.options.location,
+                mode="create" if self._existing() is None else "overwrite",
+                max_rows_per_file=_MOST_ROWS,
+                max_bytes_per_file=_MOST_BYTES,
+                storage_options=self._storage_options,
+            )
+        rows = sum(fragment.physical_rows for fragment in fragments)
+        return {"rows": rows, "fragments": [fragment.to_json() for fragment in fragments]}
+
+    def holds(self, receipt: Receipt, run: str) -> bool:
+        if protocol_of(self.options.location):
+            return True
+        files = [file["path"] for one in receipt["fragments"] for file in one["files"]]
+        return all(os.path.exists(f"{self.options.location}/{_DATA}/{name}") for name in files)
+
+    def commit(
+        self, schema: pa.Schema, receipts: Sequence[Receipt], facts: Mapping[str, Any]
+    ) -> None:
+        run = facts["run"].encode()
+        existing = self._existing()
+        if existing is not None and (existing.schema.metadata or {}).get(_RUN) == run:
+            return
+        lance = _lance()
+        fragments = [
+            lance.FragmentMetadata.from_json(json.dumps(fragment))
+            for receipt in receipts
+            for fragment in receipt["fragments"]
+        ]
+        marked = schema.with_metadata({**(schema.metadata or {}), _RUN: run})
+        with self._naming(self.options.location):
+            lance.LanceDataset.commit(
+                self.options.location,
+                lance.LanceOperation.Overwrite(marked, fragments),
+                storage_options=self._storage_options,
+            )
+
+    @property
+    def _storage_options(self) -> dict[str, str] | None:
+        given = self.options.storage_options
+        assert isinstance(given, Mapping)
+        return dict(given) or None
+
+    def _existing(self) -> Any:
+        """Return the table that is there; None if there is none."""
+        try:
+            return _lance().dataset(self.options.location, storage_options=self._storage_options)
+        except ValueError:  # Lance's way to say that there is none
+            return None
+
+    def write_beside(self, name: str, rows: pa.Table) -> None:
+        """Write a small table into the folder of this one."""
+        place = f"{self.options.location}/{name}"
+        with self._naming(place):
+            _lance().write_dataset(
+                rows, place, mode="overwrite", storage_options=self._storage_options
+            )
+
+    @contextmanager
+    def _naming(self, place: str) -> Iterator[None]:
+        """Raise errors of Lance as a WriteError that names ``place``."""
+        try:
+            yield
+        except (HeadraceError, MemoryError):
+            raise
+        except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
+            raise WriteError(
+                f"{place} cannot be written: {error}; mend that and run the same again: it "
+                "continues where it stopped"
+            ) from error
+
+
+def _lance() -> ModuleType:
+    try:
+        import lance
+        import lance.fragment
+    except ImportError:
+        raise MissingExtraError.for_extra("lance", "pylance") from None
+    module: ModuleType = lance
+    return module

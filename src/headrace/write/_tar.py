@@ -1,0 +1,258 @@
+"""``write_tar``: any source as indexed tar shards, which appear when all of them are whole."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import OptionError
+from headrace.sources.files.discovery import format_of
+from headrace.sources.tar.collection import TarCollection
+from headrace.sources.tar.payloads import Payloads
+from headrace.storage import Access, Listing, Options, find_files
+from headrace.write._copier import PartSource, Progress, Runner, copy, ignore
+from headrace.write._journal import Journal, PathLike
+from headrace.write._rows import as_rows, refuse_overlap
+from headrace.write._tar_format import checked_key
+from headrace.write._tar_sources import Fields, FolderSamples, RowSamples, Sample, TarSamples
+from headrace.write._tar_writer import Member, TarLayout, WrittenShard
+from headrace.write._targets import FolderTarget, Receipt, TargetOptions, folder_at
+
+__all__ = ["TarReport", "write_tar"]
+
+logger = logging.getLogger(__name__)
+
+_MARKER = "_headrace_tars.json"
+_TARS = re.compile(r"\.(tar(\.\w+)?|tgz)$", re.IGNORECASE)
+_OPENED = re.compile(r"\.(lance|array_?record[^/]*)$")
+_KEYS = ("keep", "prefix", "number")
+
+
+@dataclass(frozen=True, slots=True)
+class TarReport:
+    """Tars that were written.
+
+    Attributes:
+        target: Their directory.
+        samples: The number of samples.
+        shards: The names of the tars.
+        resumed: True if earlier, unfinished work was continued.
+    """
+
+    target: str
+    samples: int
+    shards: tuple[str, ...]
+    resumed: bool
+
+
+def write_tar(
+    source: Any,
+    directory: PathLike,
+    *,
+    shard_bytes: int | str = "1GiB",
+    shard_samples: int | None = None,
+    pattern: str = "shard_{:05d}.tar",
+    index: str | None = "json",
+    geometry: bool = False,
+    hash: bool = True,
+    sidecars: bool = True,
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    fields: Mapping[str, str] | None = None,
+    key_column: str | None = None,
+    keys: str = "keep",
+    metadata: str | os.PathLike[str] | None = None,
+    storage_options: Options | None = None,
+    target_options: Options | None = None,
+    work_dir: PathLike | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    on: str | None = None,
+    progress: Progress | None = None,
+) -> TarReport:
+    """Write a source as tar shards with their indexes, in its order.
+
+    The directory appears when all is written. A run that was killed is continued by the next one
+    with the same source and options, and to the same bytes. Captions in the indexes of source tars
+    go into those of the copy; nothing else of them does.
+
+    Args:
+        source: A folder of files (those whose paths are the same up to the first dot of the name
+            are a sample), tars, tabular files, a dataset or backend of this library, or tables at
+            hand.
+        directory: A directory, or a URL of an object store.
+        shard_bytes: The size of a tar at most, unless one sample is larger; of rows, whose size is
+            judged by the first ones, about.
+        shard_samples: The number of samples of a tar at most.
+        pattern: The names of tars, with their number.
+        index: The form of the index, ``"json"``, ``"arrow"`` or None for none.
+        geometry: Note sizes of pictures in the index.
+        hash: Note the SHA-256 of members and tar in the index.
+        sidecars: Put the content of JSON sidecars into the index.
+        format: What a path is: ``"folder"``, ``"tar"``, or the format of a table; None to tell it
+            from the names of files.
+        columns: The columns of a table to write; None for all.
+        fields: Which field a column of a table becomes (``{"image": "jpg"}``). Other columns of
+            bytes, and those named txt, cls, npy or json, are fields by their names, and all that is
+            left goes into the field ``json`` (where NaN is null).
+        key_column: The column that holds the keys; None: ``__key__`` if there is one, else rows are
+            numbered.
+        keys: ``"prefix"`` puts the path of a source tar before its keys, for tars whose keys
+            repeat; ``"number"`` gives all samples new ones.
+        metadata: Where the indexes of source tars are.
+        storage_options: Credentials for the source.
+        target_options: Credentials for the target.
+        work_dir: For what is on its way; None for a hidden directory beside the target.
+        overwrite: Replace what is in the directory.
+        workers: The number of processes; 0 for this one, None to choose by the size of the source.
+        on: ``"ray"`` to run the work on a Ray cluster, whose nodes reach source, target and
+            ``work_dir``; None for processes of this machine.
+        progress: Called with a stage and the ``Share`` of it that is done.
+    """
+    layout = TarLayout(
+        shard_bytes=shard_bytes,
+        shard_samples=shard_samples,
+        pattern=pattern,
+        index=index,
+        geometry=geometry,
+        hash=hash,
+        sidecars=sidecars,
+    )
+    options = TargetOptions.of(directory, work_dir, target_options, overwrite=overwrite)
+    folder = folder_at(options, _MARKER)
+    chosen = {"columns": columns, "fields": fields, "key_column": key_column, "metadata": metadata}
+    samples = _samples(source, layout, format, keys, storage_options, chosen)
+    place = samples.rows if isinstance(samples, RowSamples) else samples
+    refuse_overlap(place.paths, place.locations, options.location)
+    choice = {"fields": fields or {}, "key_column": key_column, "keys": keys}
+    described = {"work": "tar", **place.facts, **choice, **asdict(layout)}
+    runner = Runner(workers, progress or ignore, on)
+
+    def plan(journal: Journal) -> PartSource:
+        if isinstance(samples, RowSamples):
+            return samples.planned(layout, journal, runner)
+        return samples
+
+    copied = copy(
+        plan,
+        FolderTarget(folder, _Encoder(layout, samples.advice)),
+        runner,
+        work={**described, "target": options.location},
+        work_dir=options.work_dir,
+        once=place.once,
+    )
+    shards = tuple(receipt["name"] for receipt in copied.receipts)
+    logger.info("%s: %d samples in %d tars", options.location, copied.rows, len(shards))
+    return TarReport(options.location, copied.rows, shards, copied.resumed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoder:
+    """Writes samples to one tar."""
+
+    layout: TarLayout
+    advice: str
+
+    def __call__(
+        self, folder: Path, part: int, schema: pa.Schema, samples: Iterator[Sample]
+    ) -> Receipt:
+        shard = WrittenShard(folder, self.layout, part)
+        try:
+            for sample in samples:
+                with self._advising():
+                    key = checked_key(sample)
+                members = Member.all(key, sample)
+                with self._advising():
+                    shard.add(key, members)
+        except BaseException:
+            shard.abandon()
+            raise
+        receipt = shard.finish()
+        return {**receipt, "rows": receipt["samples"]}
+
+    @contextmanager
+    def _advising(self) -> Iterator[None]:
+        """Tell what to do if keys cannot be kept."""
+        try:
+            yield
+        except OptionError as error:
+            raise OptionError(f"{error}; {self.advice}") from error
+
+
+def _samples(
+    source: Any,
+    layout: TarLayout,
+    format: str | None,
+    keys: str,
+    storage_options: Options | None,
+    chosen: Mapping[str, Any],
+) -> FolderSamples | TarSamples | RowSamples:
+    """Return the samples of a source; ``chosen`` are keywords that not every source has."""
+    if keys not in _KEYS:
+        raise OptionError(f"keys must be one of {', '.join(_KEYS)}, not {keys!r}")
+    named = [source] if isinstance(source, str | os.PathLike) else source
+    if not isinstance(named, list | tuple) or not all(
+        isinstance(one, str | os.PathLike) for one in named
+    ):
+        given = {**chosen, "format": format, "storage_options": storage_options}
+        _refuse("an object", given, "format", "storage_options", "metadata")
+        return _rows(source, keys, chosen)
+    access = Access(storage_options=storage_options or {})
+    listing = find_files(source, access)
+    kind = format or _kind(listing)
+    if kind == "tar":
+        _refuse("tars", chosen, "columns", "fields", "key_column")
+        collection = TarCollection.find(source, metadata=chosen["metadata"], access=access)
+        return TarSamples(layout, collection, Payloads(collection), listing.locations, keys)
+    if kind == "folder":
+        _refuse("a folder", chosen, "columns", "fields", "key_column", "metadata")
+        return FolderSamples.of(layout, listing, numbered=keys == "number")
+    _refuse("rows", chosen, "metadata")
+    given_access = None if storage_options is None else access
+    if format is not None:
+        return _rows(source, keys, chosen, format=format, access=given_access)
+    logger.info(
+        '%d files are read as tables, since format="folder" is not given', len(listing.files)
+    )
+    try:
+        return _rows(source, keys, chosen, access=given_access)
+    except OptionError as error:
+        raise OptionError(
+            f'{error}; these files are taken for tables, format="folder" takes them as they are'
+        ) from error
+
+
+def _rows(source: Any, keys: str, chosen: Mapping[str, Any], **options: Any) -> RowSamples:
+    if keys == "prefix":
+        raise OptionError('keys="prefix" is for tars; rows have the path of no tar to begin with')
+    rows = as_rows(source, columns=chosen["columns"], **options)
+    fields = chosen["fields"] or {}
+    made = Fields.of(rows.schema, fields, chosen["key_column"], numbered=keys == "number")
+    return RowSamples(rows=rows, fields=made)
+
+
+def _refuse(what: str, given: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if given[name]:
+            raise OptionError(f"{name} has no effect with {what}")
+
+
+def _kind(listing: Listing) -> str | None:
+    """Return what lies there by the names of files: tars, tables (None), or any files."""
+    paths = [file.path for file in listing.files]
+    if any(map(_TARS.search, paths)):
+        return "tar"
+    opened = next(filter(_OPENED.search, paths), None)
+    if opened is not None:
+        raise OptionError(
+            f"{opened} is opened by a dataset of its own; give headrace.open({opened!r}).backend"
+        )
+    return None if all(format_of(path) for path in paths) else "folder"

@@ -1,0 +1,530 @@
+"""Samples as the source of tars: files of a folder, samples of other tars, and rows.
+
+Each source plans which samples a tar gets before any is read: by the sizes of files and of members.
+How large rows become is known when they are encoded; it is judged by the first ones.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import logging
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, islice, pairwise, takewhile
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import ConversionError, OptionError, StaleIndexError
+from headrace.model import DataFileInfo, computed_once
+from headrace.sources.files.failures import naming
+from headrace.sources.tar.collection import TarCollection
+from headrace.sources.tar.grouping import WHOLE, Int32Array
+from headrace.sources.tar.index import TarIndex
+from headrace.sources.tar.payloads import Payloads
+from headrace.sources.tar.sidecars import Captions, is_captions
+from headrace.storage import UNKNOWN_SIZE, FileStatus, Listing, Store
+from headrace.write._copier import Runner, Task
+from headrace.write._journal import Journal
+from headrace.write._rows import RowParts, digest_of, plan_parts, read_ahead
+from headrace.write._tar_format import KEY, RECORD_BYTES, room
+from headrace.write._tar_writer import Member, Pieces, TarLayout
+
+__all__ = ["Fields", "FolderSamples", "RowSamples", "TarSamples"]
+
+logger = logging.getLogger(__name__)
+
+Sample = Mapping[str, Any]
+"""Fields and a ``__key__``, as a TarWriter takes them."""
+
+_THREADS = 8
+_KEY_DIGITS = 9
+_WHOLE_BYTES = 4 << 20
+"""Bytes of a file that are read at once."""
+_BLOCK_BYTES = 8 << 20
+"""Bytes of payloads of a tar that are read at once."""
+_REST = "json"
+_BY_NAME = ("cls", "json", "npy", "txt")
+"""Names of columns that are fields although they hold no bytes."""
+
+
+def numbered_key(number: int) -> str:
+    """Return the key of a sample that is known by its number; such keys sort in their order."""
+    return f"{number:0{_KEY_DIGITS}d}"
+
+
+def plan_tars(layout: TarLayout, sizes: Iterable[int]) -> list[Task]:
+    """Return the task of each tar.
+
+    Args:
+        layout: The limits of a tar.
+        sizes: How many bytes the members of each sample take.
+    """
+    tasks: list[Task] = []
+    first = size = count = 0
+    for more in sizes:
+        if layout.is_full(size, count, more):
+            tasks.append(Task(len(tasks), first, count, size))
+            first, size, count = first + count, 0, 0
+        size += more
+        count += 1
+    tasks.append(Task(len(tasks), first, count, size))
+    return tasks
+
+
+# Folders.
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    key: str
+    field: str
+    status: FileStatus
+
+
+@dataclass(frozen=True)
+class FolderSamples:
+    """Files of a folder: those whose paths are the same up to the first dot of the name are a
+    sample.
+
+    Keys are paths below the folder, or numbers.
+    """
+
+    layout: TarLayout
+    store: Store
+    groups: Sequence[Sequence[_File]]
+    locations: Sequence[str]
+    numbered: bool
+
+    advice = 'or give keys="number" for new keys'
+    once = False
+
+    @classmethod
+    def of(cls, layout: TarLayout, listing: Listing, *, numbered: bool) -> FolderSamples:
+        """Return the samples of all files of a listing."""
+        root = _common_folder([*listing.roots])
+        files = sorted(
+            (_file(status, root) for status in listing.files), key=lambda one: (one.key, one.field)
+        )
+        groups = [list(group) for _, group in groupby(files, key=lambda one: one.key)]
+        return cls(layout, listing.store, groups, listing.locations, numbered)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        statuses = (file.status for group in self.groups for file in group)
+        return {"source_files": digest_of(f"{s.path}\0{s.size}\0{s.etag}" for s in statuses)}
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return [file.status.path for group in self.groups for file in group]
+
+    @computed_once
+    def tasks(self) -> list[Task]:
+        """One task a tar, by the sizes of files."""
+        return plan_tars(self.layout, map(self._room, range(len(self.groups))))
+
+    def _room(self, number: int) -> int:
+        key = self._key(number)
+        return sum(
+            room(_member_name(key, file.field), file.status.size) for file in self.groups[number]
+        )
+
+    def read(self, task: Task) -> Generator[Sample, None, None]:
+        """Yield samples, while threads read the next."""
+        numbers = range(task.first, task.first + (task.rows or 0))
+        return read_ahead(self._sample, numbers, _THREADS)
+
+    def _key(self, number: int) -> str:
+        return numbered_key(number) if self.numbered else self.groups[number][0].key
+
+    def _sample(self, number: int) -> Sample:
+        sample: dict[str, Any] = {KEY: self._key(number)}
+        for file in self.groups[number]:
+            sample[file.field] = self._payload(file.status)
+        return sample
+
+    def _payload(self, status: FileStatus) -> bytes | Pieces:
+        file = DataFileInfo(status.path, file_size=status.size, etag=status.etag)
+        if status.size > _WHOLE_BYTES:
+            return Pieces(status.size, self._pieces(file))
+        with naming(status.path), self.store.open(file) as opened:
+            data: bytes = opened.read()
+            return data
+
+    def _pieces(self, file: DataFileInfo) -> Iterator[bytes]:
+        with naming(file.path), self.store.open(file) as opened:
+            while data := opened.read(_WHOLE_BYTES):
+                yield data
+
+
+def _file(status: FileStatus, root: str) -> _File:
+    path = status.path[len(root) :].lstrip("/")
+    folder, slash, base = path.rpartition("/")
+    name, dot, field = base.partition(".")
+    if dot and not field:
+        raise OptionError(f"{status.path} ends in a dot, so that it is no field; rename it")
+    if status.size == UNKNOWN_SIZE:
+        raise OptionError(
+            f"the server does not tell the size of {status.path}, by which tars are planned; copy "
+            "the files to this machine first"
+        )
+    return _File(folder + slash + name, field if dot else WHOLE, status)
+
+
+def _common_folder(roots: Sequence[str]) -> str:
+    """Return the folder that all roots are in."""
+    if len(set(roots)) == 1:
+        return roots[0]
+    parts = [root.rstrip("/").split("/") for root in roots]
+    same = list(takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
+    return "/".join(level[0] for level in same)
+
+
+# Tars.
+
+
+@dataclass(frozen=True)
+class TarSamples:
+    """The samples of tars, tar by tar, with the captions that their indexes have.
+
+    Files that belong to no sample are left out.
+    """
+
+    layout: TarLayout
+    collection: TarCollection
+    payloads: Payloads
+    locations: Sequence[str]
+    keys: str
+
+    once = False
+
+    @property
+    def advice(self) -> str:
+        """Advice for keys that cannot be kept."""
+        advice = 'or give keys="number" for new keys'
+        if self.keys == "keep":
+            advice += ', or keys="prefix" for the path of each tar before its keys'
+        return advice
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        files = self.collection.files
+        lines = (f"{file.path}\0{file.file_size}\0{file.etag}" for file in files)
+        return {"source_files": digest_of(lines)}
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return self.collection.files.paths
+
+    @computed_once
+    def samples_before(self) -> list[int]:
+        """The number of samples before each tar, and of all."""
+        counts = (self.collection.index(shard).num_samples for shard in range(len(self.collection)))
+        return [0, *accumulate(counts)]
+
+    @computed_once
+    def tasks(self) -> list[Task]:
+        """One task a tar, by the sizes of members."""
+        return plan_tars(self.layout, self._rooms())
+
+    def _rooms(self) -> Iterator[int]:
+        for shard, before in enumerate(self.samples_before[:-1]):
+            index = self.collection.index(shard)
+            starts, members = index.sample_members
+            sizes = index.sizes[members].tolist()
+            names = index.names.take(members).to_pylist()
+            for number, (low, high) in enumerate(pairwise(starts.tolist()), before):
+                key = self._key(shard, names[low], number)
+                written = [_member_name(key, _field(name)) for name in names[low:high]]
+                yield sum(map(room, written, sizes[low:high]))
+
+    def read(self, task: Task) -> Generator[Sample, None, None]:
+        """Yield the samples of a part, which may be of several tars."""
+        before = self.samples_before
+        stop = task.first + (task.rows or 0)
+        for shard in range(bisect_right(before, task.first) - 1, bisect_left(before, stop)):
+            first = max(task.first - before[shard], 0)
+            yield from islice(
+                self._samples(shard, first, before[shard]), stop - before[shard] - first
+            )
+
+    def _samples(self, shard: int, first: int, before: int) -> Iterator[Sample]:
+        index = self.collection.index(shard)
+        starts, members = index.sample_members
+        if len(members) < len(index) and not first:
+            path, left = self.collection.files[shard].path, len(index) - len(members)
+            logger.info("%s: %d files belong to no sample and are left out", path, left)
+        for start, stop in _blocks(index, first):
+            taken = members[starts[start] : starts[stop]]
+            names = index.names.take(taken).to_pylist()
+            payloads = self._with_captions(shard, taken, self.payloads.read(shard, taken))
+            edges = (starts[start : stop + 1] - starts[start]).tolist()
+            for sample, (low, high) in enumerate(pairwise(edges), start):
+                fields = dict(zip(map(_field, names[low:high]), payloads[low:high], strict=True))
+                key = self._key(shard, names[low], before + sample)
+                yield {KEY: key, **fields}
+
+    def _with_captions(
+        self, shard: int, members: Int32Array, payloads: list[bytes]
+    ) -> list[bytes | Pieces]:
+        index = self.collection.index(shard)
+        if index.captions is None:
+            return [*payloads]
+        texts = index.captions.take(members).to_pylist()
+        return [
+            payload
+            if text is None
+            else Pieces(len(payload), (payload,), self._captions(shard, member, text))
+            for member, text, payload in zip(members.tolist(), texts, payloads, strict=True)
+        ]
+
+    def _captions(self, shard: int, member: int, text: str) -> Captions:
+        try:
+            captions = json.loads(text)
+        except ValueError:
+            captions = None
+        if is_captions(captions):
+            return captions
+        path, name = self.collection.files[shard].path, self.collection.index(shard).name(member)
+        raise StaleIndexError(
+            f"the index of {path} is damaged at the captions of {name}; make it anew with: "
+            "headrace index"
+        )
+
+    def _key(self, shard: int, name: str, number: int) -> str:
+        if self.keys == "number":
+            return numbered_key(number)
+        folder, slash, base = name.rpartition("/")
+        key = folder + slash + base.partition(".")[0]
+        while key.startswith("./"):
+            key = key[2:]
+        if self.keys == "prefix":
+            return f"{self.collection.names[shard].removesuffix('.tar')}/{key}"
+        return key
+
+
+def _member_name(key: str, field: str) -> str:
+    return key if field == WHOLE else f"{key}.{field}"
+
+
+def _field(name: str) -> str:
+    base = name.rpartition("/")[2]
+    return base.partition(".")[2] or WHOLE
+
+
+def _blocks(index: TarIndex, first: int) -> Iterator[tuple[int, int]]:
+    """Yield runs of samples whose payloads are about as many bytes as are read at once."""
+    starts, members = index.sample_members
+    before = np.concatenate([[0], np.cumsum(index.sizes[members])])[starts]
+    while first < index.num_samples:
+        stop = int(np.searchsorted(before, before[first] + _BLOCK_BYTES, side="right")) - 1
+        stop = min(max(stop, first + 1), index.num_samples)
+        yield first, stop
+        first = stop
+
+
+# Rows.
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields that columns become.
+
+    Attributes:
+        key: The column that holds keys; None if rows are numbered.
+        members: The field that a column becomes.
+        rest: Columns that go together into the field ``json``.
+    """
+
+    key: str | None
+    members: Mapping[str, str]
+    rest: Sequence[str]
+
+    @classmethod
+    def of(
+        cls, schema: pa.Schema, chosen: Mapping[str, str], key: str | None, numbered: bool
+    ) -> Fields:
+        """Return the fields of columns. Bytes, and columns named txt, cls, npy or json, are fields.
+
+        Columns such as ``__url__`` describe a sample and are no fields.
+        """
+        unknown = [name for name in (*chosen, *([key] if key else ())) if name not in schema.names]
+        if unknown:
+            raise OptionError(
+                f"there is no column {unknown[0]!r}; the columns are {', '.join(schema.names)}"
+            )
+        if key is None and not numbered and KEY in schema.names:
+            key = KEY
+        members = {
+            field.name: chosen.get(field.name, field.name)
+            for field in schema
+            if field.name in chosen or _is_field(field)
+        }
+        members.pop(key or "", None)
+        rest = [
+            name
+            for name in schema.names
+            if name not in members and name != key and not _is_description(name)
+        ]
+        cls._check(members, rest)
+        return cls(None if numbered else key, members, rest)
+
+    @staticmethod
+    def _check(members: Mapping[str, str], rest: Sequence[str]) -> None:
+        for column, field in members.items():
+            if "/" in field or not field.strip("."):
+                raise OptionError(
+                    f"the column {column!r} cannot be a field of that name; name the field that it "
+                    f'is, as by fields={{"{column}": "jpg"}}'
+                )
+        taken = [*members.values(), *([_REST] if rest else ())]
+        twice = next((field for field in taken if taken.count(field) > 1), None)
+        if twice == _REST and rest:
+            raise OptionError(
+                f"there is a field {_REST} already, which {', '.join(rest)} would go into; name "
+                "the fields that these are (fields=), or choose columns without them"
+            )
+        if twice is not None:
+            raise OptionError(f"two columns would be the field {twice!r}; name them apart")
+        if not taken:
+            raise OptionError("there is no column that could be a field")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSamples(RowParts):
+    """Rows as samples: columns that are fields become members, and all others together JSON.
+
+    How large rows become is judged by the first ones.
+    """
+
+    fields: Fields
+    tasks: Iterable[Task] = ()
+
+    advice = 'or give keys="number" for new keys'
+
+    def planned(self, layout: TarLayout, journal: Journal, runner: Runner) -> RowSamples:
+        """Return the same rows with the tasks of tars."""
+        rows = self.rows.counted(journal, runner)
+        tasks = plan_parts(
+            rows,
+            journal,
+            part_rows=layout.shard_samples,
+            part_bytes=int(layout.shard_bytes) - RECORD_BYTES,
+            measure=self._encoded_bytes,
+        )
+        return replace(self, rows=rows, tasks=tasks)
+
+    def _encoded_bytes(self, table: pa.Table) -> int:
+        samples = self._samples(table, 0)
+        members = (Member.all(sample[KEY], sample) for sample in samples)
+        return sum(member.room for found in members for member in found)
+
+    def read(self, task: Task) -> Generator[Sample, None, None]:
+        """Yield the samples of a part."""
+        number = task.first
+        with closing(super().read(task)) as tables:
+            for table in tables:
+                yield from self._samples(table, number)
+                number += table.num_rows
+
+    def _samples(self, table: pa.Table, number: int) -> Iterator[Sample]:
+        columns = {
+            field: _values(table.column(column), field)
+            for column, field in self.fields.members.items()
+        }
+        rest = _plain_rows(table.select(self.fields.rest)) if self.fields.rest else None
+        for row, key in enumerate(self._keys(table, number)):
+            sample = {KEY: key, **{field: values[row] for field, values in columns.items()}}
+            if rest is not None:
+                sample[_REST] = _object(rest[row], key)
+            yield sample
+
+    def _keys(self, table: pa.Table, number: int) -> list[str]:
+        if self.fields.key is None:
+            return [numbered_key(number + row) for row in range(table.num_rows)]
+        keys = table.column(self.fields.key).to_pylist()
+        if None in keys:
+            raise ConversionError(
+                f"row {number + keys.index(None)} has no key: {self.fields.key} is null there"
+            )
+        return [key if isinstance(key, str) else str(key) for key in keys]
+
+
+def _plain_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return rows as Python values; nanoseconds, which Python does not count, as text."""
+    fine = [pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in table.schema]
+    columns = [
+        column.cast(pa.string()) if as_text else column
+        for column, as_text in zip(table.columns, fine, strict=True)
+    ]
+    rows: list[dict[str, Any]] = pa.table(columns, table.column_names).to_pylist()
+    return rows
+
+
+def _is_field(field: pa.Field) -> bool:
+    return not _is_description(field.name) and (
+        field.name.rpartition(".")[2] in _BY_NAME or _holds_bytes(field.type)
+    )
+
+
+def _is_description(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name != "__data__"
+
+
+def _holds_bytes(type_: pa.DataType) -> bool:
+    """Return True if cells are bytes, or bytes beside a file name, as pictures often are."""
+    if pa.types.is_struct(type_):
+        names = {field.name: field.type for field in type_}
+        return "bytes" in names and _holds_bytes(names["bytes"])
+    return bool(
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_binary_view(type_)
+        or pa.types.is_fixed_size_binary(type_)
+    )
+
+
+def _values(column: pa.ChunkedArray, field: str) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_struct(column.type) and _holds_bytes(column.type):
+        return [None if value is None else value["bytes"] for value in values]
+    if field.rpartition(".")[2].lower() == "npy" and not _holds_bytes(column.type):
+        dtype = _dtype(column.type)
+        return [None if value is None else np.asarray(value, dtype) for value in values]
+    return values
+
+
+def _dtype(type_: pa.DataType) -> Any:
+    while pa.types.is_nested(type_) and hasattr(type_, "value_type"):
+        type_ = type_.value_type
+    return type_.to_pandas_dtype() if pa.types.is_primitive(type_) else None
+
+
+def _object(row: Mapping[str, Any], key: str) -> bytes:
+    """Return the JSON of a row; NaN and infinities, which JSON has not, are null."""
+    try:
+        text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ConversionError(
+            f"the row of {key!r} is no JSON: {error}; name the field that the column is (fields=), "
+            "or leave it out (columns=)"
+        ) from error
+    return text.encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value) if isinstance(value, decimal.Decimal) else value
