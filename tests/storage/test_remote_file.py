@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.storage import Requests, will_read
-from headrace.storage import ranges as ranges_module
+from headrace.storage import _ranges as ranges_module
 from headrace.storage._ranges import RangeReader, RemoteFile
 from headrace.storage._threads import GivenUp, Patience
 

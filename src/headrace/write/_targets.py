@@ -487,7 +487,7 @@ _TARGETS: dict[str, str | Maker] = {
     "parquet": parquet_files,
     "arrow": arrow_files,
     "lance": "headrace.write._lance:LanceTable",
-    "paimon": "headrace.write._paimon:PaimonTable",
+    "paimon": "headrace.write._paimon:PaimonTarget",
 }
 _ENDINGS = {".lance": "lance", ".arrow": "arrow", ".parquet": "parquet"}
 

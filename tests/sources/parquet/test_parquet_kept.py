@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_pages import SMALL_PAGES, cheap_pages, numbered, wanted, write  # noqa: F401  # fixtures
 
-from headrace.sources.files import backend as file_rows
+from headrace.sources.files import _backend as file_rows
 from headrace.sources.files._backend import GroupReader, GroupRows
 from headrace.sources.parquet import backend as page_rows
 from headrace.sources.parquet.backend import ParquetBackend

@@ -117,7 +117,7 @@ def test_a_file_that_does_not_exist_is_told(tmp_path):
     for path in (tmp_path / "none.json", tmp_path / "nowhere" / "none.json"):
         with pytest.raises(NothingFoundError, match=r"none\.json"):
             write_captions(path, {"x": "a"})
-    with pytest.raises(OptionError, match="this machine"):
+    with pytest.raises(OptionError, match="local files"):
         write_captions("s3://bucket/s.json", {"x": "a"})
 
 
