@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # Modules are compiled when they are first imported: most of what is installed never is.
 PIP_OPTIONS := --disable-pip-version-check --no-compile
 PIP := $(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt
-JOBS ?= 3
+JOBS ?= 4
 export PYTHON
 
 .PHONY: help setup environments demo test thorough coverage check audit integrations bench docs site-test clean
