@@ -182,4 +182,4 @@ if not TYPE_CHECKING:  # else a type checker would accept any name
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__, *_PACKAGES})
+        return sorted({*globals(), *__all__, *_PACKAGES, "open"})

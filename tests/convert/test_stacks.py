@@ -12,7 +12,14 @@ import pytest
 import torch
 
 import headrace
-from headrace import NUMERIC, OptionError, SchemaError, StructuredDataset
+from headrace import (
+    NUMERIC,
+    ArrowDataset,
+    ConversionError,
+    OptionError,
+    SchemaError,
+    StructuredDataset,
+)
 
 ROWS = 5_000
 
@@ -146,6 +153,10 @@ def test_a_state_goes_on_with_another_stack(folder: Path) -> None:
         ({"cast": "float32"}, OptionError, "stack=, which is not given"),
         ({"stack": {"x": "f0"}, "cast": "S5"}, OptionError, "no number type"),
         ({"stack": {"x": "f0"}, "cast": torch.bfloat16}, OptionError, "bfloat16"),
+        ({"cast": {"id": None}}, OptionError, "None is no number type"),
+        ({"cast": {"id": ">f4"}}, OptionError, "no number type"),
+        ({"cast": {"id": "uint16"}}, OptionError, "torch can do little"),
+        ({"cast": {"id": np.longdouble}}, OptionError, "torch can do little"),
         ({"stack": {"x": "f0"}, "output_format": "arrow"}, OptionError, "stack and cast"),
     ],
 )
@@ -154,6 +165,40 @@ def test_wrong_stacks(
 ) -> None:
     with pytest.raises(error, match=message):
         _epoch(folder, **options)
+
+
+def test_a_type_for_a_stack_is_not_for_a_column_of_that_name() -> None:
+    table = pa.table({"a": [300, 2**53 + 1], "b": [1, 2]})
+    loader, _ = ArrowDataset.create_dataloader(
+        table, num_workers=0, stack={"a": ["b"], "y": ["a"]}, cast={"a": "int8"}
+    )
+    batch = next(iter(loader))
+    assert batch["y"].tolist() == [[300], [2**53 + 1]]
+    assert batch["a"].dtype == torch.int8
+
+
+def test_a_name_that_looks_like_a_pattern() -> None:
+    table = pa.table({"!n": [1], "f[0]": [2], "n": [3]})
+    loader, _ = ArrowDataset.create_dataloader(
+        table, num_workers=0, stack={"x": ["!n", "f[0]"], "y": ["*", "!n", "!f*"]}
+    )
+    assert next(iter(loader))["x"].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    "options", [{"cast": {"f": "int64"}}, {"stack": {"x": "f"}, "cast": "int8"}]
+)
+def test_values_that_the_type_has_no_place_for(options: dict[str, Any]) -> None:
+    table = pa.table({"f": pa.array([None, 1.5], pa.float64())})
+    loader, _ = ArrowDataset.create_dataloader(table, num_workers=0, **options)
+    with pytest.raises(ConversionError, match="has no place for"):
+        next(iter(loader))
+
+
+def test_rows_by_index_refuse_stacks() -> None:
+    table = pa.table({"a": [1], "b": [2]})
+    with pytest.raises(OptionError, match="stack and cast are for the batches of streams"):
+        ArrowDataset(table, stack={"x": ["a", "b"]}).rows  # noqa: B018
 
 
 def test_numeric_is_a_public_name() -> None:

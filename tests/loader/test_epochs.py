@@ -72,6 +72,26 @@ def test_a_state_before_a_batch_that_was_fetched_ahead(
         assert [batch["id"].tolist() for batch in loader] == batches[step:]
 
 
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_state_before_the_last_batch_after_a_break(data: Path, filtered: bool) -> None:
+    filters = [("id", ">=", 37)] if filtered else None
+    loader = make(data, filters=filters, num_workers=0)
+    seen = []
+    for batch in loader:
+        seen.append(batch["id"].tolist())
+        if len(seen) == 3:
+            break
+    again = make(data, filters=filters, num_workers=0)
+    again.load_state_dict(loader.state_dict(unused_batches=1))
+    assert next(iter(again))["id"].tolist() == seen[-1]
+
+
+@pytest.mark.parametrize("unused", [2, -1, True, "1"])
+def test_unused_batches_are_none_or_one(data: Path, unused: Any) -> None:
+    with pytest.raises(OptionError, match="unused_batches must be"):
+        make(data, num_workers=0).state_dict(unused_batches=unused)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_end_moves_on_and_a_break_starts_over(
     data: Path, orders: list[list[int]], kind: dict[str, Any]

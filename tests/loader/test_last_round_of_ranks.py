@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from small_files import write_parquet
 from torch.utils.data import DataLoader
 
-from headrace import OptionError, StructuredDataset
+from headrace import ArrowDataset, OptionError, StructuredDataset
 
 ROWS = 15_000
 
@@ -82,3 +84,62 @@ def test_ranks_of_a_loader_of_the_users_own_take_equal_steps(data: Path, workers
         found.append([batch["id"].tolist() for batch in loader])
     assert len(found[0]) == len(found[1])
     assert sorted(row for batches in found for batch in batches for row in batch) == [*range(ROWS)]
+
+
+def _in_memory(rows: int, rank: int, ranks: int, **options: Any) -> Any:
+    return ArrowDataset.create_dataloader(
+        pa.table({"id": list(range(rows))}), num_workers=0, rank=rank, world_size=ranks, **options
+    )[0]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_ranks_that_change_several_times_stay_in_step(seed: int) -> None:
+    """Ranks of any number that divides the lanes have equal numbers of batches left, every time."""
+    draw = random.Random(seed)
+    rows, lanes = draw.randint(6, 40), draw.choice([4, 6])
+    even = draw.choice(["drop", "pad"])
+    options = {"batch_size": draw.choice([1, 2, 3, 4]), "lanes": lanes, "even": even}
+    options["shuffle"] = draw.random() < 0.5
+    seen, left_out, state = list[int](), 0, None
+    for leg in range(4):
+        ranks = draw.choice([count for count in (1, 2, 3, 4, 6) if lanes % count == 0])
+        loaders = [_in_memory(rows, rank, ranks, **options) for rank in range(ranks)]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+        remaining = {loader.remaining for loader in loaders}
+        assert len(remaining) == 1
+        left_out += ranks - 1
+        steps = remaining.pop()
+        if not steps:  # all that is left is left out: a state would be of the next epoch
+            batches = [iter(()) for _ in loaders]
+            break
+        steps = steps if leg == 3 else draw.randint(0, steps - 1)
+        batches = [iter(loader) for loader in loaders]
+        for _ in range(steps):
+            seen += [row for each in batches for row in next(each)["id"].tolist()]
+        state = loaders[-1].state_dict()
+    assert [next(each, None) for each in batches] == [None] * ranks
+    missing = set(range(rows)) - set(seen)
+    if even == "pad":
+        assert not missing
+    else:
+        assert len(missing) <= left_out
+        assert len(seen) == len(set(seen))
+
+
+@pytest.mark.parametrize(("rows", "even"), [(9, "drop"), (7, "pad")])
+def test_ranks_that_come_within_the_last_round(rows: int, even: str) -> None:
+    options = {"batch_size": 3, "lanes": 4, "even": even}
+    two = [_in_memory(rows, rank, 2, **options) for rank in range(2)]
+    batches = [iter(loader) for loader in two]
+    seen = [row for each in batches for row in next(each)["id"].tolist()]
+    counts = []
+    for rank in range(4):
+        loader = _in_memory(rows, rank, 4, **options)
+        loader.load_state_dict(two[0].state_dict())
+        rest = [batch["id"].tolist() for batch in loader]
+        counts.append(len(rest))
+        seen += [row for batch in rest for row in batch]
+    assert counts == [1] * 4
+    assert set(seen) == set(range(rows))

@@ -204,3 +204,31 @@ def test_a_loaded_state_is_planned_once(data: Path) -> None:
     loader.load_state_dict(state)
     all_ids(loader)
     assert strategy.calls <= 1
+
+
+def test_even_batches_of_another_size_than_the_loader_s(tmp_path: Path) -> None:
+    """Lanes of such a strategy are uneven for the loader: ranks agree, and resume exactly."""
+    folder = write_parquet(tmp_path)
+    strategy = EvenBatchesSplitStrategy(batch_size=140)
+
+    def loader(rank: int, ranks: int, even: Any = False) -> StatefulLoader:
+        return StructuredDataset.create_dataloader(
+            folder,
+            batch_size=30,
+            lanes=4,
+            num_workers=0,
+            rank=rank,
+            world_size=ranks,
+            even=even,
+            split_strategy=strategy,
+        )[0]
+
+    one = loader(0, 1)
+    seen = all_ids(islice(one, 3))
+    state = one.state_dict()
+    for rank in range(4):
+        resumed = loader(rank, 4)
+        resumed.load_state_dict(state)
+        seen += all_ids(resumed)
+    assert sorted(seen) == list(range(ROWS))
+    assert len({len(list(loader(rank, 2, "drop"))) for rank in range(2)}) == 1

@@ -235,6 +235,15 @@ def counted(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "rows": len(batch["png"])}
 
 
+def test_a_state_before_the_first_batch(folder: Path) -> None:
+    loader = loaded(folder)
+    batches = iter(loader)
+    state = loader.state_dict(unused_batches=1)
+    again = loaded(folder)
+    again.load_state_dict(state)
+    assert keys_of(again) == keys_of(batches)
+
+
 @pytest.mark.parametrize("option", [{"mix": 2}, {"device": "cpu"}, {"stack": {"x": ["a"]}}])
 def test_options_of_streams_are_refused(folder: Path, option: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=f"{next(iter(option))} has no effect beside bucketed"):

@@ -137,7 +137,8 @@ def test_a_death_is_noticed_at_once(data: Path, tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return batch
 
-    with pytest.raises(WorkerError, match="exited unexpectedly"):
+    # The pipe may end before torch sees the process go, and then the text is another.
+    with pytest.raises(WorkerError, match="a worker process died"):
         exhaust(make(data, transform=note_and_die))
     assert time.time() - float(note.read_text()) < 4
 

@@ -201,6 +201,21 @@ def test_a_folder_without_permission_is_no_reason_to_fail(bucket: Served, tmp_pa
         os.chmod(tmp_path / "cache", 0o700)
 
 
+def test_a_cache_that_may_only_be_read_serves_what_it_has(
+    bucket: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader, _ = bucket.loader("parts/", cache_dir=tmp_path / "cache")
+    rows_of(loader)
+    bucket.taken()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert rows_of(loader) == list(range(3 * ROWS))
+    assert bucket.taken().reads == []
+
+
 def test_a_tiny_limit_caches_what_fits(bucket: Served, tmp_path: Path) -> None:
     loader, _ = bucket.loader("parts/", cache_dir=tmp_path, cache_bytes=1000)
     assert rows_of(loader) == list(range(3 * ROWS))

@@ -29,6 +29,7 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
 from headrace import ReadError, SkippedDataWarning, StatefulLoader
+from headrace.storage._remote import _jitter
 
 BUCKET = "faults"
 SILENCE_S = 0.7
@@ -218,12 +219,13 @@ def test_without_retries_the_first_failure_is_the_last(source: Source) -> None:
 
 @ON_THE_WEB
 def test_pauses_grow_and_are_drawn_at_random(source: Source) -> None:
-    before = random.getstate()
+    before, drawn = random.getstate(), _jitter.getstate()
     gaps = gaps_of(permanent_failure(source, SLOW_DOWN, "503", retries=4))
     assert len(gaps) == 4
     for number, gap in enumerate(gaps):
         assert 0.05 * 2**number <= gap < 30
-    assert random.getstate() != before
+    assert random.getstate() == before  # the sequence of the module belongs to the user
+    assert _jitter.getstate() != drawn
 
 
 def gaps_of(asked: list[Request]) -> list[float]:

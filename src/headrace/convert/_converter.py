@@ -51,7 +51,7 @@ from headrace.convert.columns import (
     StructColumn,
 )
 from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
-from headrace.errors import OptionError, SchemaError
+from headrace.errors import ConversionError, OptionError, SchemaError
 
 __all__ = ["Converter"]
 
@@ -97,8 +97,10 @@ class Converter:
         if output_format in ("torch", "numpy"):
             remedies = Remedies.parse(nulls, _field_paths(list(schema)))
             stacks = parse_stacks(stack, schema)
-            casts = parse_casts(cast, stacks)
-            planner = _Planner(output_format == "torch", ragged, remedies, self.kinds, casts)
+            casts = parse_casts(cast, stacks, output_format == "torch")
+            planner = _Planner(
+                output_format == "torch", ragged, remedies, self.kinds, casts, frozenset(stacks)
+            )
             self._builders = planner.builders(list(schema))
             self._stacks = planner.stacks(stacks, self._builders)
         elif output_format == "dict" and len(set(schema.names)) < len(schema.names):
@@ -269,7 +271,7 @@ class _DenseBuilder(_Builder):
         values, nulls = dense_values(array, self.dense, self.path)
         if nulls is not None:
             values = _filled(values, nulls, self.fill, self.path, self.dense, len(array))
-        values = _cast(values, self.cast)
+        values = _cast(values, self.cast, self.path)
         return self._with_mask(DenseColumn.of(values, self.for_torch), nulls, values.shape)
 
     @property
@@ -277,7 +279,7 @@ class _DenseBuilder(_Builder):
         return self.dense.cast is None
 
     def build_cells(self, cells: AnyArray) -> list[Column]:
-        values = _cast(dense_cells(cells, self.dense, self.path), self.cast)
+        values = _cast(dense_cells(cells, self.dense, self.path), self.cast, self.path)
         return self._with_mask(DenseColumn.of(values, self.for_torch), None, values.shape)
 
 
@@ -310,7 +312,7 @@ class _RaggedBuilder(_Builder):
         values, nulls = dense_values(array.flatten(), self.dense, self.path)
         if nulls is not None:
             values = _filled(values, nulls, self.fill, self.path, self.dense, len(array))
-        elements = DenseColumn.of(_cast(values, self.cast), self.for_torch)
+        elements = DenseColumn.of(_cast(values, self.cast, self.path), self.for_torch)
         made: list[Column] = [RaggedColumn.of(elements, lengths, self.form)]
         if self.form == "pad":
             made.append(DenseColumn.of(lengths, self.for_torch))
@@ -392,8 +394,17 @@ def _fields_of(array: pa.StructArray) -> list[pa.Array]:
     return list(masked.flatten())
 
 
-def _cast(values: AnyArray, dtype: np.dtype[Any] | None) -> AnyArray:
-    return values if dtype is None else values.astype(dtype, copy=False)
+def _cast(values: AnyArray, dtype: np.dtype[Any] | None, path: str) -> AnyArray:
+    if dtype is None:
+        return values
+    try:
+        with np.errstate(invalid="raise"):
+            return values.astype(dtype, copy=False)
+    except FloatingPointError as error:
+        raise ConversionError(
+            f"column {path!r} holds values that {dtype} has no place for, such as nulls, NaN or "
+            "very large ones: fill nulls (nulls=), or choose a type of floats in cast="
+        ) from error
 
 
 def _filled(
@@ -424,6 +435,7 @@ class _Planner:
         remedies: The treatment of nulls.
         kinds: The kinds of columns; the fields of structs have none.
         casts: The number types that the user wants, by key.
+        stack_keys: The keys of stacks: a number type for one of these is not for a column.
     """
 
     for_torch: bool
@@ -431,6 +443,7 @@ class _Planner:
     remedies: Remedies
     kinds: Kinds
     casts: Mapping[str, np.dtype[Any]]
+    stack_keys: frozenset[str]
 
     def builders(
         self, fields: Sequence[pa.Field], above: str = "", outer: Remedy | None = None
@@ -485,15 +498,19 @@ class _Planner:
                 )
         return made
 
+    def _cast_of(self, path: str) -> np.dtype[Any] | None:
+        return None if path in self.stack_keys else self.casts.get(path)
+
     def _stack(self, key: str, members: Sequence[_Builder]) -> Stack:
         types = []
         for builder in members:
-            if not isinstance(builder, _DenseBuilder) or builder.dense.shape:
+            dense = builder.dense if isinstance(builder, _DenseBuilder) else None
+            if dense is None or dense.shape or dense.dtype.kind not in "biuf":
                 raise SchemaError(
                     f"stack={{{key!r}: ...}}: column {builder.path!r} does not have one number in "
                     "each row; leave it out of the stack"
                 )
-            types.append(builder.dense.dtype)
+            types.append(dense.dtype)
         dtype = self.casts.get(key)
         if dtype is None:
             try:
@@ -523,7 +540,7 @@ class _Planner:
                     f"in schema=, fill it: nulls={{{path!r}: 0.0}}, or leave it out of columns="
                 )
             fill = dense_fill(remedy, dense, path)
-            return _DenseBuilder(path, keys, self.for_torch, dense, fill, self.casts.get(path))
+            return _DenseBuilder(path, keys, self.for_torch, dense, fill, self._cast_of(path))
         if pt.is_struct(type_):
             return self._struct(path, keys, type_, remedy)
         if _is_variable_list(type_):
@@ -577,7 +594,7 @@ class _Planner:
             fill,
             empty_rows,
             self.ragged,
-            self.casts.get(path),
+            self._cast_of(path),
         )
 
 

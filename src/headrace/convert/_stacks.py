@@ -14,7 +14,7 @@ import pyarrow.types as pt
 import torch
 
 from headrace.convert.columns import Column, DenseColumn, StructColumn
-from headrace.errors import OptionError, SchemaError
+from headrace.errors import ConversionError, OptionError, SchemaError
 
 __all__ = ["NUMERIC", "Stack", "near_names", "parse_casts", "parse_stacks", "stacked"]
 
@@ -66,10 +66,12 @@ def stacked(block: StructColumn, stacks: Sequence[Stack]) -> StructColumn:
     by_key: dict[str, Any] = dict(zip(block.names, block.columns, strict=True))
     made: dict[str, Column] = {}
     for stack in stacks:
-        made[stack.key] = _matrix([by_key[name] for name in stack.columns], block, stack.dtype)
+        made[stack.key] = _matrix(
+            stack.key, [by_key[name] for name in stack.columns], block, stack.dtype
+        )
         if any(stack.masks):
             masks = [None if name is None else by_key[name] for name in stack.masks]
-            made[stack.keys[1]] = _matrix(masks, block, np.dtype(np.bool_))
+            made[stack.keys[1]] = _matrix(stack.key, masks, block, np.dtype(np.bool_))
     inside = {name for stack in stacks for name in (*stack.columns, *stack.masks)}
     kept = {name: column for name, column in by_key.items() if name not in inside}
     columns = {**kept, **made}
@@ -77,16 +79,24 @@ def stacked(block: StructColumn, stacks: Sequence[Stack]) -> StructColumn:
 
 
 def _matrix(
-    columns: Sequence[DenseColumn | None], block: StructColumn, dtype: Dtype
+    key: str, columns: Sequence[DenseColumn | None], block: StructColumn, dtype: Dtype
 ) -> DenseColumn:
     arrays = [None if column is None else column.array for column in columns]
     for_torch = any(isinstance(each.values, torch.Tensor) for each in columns if each is not None)
     matrix = np.empty((block.num_rows, len(columns)), dtype)
-    for start in range(0, block.num_rows, _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        some = matrix[rows]
-        for place, values in enumerate(arrays):
-            some[:, place] = False if values is None else values[rows]
+    try:
+        with np.errstate(invalid="raise"):
+            for start in range(0, block.num_rows, _ROWS_AT_ONCE):
+                rows = slice(start, start + _ROWS_AT_ONCE)
+                some = matrix[rows]
+                for place, values in enumerate(arrays):
+                    some[:, place] = False if values is None else values[rows]
+    except FloatingPointError as error:
+        raise ConversionError(
+            f"the columns of stack={{{key!r}: ...}} hold values that {dtype} has no place for, "
+            "such as nulls, NaN or very large ones: fill nulls (nulls=), or choose a type of "
+            "floats in cast="
+        ) from error
     return DenseColumn.of(matrix, for_torch)
 
 
@@ -132,8 +142,9 @@ def _matching(key: str, patterns: Sequence[Any], schema: pa.Schema) -> list[str]
             continue
         if not isinstance(pattern, str):
             raise OptionError(f"stack={{{key!r}: ...}} takes names of columns, not {pattern!r}")
-        wanted = pattern.removeprefix("!")
         # A name is meant as it stands, also if it looks like a pattern.
+        takes_out = pattern.startswith("!") and pattern not in schema.names
+        wanted = pattern.removeprefix("!") if takes_out else pattern
         found = [wanted] if wanted in schema.names else None
         found = found or [name for name in schema.names if fnmatchcase(name, wanted)]
         if not found:
@@ -141,7 +152,7 @@ def _matching(key: str, patterns: Sequence[Any], schema: pa.Schema) -> list[str]
             raise SchemaError(
                 f"stack={{{key!r}: ...}}: no column that is read matches {pattern!r}{hint}"
             )
-        if pattern.startswith("!"):
+        if takes_out:
             names = {name: None for name in names if name not in found}
         else:
             names |= dict.fromkeys(found)
@@ -154,32 +165,42 @@ def _is_numeric(type_: pa.DataType) -> bool:
     return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
 
 
-def parse_casts(cast: object, stacks: Mapping[str, Any]) -> dict[str, Dtype]:
+_TORCH_TYPES = frozenset(map(np.dtype, ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
+"""Number types with which torch can do everything that batches need."""
+
+
+def parse_casts(cast: object, stacks: Mapping[str, Any], for_torch: bool) -> dict[str, Dtype]:
     """Return the number type of each key that has one.
 
     Args:
         cast: A number type for all stacks, or number types by key.
         stacks: The stacks by key.
+        for_torch: True if they become tensors.
     """
     if cast is None:
         return {}
     if isinstance(cast, Mapping):
-        return {str(key): _dtype(value) for key, value in cast.items()}
+        return {str(key): _dtype(value, for_torch) for key, value in cast.items()}
     if not stacks:
         raise OptionError(
             f"cast={cast!r} is for the columns of stack=, which is not given; name columns: "
             'cast={"column": "float32"}'
         )
-    return dict.fromkeys(stacks, _dtype(cast))
+    return dict.fromkeys(stacks, _dtype(cast, for_torch))
 
 
-def _dtype(value: object) -> Dtype:
+def _dtype(value: object, for_torch: bool) -> Dtype:
+    if value is None:
+        raise OptionError("cast: None is no number type; leave the key out")
+    given = value
     try:
         if isinstance(value, torch.dtype):
             value = torch.empty(0, dtype=value).numpy().dtype
         dtype: Dtype = np.dtype(value)  # type: ignore[call-overload]
     except TypeError as error:
-        raise OptionError(f"cast: {value!r} is no number type that numpy has: {error}") from error
-    if dtype.kind not in "biuf":
-        raise OptionError(f"cast: {value!r} is no number type; choose one such as float32")
+        raise OptionError(f"cast: {given!r} is no number type that numpy has: {error}") from error
+    if dtype.kind not in "biuf" or not dtype.isnative:
+        raise OptionError(f"cast: {given!r} is no number type; choose one such as float32")
+    if for_torch and dtype not in _TORCH_TYPES:
+        raise OptionError(f"cast: torch can do little with {dtype}; choose int32, int64 or float32")
     return dtype

@@ -31,6 +31,7 @@ from headrace.convert.columns import (
     RowNumbers,
     StructColumn,
 )
+from headrace.convert.decoded import DecodedColumn
 from headrace.errors import DeviceMemoryError, OptionError
 from headrace.process import PerProcess
 
@@ -221,6 +222,8 @@ class Device:
         """Yield the batches of a block that was received, for the stream that is current then."""
         assert isinstance(block, StructColumn)
         made = block.batches(batch_size)
+        if any(isinstance(column, DecodedColumn) for column in block.columns):
+            made = map(self.moved, made)  # images and arrays, which are decoded as batches are cut
         if self._side is None:
             yield from made
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import DataLoader
 
+from headrace.errors import OptionError
 from headrace.loader._agreement import Agreement, InStep, RankComparison
 from headrace.loader._epoch import EpochPass
 from headrace.loader._workers import WorkerOptions, WorkerPool, out_of_order_option
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
     from headrace.loader._passes import Passes
 
-__all__ = ["StatefulLoader", "loader_class"]
+__all__ = ["StatefulLoader", "check_unused", "loader_class"]
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,8 @@ class StatefulLoader(DataLoader[Any]):
             unused_batches: 1 if the last batch was fetched ahead and is not used yet: the state
                 is then the one before it.
         """
-        position = self._position(without_last=bool(unused_batches))
+        check_unused(unused_batches)
+        position = self._position(without_last=unused_batches == 1)
         # A pass goes on as it began; what follows it is of the data as the dataset has it by now.
         began = self._began
         goes_on = (position.epoch, position.plan_key) == (began.epoch, began.plan_key)
@@ -174,7 +176,7 @@ class StatefulLoader(DataLoader[Any]):
         if self._pass is None or self._pass.epoch != epoch:
             return self._start(epoch)
         repeated = 0 if self._in_step is None else self._in_step.repeated
-        if without_last and not self._pass.ended:
+        if without_last and not self._pass.finished:
             if repeated:
                 return self._began.after(self._pass, repeated - 1)
             with self._pass.before_last_batch():
@@ -292,6 +294,15 @@ class StatefulLoader(DataLoader[Any]):
             for name, value in self._pass.handed_over.items():
                 counted[name] += value
         return counted
+
+
+def check_unused(unused_batches: object) -> None:
+    """Raise an OptionError unless a number of unused batches is 0 or 1."""
+    if isinstance(unused_batches, bool) or unused_batches not in (0, 1):
+        raise OptionError(
+            f"unused_batches must be 0, or 1 if the last batch is not used yet, not "
+            f"{unused_batches!r}"
+        )
 
 
 def loader_class(accelerator: Any) -> Callable[..., StatefulLoader]:

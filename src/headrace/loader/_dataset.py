@@ -613,6 +613,8 @@ def rows_of(found: Discovered, options: DatasetOptions) -> RowDataset:
             "transform and collate_fn are called with the batches of streams; for rows give them "
             "to RowDataset(dataset.backend, transform=...) and to your DataLoader"
         )
+    if options["stack"] is not None or options["cast"] is not None:
+        raise OptionError("stack and cast are for the batches of streams; rows have all columns")
     return RowDataset(
         backend_of(found),
         columns=options["columns"],

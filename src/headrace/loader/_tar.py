@@ -17,7 +17,7 @@ from headrace.convert.packing import BufferLayout, unpack
 from headrace.convert.shared import ByteArray, SharedBuffer
 from headrace.errors import OptionError, ReadError
 from headrace.loader._agreement import RankComparison
-from headrace.loader._dataloader import StatefulLoader
+from headrace.loader._dataloader import StatefulLoader, check_unused
 from headrace.loader._dataset import TabularDataset, rows_of, store_access
 from headrace.loader._feed import Failure, pack_batches
 from headrace.loader._pipeline import Finish
@@ -143,6 +143,7 @@ class BucketedLoader(DataLoader[Any]):
 
     def state_dict(self, *, unused_batches: Literal[0, 1] = 0) -> dict[str, Any]:
         """Return where the loader is, as ``StatefulLoader.state_dict`` does."""
+        check_unused(unused_batches)
         return self.batch_sampler.as_json(self._position(unused_batches), self._fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,7 +155,7 @@ class BucketedLoader(DataLoader[Any]):
         sampler, running = self.batch_sampler, self._running
         if running is None:
             return sampler.next_start
-        return sampler.after(running.began, running.delivered - unused_batches)
+        return sampler.after(running.began, max(running.delivered - unused_batches, 0))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._comparison is not None:

@@ -184,7 +184,7 @@ class Workers(DataLoader[Any]):
                     wait([worker.sentinel for worker in received._workers], _DYING_S)
             self.have_failed = True
             self.end()
-            raise WorkerError(f"{error}; {self._advice()}") from error
+            raise WorkerError(f"{str(error) or type(error).__name__}; {self._advice()}") from error
 
     def end(self) -> None:
         """End the processes, if there are any; in a forked child they are another's."""

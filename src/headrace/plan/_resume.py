@@ -7,7 +7,8 @@ goes on from one that any other ranks and workers may have saved:
   ``lanes`` are the same. The global sequence of batches then goes on, also for another number of
   ranks: all batches below some number were taken, and each rank begins at its first one from there
   on. Only the last batches are cut anew, if the new ranks cannot share them. (``State.goes_on`` has
-  this part of the rule, for loaders, samplers and batches of buckets alike.)
+  this part of the rule, for loaders, samplers and batches of buckets alike.) They cannot be cut
+  anew where short ones among them were taken already.
 * Otherwise the plan is given up, and what is left of all lanes is planned anew.
 
 Nothing is read here. Where rows are not counted before they are read, a ``Recount`` reads.
@@ -25,7 +26,13 @@ from headrace.errors import OptionError
 from headrace.model import Cursor, FileList
 from headrace.plan._lanes import Plan
 from headrace.plan._rest import plan_the_rest, windows_begun
-from headrace.plan._sharing import batches_in, even_out, first_in_turn, share_last_round
+from headrace.plan._sharing import (
+    CannotShareError,
+    batches_in,
+    even_out,
+    first_in_turn,
+    share_last_round,
+)
 from headrace.plan._state import DONE, END, Loose, State
 from headrace.plan._strategies import Order
 
@@ -139,7 +146,14 @@ class Planner:
         self.kept[key] = plan
 
     def _shared(self, plan: Plan, state: State) -> Plan:
-        """Cut the last batches of a plan for the ranks that shared it, one after the other."""
+        """Cut the last batches of a plan for the ranks that shared it, one after the other.
+
+        Ranks that were replaced before the last round began leave no trace: none of the batches
+        that were cut for them was taken.
+        """
+        uncut, size = plan, state.batch_size
+        whole_rounds = sum(uncut.lane(n).rows_left() for n in range(len(uncut))) // size
+        whole_rounds -= whole_rounds % max(len(uncut), 1)
         for share in state.shares:
             if not share.even:
                 continue
@@ -150,6 +164,7 @@ class Planner:
                 "reorders": self.order.grouping.reorders,
             }
             if self.dealt_evenly(state):
+                plan = plan if share.taken > whole_rounds else uncut
                 plan = share_last_round(plan, share.ranks, taken=share.taken, **how)
             else:
                 plan = even_out(plan, share.ranks, **how)
@@ -210,7 +225,9 @@ class Planner:
 
     def dealt_evenly(self, state: State) -> bool:
         """Return True if the lanes of a plan have equal numbers of batches, to one."""
-        return self.order.deals_evenly if state.before is None else state.before.counts is None
+        if state.before is not None:
+            return state.before.counts is None
+        return self.order.deals_evenly(state.batch_size)
 
     def batches_left(self, state: State) -> int | None:
         """Return the number of batches behind a state; None where only reading would tell."""
@@ -240,11 +257,19 @@ class Planner:
         lanes = state.lanes if fits and same else None
         evenly = self.counted and self.dealt_evenly(state)
         mine = state.goes_on(origin, lanes, evenly=evenly, in_step=self.in_step)
-        if mine is not None:
+        if mine is not None and self._can_share(mine):
             mine = self._with_cursors(mine, recount)
         else:
             mine = replace(origin, epoch=state.epoch, before=self._given_up(state, recount))
         return replace(mine, data=state.data)
+
+    def _can_share(self, state: State) -> bool:
+        """Return True if the last batches of a plan can be cut for the ranks that go on with it."""
+        try:
+            self.plan(state)
+        except CannotShareError:
+            return False
+        return True
 
     def _with_cursors(self, state: State, recount: Recount) -> State:
         """Return the state of a rank with its cursors; they follow from its number of batches."""

@@ -18,7 +18,11 @@ from dataclasses import replace
 from headrace.plan._chunks import Chunks
 from headrace.plan._lanes import Lane, Plan, Segment, take_rows
 
-__all__ = ["batches_in", "even_out", "first_in_turn", "share_last_round"]
+__all__ = ["CannotShareError", "batches_in", "even_out", "first_in_turn", "share_last_round"]
+
+
+class CannotShareError(Exception):
+    """The last batches of a plan cannot be cut for other ranks: what is left is planned anew."""
 
 
 def batches_in(rows: int, batch_size: int, drop_last: bool) -> int:
@@ -75,6 +79,9 @@ def share_last_round(
         drop_last: Whether a short batch is left out.
         pad: Whether rows are repeated rather than left out.
         reorders: Whether the rows of a window are permuted.
+
+    Raises:
+        CannotShareError: A batch would have to follow a short one that was taken, in its lane.
     """
     lanes = len(plan)
     rows = [plan.lane(index).rows_left() for index in range(lanes)]
@@ -97,6 +104,9 @@ def share_last_round(
     if not moved and not dropped:
         return plan
     same = [count - moved.get(index, 0) for index, count in enumerate(full)]
+    for number in range(batches - tail, batches - tail + len(sizes)):
+        if same[number % lanes] % batch_size:
+            raise CannotShareError  # a lane has no short batch but its last one
     made = [plan.lane(index) for index in range(lanes)]
     ends: dict[int, list[Segment]] = {}
     for index, count in enumerate(same):

@@ -169,10 +169,12 @@ class Order:
         # Only of the strategies of the library it is known.
         return type(strategy) in _BUILT_IN and not strategy.shuffle  # type: ignore[attr-defined]
 
-    @property
-    def deals_evenly(self) -> bool:
-        """True if lanes get equal numbers of batches, to one."""
-        return isinstance(self.split_strategy, EvenBatchesSplitStrategy | None)
+    def deals_evenly(self, batch_size: int) -> bool:
+        """Return True if lanes get equal numbers of batches of this size, to one."""
+        strategy = self.split_strategy
+        if isinstance(strategy, EvenBatchesSplitStrategy):
+            return strategy.batch_size == batch_size
+        return strategy is None
 
     @property
     def has_own_strategy(self) -> bool:

@@ -357,7 +357,8 @@ def _load(folder: str, segment: _Segment) -> memoryview | None:
 def _note_use(path: str) -> None:
     """Set the time of last use, by the clock that ``opened_ns`` comes from."""
     now = time.time_ns()
-    os.utime(path, ns=(now, now))
+    with suppress(OSError):  # a folder that may only be read
+        os.utime(path, ns=(now, now))
 
 
 def _remove(path: str) -> None:

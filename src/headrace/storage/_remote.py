@@ -62,6 +62,9 @@ Entries = list[FileStatus | str]
 Listed = tuple[list[FileStatus], list[str]]
 """Files, and directories that are still to be listed."""
 
+_jitter = random.Random()
+"""Not that of the module, whose sequence belongs to the user."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -97,7 +100,7 @@ class _Attempts:
         """
         self.failed += 1
         most = min(_FIRST_PAUSE_S * 2 ** min(self.failed - 1, 30), _LONGEST_PAUSE_S)
-        pause_s = random.uniform(most / 2, most)
+        pause_s = _jitter.uniform(most / 2, most)
         elapsed_s = time.monotonic() + pause_s - self._began
         if self.failed > self._policy.retries or elapsed_s > self._policy.max_elapsed_s:
             return False
