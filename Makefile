@@ -27,9 +27,10 @@ help:
 setup: $(READY)
 	@:
 
-# To make one takes pip one core: both at once, and each line is printed when it is whole.
+# To make one takes pip one core, and npm waits for the network: all at once, and each line is printed
+# when it is whole.
 environments:
-	@$(MAKE) --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) \
+	@$(MAKE) --jobs=3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) \
 		--silent $(READY) $(PAIMON)/.ready
 
 $(BIN)/python:
@@ -48,10 +49,14 @@ $(CORE): pyproject.toml constraints.txt | $(BIN)/python
 # The pip that comes with older Pythons takes three times as long to find out what fits.
 NEW_PIP := 'pip>=25'
 
-$(READY): $(CORE) scripts/install-azurite
+AZURITE := $(VENV)/.ready-azurite
+$(AZURITE): scripts/install-azurite | $(BIN)/python
+	@scripts/step "installing the Azure server of the tests" scripts/install-azurite $(BIN)/python
+	@touch $@
+
+$(READY): $(CORE) $(AZURITE)
 	@scripts/step "installing pip" $(PIP) $(NEW_PIP)
 	@scripts/step "installing what the tests and checks need" $(PIP) -e '.[dev]'
-	@scripts/step "installing the Azure server of the tests" scripts/install-azurite $(BIN)/python
 	@touch $@
 
 # pypaimon holds pyarrow below 20: an environment of its own, with versions of its own.
