@@ -54,9 +54,13 @@ $(AZURITE): scripts/install-azurite | $(BIN)/python
 	@scripts/step "installing the Azure server of the tests" scripts/install-azurite $(BIN)/python
 	@touch $@
 
-$(READY): $(CORE) $(AZURITE)
+DEV := $(VENV)/.ready-dev
+$(DEV): $(CORE)
 	@scripts/step "installing pip" $(PIP) $(NEW_PIP)
 	@scripts/step "installing what the tests and checks need" $(PIP) -e '.[dev]'
+	@touch $@
+
+$(READY): $(DEV) $(AZURITE)
 	@touch $@
 
 # pypaimon holds pyarrow below 20: an environment of its own, with versions of its own.
