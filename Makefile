@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install $(PIP_OPTIONS) -c constraints.txt
 JOBS ?= 4
 export PYTHON
 
-.PHONY: help setup environments demo test thorough coverage check audit integrations bench docs site-test clean
+.PHONY: help setup environments checked-environments demo test thorough coverage check audit integrations bench docs site-test clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,11 @@ setup: $(READY)
 environments:
 	@$(MAKE) --jobs=3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) \
 		--silent $(READY) $(PAIMON)/.ready
+
+# The same and the checks, which need no server and run while npm waits.
+checked-environments:
+	@$(MAKE) --jobs=3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=line) \
+		--silent $(READY) $(PAIMON)/.ready check
 
 $(BIN)/python:
 	@python=$$(scripts/find-python) && \
@@ -102,7 +107,7 @@ coverage: $(READY)
 	@env -u CI -u BUILD_NUMBER $(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=ci \
 		--cov --cov-report=term
 
-check: $(READY)
+check: $(DEV)
 	@scripts/check
 
 audit: $(READY)

@@ -124,7 +124,7 @@ class DenseColumn(Column):
         return self.values.nbytes
 
     def slice(self, start: int, length: int) -> DenseColumn:
-        return replace(self, values=self.values[start : start + length])
+        return type(self)(self.values[start : start + length])
 
     def take(self, rows: RowNumbers) -> DenseColumn:
         values = self.array
@@ -137,7 +137,10 @@ class DenseColumn(Column):
     def split(self, batch_size: int) -> Iterable[Any]:
         values = self.values
         if isinstance(values, torch.Tensor):
-            parts = torch.unsafe_split(values, _BATCHES_AT_ONCE * batch_size)
+            at_once = _BATCHES_AT_ONCE * batch_size
+            if values.shape[0] <= at_once:
+                return _tensor_views(values, batch_size)
+            parts = torch.unsafe_split(values, at_once)
             return chain.from_iterable(_tensor_views(part, batch_size) for part in parts)
         return [values[start : start + batch_size] for start in range(0, len(values), batch_size)]
 
@@ -177,7 +180,7 @@ def _tensor_views(values: torch.Tensor, batch_size: int) -> Sequence[torch.Tenso
 
     This function of torch takes half the time of ``split``: no gradient is tracked through blocks.
     """
-    full, rest = divmod(len(values), batch_size)
+    full, rest = divmod(values.shape[0], batch_size)
     sizes = [batch_size] * full
     if rest:
         sizes.append(rest)
