@@ -27,7 +27,14 @@ from headrace.convert._nulls import (
     null_error,
     object_fill,
 )
-from headrace.convert._stacks import Stack, near_names, parse_casts, parse_stacks, stacked
+from headrace.convert._stacks import (
+    Stack,
+    exact_cast,
+    near_names,
+    parse_casts,
+    parse_stacks,
+    stacked,
+)
 from headrace.convert.arrays import (
     AnyArray,
     Dense,
@@ -51,7 +58,7 @@ from headrace.convert.columns import (
     StructColumn,
 )
 from headrace.convert.decoded import DecodedColumn, Kind, Kinds, check_arrays, python_values
-from headrace.errors import ConversionError, OptionError, SchemaError
+from headrace.errors import OptionError, SchemaError
 
 __all__ = ["Converter"]
 
@@ -397,14 +404,8 @@ def _fields_of(array: pa.StructArray) -> list[pa.Array]:
 def _cast(values: AnyArray, dtype: np.dtype[Any] | None, path: str) -> AnyArray:
     if dtype is None:
         return values
-    try:
-        with np.errstate(invalid="raise"):
-            return values.astype(dtype, copy=False)
-    except FloatingPointError as error:
-        raise ConversionError(
-            f"column {path!r} holds values that {dtype} has no place for, such as nulls, NaN or "
-            "very large ones: fill nulls (nulls=), or choose a type of floats in cast="
-        ) from error
+    with exact_cast(path, dtype):
+        return values.astype(dtype, copy=False)
 
 
 def _filled(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -16,7 +17,7 @@ import torch
 from headrace.convert.columns import Column, DenseColumn, StructColumn
 from headrace.errors import ConversionError, OptionError, SchemaError
 
-__all__ = ["NUMERIC", "Stack", "near_names", "parse_casts", "parse_stacks", "stacked"]
+__all__ = ["NUMERIC", "Stack", "exact_cast", "near_names", "parse_casts", "parse_stacks", "stacked"]
 
 Dtype = np.dtype[Any]
 
@@ -84,20 +85,26 @@ def _matrix(
     arrays = [None if column is None else column.array for column in columns]
     for_torch = any(isinstance(each.values, torch.Tensor) for each in columns if each is not None)
     matrix = np.empty((block.num_rows, len(columns)), dtype)
+    with exact_cast(key, dtype):
+        for start in range(0, block.num_rows, _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            some = matrix[rows]
+            for place, values in enumerate(arrays):
+                some[:, place] = False if values is None else values[rows]
+    return DenseColumn.of(matrix, for_torch)
+
+
+@contextmanager
+def exact_cast(key: str, dtype: Dtype) -> Iterator[None]:
+    """Raise a ConversionError if floats are cast within to integers that cannot hold them."""
     try:
         with np.errstate(invalid="raise"):
-            for start in range(0, block.num_rows, _ROWS_AT_ONCE):
-                rows = slice(start, start + _ROWS_AT_ONCE)
-                some = matrix[rows]
-                for place, values in enumerate(arrays):
-                    some[:, place] = False if values is None else values[rows]
+            yield
     except FloatingPointError as error:
         raise ConversionError(
-            f"the columns of stack={{{key!r}: ...}} hold values that {dtype} has no place for, "
-            "such as nulls, NaN or very large ones: fill nulls (nulls=), or choose a type of "
-            "floats in cast="
+            f"{key!r} holds values that {dtype} has no place for, such as nulls, NaN or very large "
+            "ones: fill nulls (nulls=), or choose a type of floats in cast="
         ) from error
-    return DenseColumn.of(matrix, for_torch)
 
 
 def parse_stacks(stack: object, schema: pa.Schema) -> dict[str, list[str]]:
