@@ -8,7 +8,6 @@ import pickle
 import random
 import resource
 import threading
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
 from headrace.sources.tar._opening import access_of
 from headrace.sources.tar.collection import TarCollection
-from headrace.sources.tar.payloads import LocalTar, LocalTars, Payloads
+from headrace.sources.tar.payloads import LocalTars, Payloads
 
 SHARDS = [[*members(30 + seed, seed), ("empty.txt", b"")] for seed in range(3)]
 Pairs = list[tuple[int, int]]
@@ -93,34 +92,15 @@ def test_batches_ahead(folder: Path) -> None:
     assert list(reader_of(folder).ahead(asked)) == list(map(expected, batches))
 
 
-def test_by_reading_once_copying_is_slow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where pages come from a disk: what is copied takes long, and a fault was counted."""
-    faults = count()
-    monkeypatch.setattr("headrace.sources.tar.payloads._SLOW_S", -1.0)
-    monkeypatch.setattr("headrace.sources.tar.payloads._major_faults", lambda: next(faults))
+def test_system_calls_that_give_less(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those for more than 2 GiB do."""
     reader = reader_of(folder)
     assert reader.collection.sample_counts.tolist() == [31, 32, 33]
-    reads: list[int] = []
-    real = os.pread
-
-    def counted(*what: int) -> bytes:
-        reads.append(what[1])
-        return real(*what[:1], min(what[1], 1000), what[2])  # and a system call gives less
-
-    monkeypatch.setattr(os, "pread", counted)
-    pairs = some_pairs(200)
-    for _ in range(2):
-        assert read(reader, pairs) == expected(pairs)
-    assert len(reads) > 150
-    before = len(reads)
-    monkeypatch.setattr("headrace.sources.tar.payloads._major_faults", lambda: 0)
-    for seed in range(20):
-        pairs = some_pairs(50, seed)
-        assert read(reader, pairs) == expected(pairs)
-    assert len(reads) > before
-    after = len(reads)
+    pread, preadv = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda file, size, at: pread(file, min(size, 1000), at))
+    monkeypatch.setattr(os, "preadv", lambda file, to, at: preadv(file, [to[0][:1000]], at))
+    pairs = some_pairs(50)
     assert read(reader, pairs) == expected(pairs)
-    assert len(reads) == after  # the disk is quick again
 
 
 # --- what is not there
@@ -150,20 +130,22 @@ def test_a_tar_that_was_written_again_in_place(tmp_path: Path) -> None:
         reader.read(0, [0])
 
 
-def test_a_tar_that_changes_while_it_is_copied(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["pread", "preadv"])
+def test_a_tar_that_changes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     path = write_tar(tmp_path / "a.tar", members(5))
-    tar = LocalTar(DataFileInfo(str(path)))
+    reader = reader_of(path)
+    assert reader.read(0, [0])
+    real = getattr(os, how)
 
-    class Meddling(list[int]):
-        def __iter__(self) -> Any:
-            os.utime(path)
-            return super().__iter__()
+    def meddling(*what: Any) -> Any:
+        os.utime(path)
+        return real(*what)
 
+    monkeypatch.setattr(os, how, meddling)
     with pytest.raises(FileChangedError, match="was written again"):
-        tar.read(Meddling([512]), [3])
-    tar = LocalTar(DataFileInfo(str(path)))
-    with pytest.raises(FileChangedError, match="was written again"):
-        tar.copy_to(np.empty(3, np.uint8), Meddling([512]), [3], [0])
+        column_of(reader, 0) if how == "preadv" else reader.read(0, [0])
 
 
 def test_a_tar_that_was_replaced(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Content that was replaced behind equal names and sizes is found by hashes only (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import sha1
 from typing import Any, NoReturn
 
@@ -23,13 +23,13 @@ from headrace.sources.tar._headers import (
     header_size,
 )
 from headrace.sources.tar.index import SIDECARS, TarFacts, TarIndex
-from headrace.sources.tar.scan import BrokenTar, TarBytes, opened_tar, scan_tar, walked
+from headrace.sources.tar.scan import BrokenTar, Pread, TarBytes, opened_tar, scan_tar, walked
 from headrace.storage import Store
 
 __all__ = [
     "check_end",
     "check_file_sizes",
-    "check_headers",
+    "check_header",
     "check_index",
     "header_starts",
     "verify_index",
@@ -98,9 +98,7 @@ def check_end(store: Store, file: DataFileInfo, index: TarIndex) -> None:
     may_lack = _MayLack(index)
     with opened_tar(store, file) as source:
         if store.local and len(index):  # another tar may have the same size
-            last = len(index) - 1
-            block = source.window(BLOCK, int(index.offsets[last]) - BLOCK)
-            check_headers(file.path, index, [last], [block[:BLOCK]], source)
+            check_header(file.path, index, len(index) - 1, source.window)
         try:
             for stretch in walked(source, start=index.end):
                 for name, offset in zip(stretch.names, stretch.offsets, strict=True):
@@ -160,31 +158,27 @@ def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Arr
     return starts
 
 
-def check_headers(
-    path: str, index: TarIndex, members: Sequence[int], blocks: Sequence[bytes], source: TarBytes
-) -> None:
-    """Refuse an index if the blocks in front of members are not their headers.
+def check_header(path: str, index: TarIndex, member: int, pread: Pread) -> None:
+    """Refuse an index if the block in front of a member is not its header.
 
-    Members that fit are marked in ``index.unchecked``: while a tar is open it does not change.
+    A member that fits is marked in ``index.unchecked``: while a tar is open it does not change.
 
     Args:
         path: The tar.
         index: Its index.
-        members: Members of the index.
-        blocks: The block in front of the payload of each.
-        source: The bytes of the tar, for names and sizes that stand in extended headers.
+        member: A member of the index.
+        pread: Reads the tar.
 
     Raises:
-        StaleIndexError: The header of another member is in front of one, or none.
+        StaleIndexError: The header of another member is in front of this one, or none.
     """
-    for member, block in zip(members, blocks, strict=True):
-        if not _fits(index, member, block, source):
-            raise StaleIndexError(
-                f"{path}: there is no header of {index.name(member)!r} before byte "
-                f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
-                "with: headrace index --force"
-            )
-    index.unchecked[list(members)] = False
+    if not _fits(path, index, member, pread):
+        raise StaleIndexError(
+            f"{path}: there is no header of {index.name(member)!r} before byte "
+            f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
+            "with: headrace index --force"
+        )
+    index.unchecked[member] = False
 
 
 def check_file_sizes(
@@ -205,19 +199,21 @@ def check_file_sizes(
         )
 
 
-def _fits(index: TarIndex, member: int, block: bytes, source: TarBytes) -> bool:
-    name, size = index.name(member), int(index.sizes[member])
+def _fits(path: str, index: TarIndex, member: int, pread: Pread) -> bool:
+    name, offset, size = index.name(member), int(index.offsets[member]), int(index.sizes[member])
+    block = pread(BLOCK, offset - BLOCK)
     if len(block) != BLOCK or block[156] not in MEMBER_KINDS:
         return False
+    end = offset + size
+    until = TarBytes(lambda least, at: pread(max(min(least, end - at), 0), at), end, path)
     try:
         if header_size(block) == size and _is_called(name, header_name(block)):
             return True
         # The name or the size may stand in an extended header before this one.
         start = int(header_starts(index, np.array([member]))[0])
-        for stretch in walked(source, start=start):
-            if stretch.offsets[0] >= index.offsets[member]:
-                found = stretch.offsets[0], stretch.sizes[0]
-                is_there = found == (index.offsets[member], size)
+        for stretch in walked(until, start=start):
+            if stretch.offsets[0] >= offset:
+                is_there = (stretch.offsets[0], stretch.sizes[0]) == (offset, size)
                 return is_there and _is_called(name, stretch.names[0])
     except (HeaderError, BrokenTar):
         pass

@@ -1,4 +1,4 @@
-"""Payloads of members: copied from mapped local tars, or fetched from remote ones by ranges.
+"""Payloads of members: read from local tars by ``pread``, or fetched from remote ones by ranges.
 
 Every member is read with the header in front of it, or was before: an index entry that does not fit
 its tar is a StaleIndexError, and never gives wrong bytes.
@@ -7,16 +7,12 @@ its tar is a StaleIndexError, and never gives wrong bytes.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import add
-from resource import RLIM_INFINITY, RLIMIT_NOFILE, RUSAGE_SELF, getrlimit, getrusage
-from time import perf_counter
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any
 
 import numpy as np
@@ -26,11 +22,9 @@ import pyarrow as pa
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
 from headrace.process import PerProcess
-from headrace.sources.tar._headers import BLOCK
-from headrace.sources.tar.checks import check_headers, header_starts
+from headrace.sources.tar.checks import check_header, header_starts
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.index import TarIndex
-from headrace.sources.tar.scan import PlainBytes
 from headrace.storage import Meter, Patience, will_read
 from headrace.storage.store import changed, vanished
 
@@ -38,7 +32,6 @@ __all__ = ["Ints", "LocalTar", "LocalTars", "Payloads", "by_shard", "cut_by_byte
 
 Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 """Numbers of shards or members."""
-PayloadBytes = npt.NDArray[np.uint8]
 
 _BATCHES_AHEAD = 3
 _NEAR_BYTES = 1 << 14
@@ -46,110 +39,91 @@ _NEAR_BYTES = 1 << 14
 _MOST_ROWS = 4096
 """Rows of a run, however small they are."""
 _OPEN_AT_ONCE = 1024
-_SHARE_OF_DESCRIPTORS = 8
-"""Tars may take one of this many descriptors of the process; each takes two, one by its map."""
-_SLOW_S = 1e-3
-_READS_AFTER_A_FAULT = 256
-"""Members that are read without the map after the disk was waited for."""
+_SHARE_OF_DESCRIPTORS = 4
+"""Tars may take one of this many descriptors of the process."""
 _TRIMMED_BYTES = 31 << 20
 """Size of a block whose release makes glibc keep twice as much freed memory."""
 
 
-# --- local tars
+# --- open tars
 
 
 class LocalTar:
-    """A tar that is open and mapped.
-
-    A change of the tar is noticed before its bytes are handed out: its size is compared before they
-    are copied, since touching the map of what was cut off kills the process, and size and time
-    after that.
-
-    Making bytes from a map is three times as fast as ``pread``, but holds the GIL while the disk is
-    waited for. Once that has happened the next members are read without the GIL.
-    """
+    """A tar that is open. A change of it is noticed before its bytes are handed out."""
 
     def __init__(self, file: DataFileInfo) -> None:
         self._path = file.path
         self._descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         found = os.fstat(self._descriptor)
-        self.size, self._modified = found.st_size, found.st_mtime_ns
-        if file.file_size not in (None, self.size):
-            raise FileChangedError(changed(file.path, file.file_size, self.size))
+        self._size, self._modified = found.st_size, found.st_mtime_ns
+        if file.file_size not in (None, self._size):
+            raise FileChangedError(changed(file.path, file.file_size, self._size))
         if file.etag not in (None, f"{self._modified:x}"):
             raise FileChangedError(changed(file.path))
-        self._map: mmap.mmap | bytes = b""
-        if self.size:
-            self._map = mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
-        self._array = np.frombuffer(self._map, np.uint8)
-        pread = partial(os.pread, self._descriptor)
-        self.bytes = PlainBytes(pread, self.size, self._path)
-        self._reads_left, self._faults = 0, _major_faults()
 
-    def read(self, offsets: Iterable[int], sizes: Iterable[int]) -> list[bytes]:
-        """Return parts of the tar; a part beyond its end is shorter."""
-        mapped = self._map
-        if self._reads_left or isinstance(mapped, bytes):
-            found = self._read(list(zip(offsets, sizes, strict=True)))
-        else:
-            if mapped.size() < self.size:
-                self.check()
-            then = perf_counter()
-            found = [
-                mapped[start : start + size] for start, size in zip(offsets, sizes, strict=True)
-            ]
-            if perf_counter() - then > _SLOW_S:
-                before, self._faults = self._faults, _major_faults()
-                self._reads_left = _READS_AFTER_A_FAULT if self._faults > before else 0
-        self.check()
-        return found
+    def read(self, size: int, offset: int) -> bytes:
+        """Return a part of the tar; it is shorter only if the tar ends there."""
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size:  # one call reads 2 GiB at most
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
 
-    def _read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read parts by system calls, all of them announced before the first is read."""
-        self._reads_left = max(0, self._reads_left - len(spans))
-        if len(spans) > 1 and hasattr(os, "posix_fadvise"):
-            for offset, size in spans:
-                os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
-        return [_pread(self._descriptor, offset, size) for offset, size in spans]
-
-    def copy_to(
-        self,
-        memory: PayloadBytes,
-        offsets: Sequence[int],
-        sizes: Sequence[int],
-        places: Sequence[int],
-    ) -> None:
-        """Copy parts of the tar to places in memory, without the GIL."""
-        self.check()
-        mapped = self._array
-        for offset, size, place in zip(offsets, sizes, places, strict=True):
-            memory[place : place + size] = mapped[offset : offset + size]
-        self.check()
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """Fill memory with a part of the tar; return the number of bytes that there are."""
+        done = 0
+        while done < len(memory):
+            read = os.preadv(self._descriptor, [memory[done:]], offset + done)
+            if not read:
+                break
+            done += read
+        return done
 
     def check(self) -> None:
         """Raise a FileChangedError if the tar is no longer what was opened."""
         now = os.fstat(self._descriptor)
-        if now.st_size != self.size or now.st_mtime_ns != self._modified:
-            raise FileChangedError(changed(self._path, self.size, now.st_size))
+        if now.st_size != self._size or now.st_mtime_ns != self._modified:
+            raise FileChangedError(changed(self._path, self._size, now.st_size))
+
+    def close(self) -> None:
+        """Do nothing: the tar stays open for as long as anything holds it."""
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
 
 
-def _major_faults() -> int:
-    return getrusage(RUSAGE_SELF).ru_majflt
+class RemoteTar:
+    """A remote tar that is open; its store notices a change of it."""
 
+    def __init__(self, opened: pa.NativeFile) -> None:
+        self._opened = opened
 
-def _pread(descriptor: int, offset: int, size: int) -> bytes:
-    """Read a part by as many system calls as it takes: each reads 2 GiB at most."""
-    data = os.pread(descriptor, size, offset)
-    while len(data) < size:
-        more = os.pread(descriptor, size - len(data), offset + len(data))
-        if not more:
-            break
-        data += more
-    return data
+    def announce(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Fetch parts of the tar that are needed soon."""
+        will_read(self._opened, spans)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return a part of the tar; it is shorter only if the tar ends there."""
+        self._opened.seek(offset)
+        data: bytes = self._opened.read(size)
+        return data
+
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """Fill memory with a part of the tar; return the number of bytes that there are."""
+        self._opened.seek(offset)
+        data = self._opened.read_buffer(len(memory))
+        memory[: data.size] = memoryview(data).cast("B")
+        return int(data.size)
+
+    def check(self) -> None:
+        """Do nothing: reading has compared the version."""
+
+    def close(self) -> None:
+        """Give up what was announced and not read."""
+        self._opened.close()
 
 
 class LocalTars:
@@ -202,10 +176,9 @@ class LocalTars:
 
 
 def _most_open() -> int:
-    descriptors = getrlimit(RLIMIT_NOFILE)[0]
-    if descriptors == RLIM_INFINITY:
-        return _OPEN_AT_ONCE
-    return max(1, min(_OPEN_AT_ONCE, descriptors // _SHARE_OF_DESCRIPTORS))
+    limit = getrlimit(RLIMIT_NOFILE)[0]
+    share = _OPEN_AT_ONCE if limit == RLIM_INFINITY else limit // _SHARE_OF_DESCRIPTORS
+    return max(1, min(_OPEN_AT_ONCE, share))
 
 
 # --- members
@@ -216,7 +189,8 @@ class _Part:
     """Members of one tar, in the order in which they lie there.
 
     Attributes:
-        shard: The number of the tar.
+        path: The tar.
+        tar: The tar, opened.
         index: Its index.
         places: Places of the members among all that are wanted.
         members: Numbers of the members.
@@ -224,12 +198,48 @@ class _Part:
         sizes: Bytes of their payloads.
     """
 
-    shard: int
+    path: str
+    tar: LocalTar | RemoteTar
     index: TarIndex
     places: Int64Array
     members: list[int]
     offsets: list[int]
     sizes: list[int]
+
+    def read(self, memories: Iterable[memoryview] | None = None) -> Iterator[bytes]:
+        """Yield payloads whose headers were compared with the index.
+
+        Args:
+            memories: Memory for each payload, which is filled; nothing is yielded then.
+        """
+        tar, may_be_unchecked = self.tar, self.index.unchecked.item
+        remote = isinstance(tar, RemoteTar)
+        targets = iter(() if memories is None else memories)
+        for member, offset, size in zip(self.members, self.offsets, self.sizes, strict=True):
+            try:
+                if remote or may_be_unchecked(member):
+                    check_header(self.path, self.index, member, tar.read)
+                if memories is None:
+                    data = tar.read(size, offset)
+                    self._check_length(member, len(data))
+                    yield data
+                else:
+                    self._check_length(member, tar.read_into(next(targets), offset))
+            except ReadError as error:
+                if isinstance(error, StaleIndexError) or not remote:
+                    raise
+                name = self.index.name(member)
+                raise type(error)(f"member {name!r} cannot be read: {error}") from None
+        tar.check()
+
+    def _check_length(self, member: int, length: int) -> None:
+        size = self.index.sizes.item(member)
+        if length != size:
+            self.tar.check()
+            raise ReadError(
+                f"{self.path}: member {self.index.name(member)!r} has {size:,} bytes, of which "
+                f"{length:,} can be read; the tar breaks off or its index is not its own"
+            )
 
 
 class Payloads:
@@ -254,8 +264,9 @@ class Payloads:
         if not self._store.local:
             return self.read_many(np.full(len(members), shard), members)
         index, wanted = self.collection.index(shard), np.asarray(members, np.int64)
-        offsets, sizes = index.offsets[wanted].tolist(), index.sizes[wanted].tolist()
-        return self._checked_tar(shard, index, wanted.tolist(), offsets, sizes).read(offsets, sizes)
+        numbers = wanted.tolist(), index.offsets[wanted].tolist(), index.sizes[wanted].tolist()
+        path, tar = self.collection.files.paths[shard], self._tars.get(shard)
+        return list(_Part(path, tar, index, wanted, *numbers).read())
 
     def read_many(self, shards: Ints, members: Ints) -> list[bytes]:
         """Return members of any tars, in the order asked for: ``members[i]`` of ``shards[i]``."""
@@ -263,145 +274,72 @@ class Payloads:
 
     def ahead(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[bytes]]:
         """Yield the members of each batch (shards, members), while later ones are being fetched."""
-        for parts, files in self._asked(batches):
+        for parts in self._asked(batches):
             found = [b""] * sum(len(part.members) for part in parts)
-            for part, file in zip(parts, files, strict=True):
-                for place, payload in zip(
-                    part.places.tolist(), self._bytes(part, file), strict=True
-                ):
+            for part in parts:
+                for place, payload in zip(part.places.tolist(), part.read(), strict=True):
                     found[place] = payload
             yield found
-
-    def _bytes(self, part: _Part, file: pa.NativeFile | None) -> Iterable[bytes]:
-        if file is not None:
-            return (data.to_pybytes() for data in self._fetched(part, file))
-        tar = self._checked_tar(part.shard, part.index, part.members, part.offsets, part.sizes)
-        return tar.read(part.offsets, part.sizes)
 
     def column(self, shards: Int64Array, members: Int64Array) -> pa.LargeBinaryArray:
         """Return members of any tars as a column, in the order asked for; null for the number -1.
 
-        Each payload is copied once, into the memory of the column.
+        Payloads are read into the memory of the column.
         """
         there = np.flatnonzero(members >= 0)
         lengths = np.zeros(len(members), np.int64)
         buffer = pa.py_buffer(b"")
-        for parts, files in self._asked([(shards[there], members[there])]):
+        for parts in self._asked([(shards[there], members[there])]):
             for part in parts:
                 lengths[there[part.places]] = part.sizes
             starts = np.cumsum(lengths) - lengths
             buffer = pa.allocate_buffer(int(lengths.sum()))
-            memory = np.frombuffer(buffer, np.uint8)
-            for part, file in zip(parts, files, strict=True):
-                self._copy(part, file, memory, starts[there[part.places]].tolist())
+            memory = memoryview(buffer).cast("B")
+            for part in parts:
+                begins = starts[there[part.places]].tolist()
+                spans = zip(begins, part.sizes, strict=True)
+                deque(part.read(memory[start : start + size] for start, size in spans), 0)
         valid = None if len(there) == len(members) else pa.array(members >= 0).buffers()[1]
         edges = np.concatenate([[0], np.cumsum(lengths)])
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
 
-    def _copy(
-        self, part: _Part, file: pa.NativeFile | None, memory: PayloadBytes, places: list[int]
-    ) -> None:
-        if file is None:
-            tar = self._checked_tar(part.shard, part.index, part.members, part.offsets, part.sizes)
-            tar.copy_to(memory, part.offsets, part.sizes, places)
-            return
-        for place, data in zip(places, self._fetched(part, file), strict=True):
-            memory[place : place + data.size] = np.frombuffer(data, np.uint8)
-
-    # --- from local tars
-
-    def _checked_tar(
-        self, shard: int, index: TarIndex, members: list[int], offsets: list[int], sizes: list[int]
-    ) -> LocalTar:
-        """Return a tar that holds these members: headers not seen before are compared."""
-        tar = self._tars.get(shard)
-        is_unchecked = index.unchecked.item
-        left = [member for member in members if is_unchecked(member)]
-        if left:
-            starts = [index.offsets.item(member) - BLOCK for member in left]
-            headers = tar.read(starts, [BLOCK] * len(left))
-            check_headers(tar.bytes.shown, index, left, headers, tar.bytes)
-        if max(map(add, offsets, sizes), default=0) > tar.size:
-            for member, offset, size in zip(members, offsets, sizes, strict=True):
-                self._check_length(shard, index, member, min(size, tar.size - offset))
-        return tar
-
-    def _check_length(self, shard: int, index: TarIndex, member: int, length: int) -> None:
-        size = int(index.sizes[member])
-        if length != size:
-            raise ReadError(
-                f"{self.collection.files.paths[shard]}: member {index.name(member)!r} has "
-                f"{size:,} bytes, of which {length:,} can be read; the tar breaks off or its index "
-                "is not its own"
-            )
-
-    # --- from remote tars
-
-    def _asked(
-        self, batches: Iterable[tuple[Ints, Ints]]
-    ) -> Iterator[tuple[list[_Part], list[pa.NativeFile | None]]]:
-        """Yield batches as parts of tars, each with its file if it is remote.
-
-        The files of some batches ahead have been asked for their members.
-        """
-        asked: deque[tuple[list[_Part], list[pa.NativeFile | None]]] = deque()
+    def _asked(self, batches: Iterable[tuple[Ints, Ints]]) -> Iterator[list[_Part]]:
+        """Yield batches as parts of tars; those of some remote batches ahead are being fetched."""
+        asked: deque[list[_Part]] = deque()
+        ahead = 0 if self._store.local else _BATCHES_AHEAD
         try:
             for shards, members in batches:
-                parts = self._parts(shards, members)
-                asked.append((parts, [self._ask(part) for part in parts]))
-                if self._store.local or len(asked) > _BATCHES_AHEAD:
+                asked.append(self._parts(np.asarray(shards), np.asarray(members)))
+                if len(asked) > ahead:
                     yield asked[0]
-                    _close(asked.popleft()[1])
+                    _close(asked.popleft())
             while asked:
                 yield asked[0]
-                _close(asked.popleft()[1])
+                _close(asked.popleft())
         finally:
-            for _, files in asked:
-                _close(files)
+            for parts in asked:
+                _close(parts)
 
-    def _ask(self, part: _Part) -> pa.NativeFile | None:
-        """Ask for the members of a remote tar, with their headers."""
-        if self._store.local:
-            return None
-        file = self._store.open(self.collection.files[part.shard])
-        will_read(file, _spans(part))
-        return file
-
-    def _fetched(self, part: _Part, file: pa.NativeFile) -> Iterator[pa.Buffer]:
-        """Yield payloads whose headers were compared with the index."""
-        path, index = self.collection.files.paths[part.shard], part.index
-        for member, offset, size in zip(part.members, part.offsets, part.sizes, strict=True):
-            try:
-                file.seek(offset - BLOCK)
-                data = file.read_buffer(BLOCK + size)
-                source = _bytes_until(offset + size, file, path)
-                check_headers(path, index, [member], [data[:BLOCK].to_pybytes()], source)
-                self._check_length(part.shard, index, member, data.size - BLOCK)
-                yield data[BLOCK:]
-            except StaleIndexError:
-                raise
-            except ReadError as error:
-                name = part.index.name(member)
-                raise type(error)(f"member {name!r} cannot be read: {error}") from None
-
-    # --- parts of tars
-
-    def _parts(self, shards: Ints, members: Ints) -> list[_Part]:
-        which, wanted = np.asarray(shards), np.asarray(members)
-        if len(which) != len(wanted):
-            raise ValueError(f"{len(which)} shards for {len(wanted)} members")
-        return [self._part(shard, places, wanted[places]) for shard, places in by_shard(which)]
-
-    def _part(self, shard: int, places: Int64Array, members: npt.NDArray[Any]) -> _Part:
-        index = self.collection.index(shard)
-        offsets = index.offsets[members]
-        order = np.argsort(offsets, kind="stable")
-        members, offsets = members[order], offsets[order]
-        sizes = index.sizes[members]
-        return _Part(
-            shard, index, places[order], members.tolist(), offsets.tolist(), sizes.tolist()
-        )
+    def _parts(self, shards: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> list[_Part]:
+        """Open tars, and announce what is read of them."""
+        if len(shards) != len(wanted):
+            raise ValueError(f"{len(shards)} shards for {len(wanted)} members")
+        parts = []
+        for shard, places in by_shard(shards):
+            index, file = self.collection.index(shard), self.collection.files[shard]
+            order = np.argsort(index.offsets[wanted[places]], kind="stable")
+            members = wanted[places][order]
+            offsets, sizes = index.offsets[members], index.sizes[members]
+            tar: LocalTar | RemoteTar
+            if self._store.local:
+                tar = self._tars.get(shard)
+            else:
+                tar = RemoteTar(self._store.open(file))
+                tar.announce(_spans(index, members, offsets + sizes))
+            numbers = members.tolist(), offsets.tolist(), sizes.tolist()
+            parts.append(_Part(file.path, tar, index, places[order], *numbers))
+        return parts
 
     def __reduce__(self) -> tuple[type[Payloads], tuple[TarCollection]]:
         return Payloads, (self.collection,)
@@ -428,27 +366,14 @@ def cut_by_bytes(numbers: Int64Array, sizes: Int64Array, most_bytes: int) -> Ite
         begin = stop
 
 
-def _bytes_until(end: int, file: pa.NativeFile, path: str) -> PlainBytes:
-    """Return the bytes of a remote tar as if it ended somewhere: what is behind is not fetched."""
-
-    def pread(size: int, start: int) -> bytes:
-        file.seek(start)
-        data: bytes = file.read(max(min(size, end - start), 0))
-        return data
-
-    return PlainBytes(pread, end, path)
+def _close(parts: Sequence[_Part]) -> None:
+    for part in parts:
+        part.tar.close()
 
 
-def _close(files: Sequence[pa.NativeFile | None]) -> None:
-    for file in files:
-        if file is not None:
-            file.close()
-
-
-def _spans(part: _Part) -> list[tuple[int, int]]:
+def _spans(index: TarIndex, members: npt.NDArray[Any], stops: Int64Array) -> list[tuple[int, int]]:
     """Return the bytes of members with their headers, and of what lies between near ones."""
-    starts = header_starts(part.index, np.array(part.members))
-    stops = np.array(part.offsets, np.int64) + np.array(part.sizes, np.int64)
+    starts = header_starts(index, members)
     reached = np.maximum.accumulate(stops)
     begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _NEAR_BYTES))
     ends = reached[np.append(begins[1:], len(starts)) - 1]

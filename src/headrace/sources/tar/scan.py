@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ from headrace.storage.store import changed, vanished
 
 __all__ = [
     "BrokenTar",
-    "PlainBytes",
+    "Pread",
     "ScanProgress",
     "TarBytes",
     "opened_tar",
@@ -58,6 +58,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 MemberSpan = tuple[int, int]
+Pread = Callable[[int, int], bytes]
+"""Returns a number of bytes from a place on; fewer at the end of a file."""
 ScanProgress = Callable[[int], None]
 """Is called with the number of bytes of a tar that the walk has passed."""
 
@@ -587,27 +589,6 @@ _WORTH_A_REQUEST = 256 << 10
 """bytes that are fetched with others rather than asking once more"""
 
 
-class TarBytes(Protocol):
-    """The bytes of a tar.
-
-    Attributes:
-        size: Bytes of the tar.
-        shown: The name of the tar in messages.
-    """
-
-    size: int
-    shown: str
-
-    @property
-    def window(self) -> Callable[[int, int], bytes]:
-        """Returns bytes from a place on: ``least`` or more, unless the tar ends before."""
-        ...
-
-    def read(self, spans: Sequence[MemberSpan]) -> list[bytes]:
-        """Return bytes from anywhere."""
-        ...
-
-
 @contextmanager
 def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
     """Open a tar as it was discovered; one that has changed, or changes, is a FileChangedError."""
@@ -621,7 +602,7 @@ def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
         except OSError as error:
             raise ReadError(f"{file.path} cannot be opened: {error.strerror}") from error
         try:
-            yield PlainBytes(partial(os.pread, handle), size, file.path)
+            yield TarBytes(partial(os.pread, handle), size, file.path)
         finally:
             os.close(handle)
     now = store.status(file.path)
@@ -631,32 +612,40 @@ def opened_tar(store: Store, file: DataFileInfo) -> Iterator[TarBytes]:
         raise FileChangedError(changed(file.path, file.file_size, now.size))
 
 
-class PlainBytes:
-    """Bytes that are read exactly as they are asked for, by a function such as ``pread``."""
+class TarBytes:
+    """The bytes of a tar, read exactly as they are asked for by a function such as ``pread``.
 
-    def __init__(self, pread: Callable[[int, int], bytes], size: int, shown: str) -> None:
-        self.window, self.size, self.shown = pread, size, shown
+    Attributes:
+        window: Returns bytes from a place on: ``least`` or more, unless the tar ends before.
+        size: Bytes of the tar.
+        shown: The name of the tar in messages.
+    """
+
+    def __init__(self, window: Pread, size: int, shown: str) -> None:
+        self.window, self.size, self.shown = window, size, shown
 
     def read(self, spans: Sequence[MemberSpan]) -> list[bytes]:
+        """Return bytes from anywhere."""
         return [
             _whole(self.window(stop - start, start), start, stop, self.shown)
             for start, stop in spans
         ]
 
 
-class RemoteBytes:
+class RemoteBytes(TarBytes):
     """A remote file. Small members are streamed over, large ones are skipped.
 
     As long as windows lie close to each other they grow, and what follows is fetched ahead.
     """
 
     def __init__(self, opened: pa.NativeFile, size: int, shown: str) -> None:
-        self._opened, self.size, self.shown = opened, size, shown
+        super().__init__(self._window, size, shown)
+        self._opened = opened
         self._end = 0
         self._bytes = _FIRST_REMOTE_BYTES
         self._ahead = 0
 
-    def window(self, least: int, at: int) -> bytes:
+    def _window(self, least: int, at: int) -> bytes:
         grows = self._end > 0 and at - self._end <= _WORTH_A_REQUEST
         self._bytes = min(2 * self._bytes, _PIECE_BYTES) if grows else _FIRST_REMOTE_BYTES
         stop = min(at + max(self._bytes, least), self.size)
