@@ -2,17 +2,32 @@
 
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._engine import Engine, RequestError, StoreFailure
-from headrace.storage._files import atomic_write, file_lock, flush_directory, remove_partial
 from headrace.storage._manifest import load_manifest, save_manifest
 from headrace.storage._ranges import Parts, Requests, will_read
 from headrace.storage._remote import RemoteStore, RetryPolicy
-from headrace.storage._threads import Patience, interruptibly, side_by_side, side_threads
+from headrace.storage._threads import (
+    PYARROW_CLIENTS,
+    NativeLibrary,
+    Patience,
+    interruptibly,
+    side_by_side,
+    side_threads,
+)
 from headrace.storage.access import Access, protocol_of, shown_location, store_for
 from headrace.storage.listing import Listing, find_files, named_locations
-from headrace.storage.native import PYARROW_CLIENTS, NativeLibrary
 from headrace.storage.options import Options, ResolvedOptions, resolve
 from headrace.storage.redaction import Redaction
-from headrace.storage.store import UNKNOWN_SIZE, FileStatus, LocalStore, Meter, Store
+from headrace.storage.store import (
+    UNKNOWN_SIZE,
+    FileStatus,
+    LocalStore,
+    Meter,
+    Store,
+    atomic_write,
+    file_lock,
+    flush_directory,
+    remove_partial,
+)
 
 __all__ = [
     "PYARROW_CLIENTS",

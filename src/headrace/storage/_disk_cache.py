@@ -28,10 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from headrace.errors import HeadraceError, OptionError
-from headrace.storage._files import file_lock
-from headrace.storage.store import Meter
-
-__all__ = ["DiskCache"]
+from headrace.storage.store import Meter, file_lock
 
 logger = logging.getLogger(__name__)
 

@@ -17,16 +17,6 @@ from headrace.errors import OptionError, WorkerError
 from headrace.storage._threads import TooSlowError
 from headrace.storage.store import FileStatus
 
-__all__ = [
-    "OBJECT_STORES",
-    "Engine",
-    "RequestError",
-    "StoreFailure",
-    "complete",
-    "connect",
-    "translated",
-]
-
 OBJECT_STORES = {
     "s3": "s3",
     "s3a": "s3",

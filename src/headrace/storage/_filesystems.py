@@ -16,11 +16,8 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
 from headrace.storage._engine import Engine, RequestError, StoreFailure, complete, translated
-from headrace.storage._threads import longest_wait, within
-from headrace.storage.native import PYARROW_CLIENTS
+from headrace.storage._threads import PYARROW_CLIENTS, longest_wait, within
 from headrace.storage.store import FileStatus
-
-__all__ = ["FsspecEngine", "filesystem_for"]
 
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _WITHOUT_THREADS = (pafs.LocalFileSystem, pafs.PyFileSystem)

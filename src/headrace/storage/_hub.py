@@ -18,8 +18,6 @@ from headrace.storage._threads import longest_wait, within
 from headrace.storage.options import hub_options
 from headrace.storage.store import FileStatus
 
-__all__ = ["HubEngine"]
-
 T = TypeVar("T")
 
 _PATH = re.compile(

@@ -20,15 +20,12 @@ from pyarrow import ipc
 
 from headrace.errors import NothingFoundError, OptionError, ReadError
 from headrace.model import DataFileInfo
-from headrace.storage._files import atomic_write
 from headrace.storage._ranges import Parts
 from headrace.storage._remote import RemoteStore
 from headrace.storage.access import Access, protocol_of
 from headrace.storage.listing import Listing, named_locations
 from headrace.storage.redaction import public_url
-from headrace.storage.store import FileStatus
-
-__all__ = ["load_manifest", "save_manifest"]
+from headrace.storage.store import FileStatus, atomic_write
 
 _ABOUT = b"headrace.manifest"
 _VERSION = 2

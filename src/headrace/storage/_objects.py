@@ -27,8 +27,7 @@ from obstore.store import HTTPStore
 
 from headrace.errors import OptionError
 from headrace.storage._engine import Engine, RequestError, StoreFailure, complete, translated
-from headrace.storage._threads import AnswerPace
-from headrace.storage.native import NativeLibrary
+from headrace.storage._threads import AnswerPace, NativeLibrary
 from headrace.storage.options import (
     bucket_region,
     http_options,
@@ -37,8 +36,6 @@ from headrace.storage.options import (
     store_options,
 )
 from headrace.storage.store import UNKNOWN_SIZE, FileStatus
-
-__all__ = ["BucketEngine", "StoreEngine", "WebEngine"]
 
 _OBSTORE = NativeLibrary("an object store or a web server")
 _PAGE = 1000

@@ -21,8 +21,6 @@ from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage._threads import Patience, forget, in_background
 
-__all__ = ["ByteSpan", "Fetch", "Parts", "RangeReader", "RemoteFile", "Requests", "will_read"]
-
 ByteSpan = tuple[int, int]
 """The first byte of a range, and the byte after the last."""
 

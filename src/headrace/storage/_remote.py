@@ -45,8 +45,6 @@ from headrace.storage.store import (
     vanished,
 )
 
-__all__ = ["RemoteStore", "RetryPolicy"]
-
 T = TypeVar("T")
 
 _PAGE = 1000

@@ -19,21 +19,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from headrace.errors import WorkerError
 from headrace.process import PerProcess
-
-__all__ = [
-    "AnswerPace",
-    "GivenUp",
-    "Patience",
-    "TooSlowError",
-    "forget",
-    "in_background",
-    "interruptibly",
-    "longest_wait",
-    "side_by_side",
-    "side_threads",
-    "within",
-]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -331,3 +318,36 @@ def longest_wait(timeout_s: float, size: int = 0) -> float:
     This is for clients that return an answer when all of it has come.
     """
     return timeout_s + size / _LEAST_BYTES_PER_S_UNSEEN
+
+
+# --- native libraries whose threads do not survive a fork: a child would wait for them for ever
+
+
+class NativeLibrary:
+    """The process that uses a library, as the processes that are forked from it see it.
+
+    Args:
+        name: What the library is called in errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._user: int | None = None
+
+    def use(self) -> None:
+        """Note that this process uses the library; call it before each use.
+
+        Raises:
+            WorkerError: The process was forked from one that has used the library.
+        """
+        if self._user is None:
+            self._user = os.getpid()
+        if self._user != os.getpid():
+            raise WorkerError(
+                f"this process was forked from one that has used {self._name}, and would hang or "
+                'crash: start worker processes with multiprocessing_context="forkserver"'
+            )
+
+
+PYARROW_CLIENTS = NativeLibrary("a remote filesystem of pyarrow")
+"""The clients of object stores in pyarrow."""

@@ -36,12 +36,12 @@ from headrace.storage import (
     FileStatus,
     Listing,
     LocalStore,
+    NativeLibrary,
     Store,
     find_files,
     side_by_side,
     will_read,
 )
-from headrace.storage.native import NativeLibrary
 from headrace.storage.store import UNKNOWN_SIZE, matches
 
 __all__ = [

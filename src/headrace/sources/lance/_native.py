@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.storage.native import NativeLibrary
+from headrace.storage import NativeLibrary
 
 __all__ = ["Failed", "Found", "Handle"]
 

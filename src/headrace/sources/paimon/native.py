@@ -46,9 +46,8 @@ from headrace.errors import (
 from headrace.model import RowRange
 from headrace.sources.files.blocks import in_blocks, rows_only
 from headrace.sources.files.schemas import align
-from headrace.storage import Redaction
+from headrace.storage import PYARROW_CLIENTS, Redaction
 from headrace.storage.access import protocol_of
-from headrace.storage.native import PYARROW_CLIENTS
 
 __all__ = [
     "ForeignRows",
