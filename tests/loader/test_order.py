@@ -80,6 +80,16 @@ def test_windows_that_are_handed_out_in_parts_have_the_same_order(
     assert begun + [row for batch in again for row in batch["id"].tolist()] == whole
 
 
+def test_a_single_window_has_chunks_that_threads_can_share(tmp_path: Path) -> None:
+    folder = written(tmp_path, files=2, group=500)
+    dataset = StructuredDataset(folder, shuffle=True)
+    (lane,) = dataset.splits
+    sizes = [chunk.row_range.length for chunk in lane.file_splits if chunk.row_range is not None]
+    assert sum(sizes) == ROWS
+    assert len(sizes) >= 16
+    assert max(sizes) <= ROWS // 16 + 500
+
+
 def test_data_that_is_larger_than_a_window_is_shuffled_in_windows(tmp_path: Path) -> None:
     """20,000 rows of 64 bytes, of which a window may hold 128 KiB: windows of 32 small chunks."""
     folder = written(tmp_path, group=50)

@@ -38,7 +38,7 @@ _SHUFFLE_BUDGET_BYTES = 2 << 30
 _MOST_MIXED = 32
 """Number of chunks in a window that was chosen automatically, at most."""
 _CHUNKS_OF_LANE = 16
-"""Number of chunks of a lane that is one window, so that lanes share small data at random."""
+"""Least number of chunks of a lane that is one window: threads and lanes share them evenly."""
 _ALL_CHUNKS = 1 << 30
 _DECODED_FACTOR = 8
 """Bytes in memory for each byte of an encoded image or sound, roughly."""
@@ -123,11 +123,12 @@ def _shuffled(order: Order, found: Discovered, window_bytes: int, lanes: int) ->
         return order
     window_bytes = max(window_bytes, 1)
     if total <= window_bytes * lanes:
-        # One window holds all of a lane; several lanes get small chunks of everywhere.
+        # One window holds all of a lane. Small chunks let threads share the reading evenly, and
+        # several lanes get rows of everywhere.
         counts, parts = found.files.counts, _CHUNKS_OF_LANE * lanes
         if lanes > 1 and (counts >= 0).all():
             order = replace(order, split_rows=max(-(-int(counts.sum()) // parts), 1))
-        elif lanes > 1:
+        else:
             order = replace(order, split_bytes=max(whole // parts, 1))
         return replace(order, grouping=Grouping(_ALL_CHUNKS))
     large = float(np.quantile(held, 0.9)) if len(found.files.groups) else 0.0
