@@ -48,7 +48,7 @@ def write_data(folder: Path, rows: int) -> None:
         ids = np.arange(first, min(first + 1_500_000, rows))
         columns = {f"f{n}": rng.normal(size=len(ids)).astype(np.float32) for n in range(COLUMNS)}
         table = pa.table({"row": ids, **columns})
-        pq.write_table(table, path, row_group_size=100_000, use_dictionary=False, compression=None)
+        pq.write_table(table, path, row_group_size=100_000)  # all else as pyarrow writes it
 
 
 def _loader(folder: Path, batch_size: int, **options: Any) -> Any:

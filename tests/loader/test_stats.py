@@ -14,7 +14,7 @@ from small_files import ROWS, all_ids, write_parquet
 from worker_code import doubled
 
 from headrace import SkippedDataWarning, StatefulLoader, StructuredDataset
-from headrace.loader._stats import Stats
+from headrace.loader._pipeline import Stats
 
 
 def make(data: Path, **options: Any) -> StatefulLoader:

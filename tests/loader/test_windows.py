@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.convert import Converter, concat
-from headrace.loader._windows import Window
+from headrace.loader._pipeline import Window
 from headrace.plan import ROW_ORDER, permutation, row_keys, stable_order
 
 FORMATS = ["torch", "numpy", "arrow", "dict"]

@@ -27,12 +27,11 @@ from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader._agreement import ComparedFiles
 from headrace.loader._claims import Claims
 from headrace.loader._dataloader import StatefulLoader, loader_class
+from headrace.loader._epoch import DatasetIterator, Passes
 from headrace.loader._feed import Board, Feed
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._order import budget_bytes, describe_order, order_of
-from headrace.loader._passes import DatasetIterator, Passes
-from headrace.loader._pipeline import Finish, Pipeline
-from headrace.loader._stats import Stats
+from headrace.loader._pipeline import Finish, Pipeline, Stats
 from headrace.loader.ranks import Ranks, find_ranks, given_ranks, ranks_of_job
 from headrace.model import DataFileInfo, Split
 from headrace.options import (

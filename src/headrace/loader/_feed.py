@@ -40,8 +40,7 @@ from headrace.convert.shared import ByteArray, SharedBuffer, shared_bytes
 from headrace.errors import WorkerError
 from headrace.loader._claims import Claims, claimed_stream
 from headrace.loader._epoch import BatchRun
-from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stream
-from headrace.loader._stats import Stats
+from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stats, Stream
 from headrace.loader.start import Sealed
 from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan import Lane, Plan

@@ -7,25 +7,26 @@ rows of a window into order. The consumer cuts the blocks of each lane into runs
 from __future__ import annotations
 
 import heapq
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch.utils.data import get_worker_info
 
-from headrace.convert import Block, Converter, concat
+from headrace.convert import Block, Converter, concat, gather
 from headrace.convert.decoded import together
 from headrace.convert.device import Device, DeviceCache
 from headrace.errors import ConversionError, ReadError
-from headrace.loader._stats import Stats
-from headrace.loader._windows import Window
 from headrace.matrices import width_of
 from headrace.model import (
     NOWHERE,
@@ -47,15 +48,16 @@ from headrace.plan import (
     lane_pieces,
     no_groups,
     row_keys,
+    stable_order,
     window_pieces,
 )
-from headrace.process import usable_cores
+from headrace.process import PerProcess, usable_cores
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.reader import TabularReader
 from headrace.storage import Meter, Patience, side_threads
 from headrace.stream import Job, Located, Pace, ReadAhead, Run, cut
 
-__all__ = ["Finish", "OpenLanes", "Pipeline", "Stream", "row_cost"]
+__all__ = ["Finish", "OpenLanes", "Pipeline", "RowKeys", "Stats", "Stream", "Window", "row_cost"]
 
 
 def row_cost(schema: pa.Schema) -> RowCost:
@@ -507,3 +509,164 @@ class OpenLanes:
             yield block
         waited = patience.waited_s - waited
         self._pace.note(waited, spent - waited)
+
+
+# --- The rows of a window, brought into the order of their keys
+
+
+RowKeys = npt.NDArray[np.uint32]
+Sort = Callable[[Sequence[Any], RowKeys], Block]
+
+_MAX_PARTS = 256
+
+
+class Window:
+    """Sorts the rows of many blocks by their keys, and hands them out in parts.
+
+    A processor's cache holds few of the rows of a large window, and to take them at random from all
+    of it takes several times as long. So the rows come out in parts: when a block arrives, its rows
+    are grouped by the upper bits of their keys, and a part is made of one run of rows of each
+    block. Both steps move rows within the cache, and threads can do them for several blocks or
+    parts at a time. Rows with equal keys keep their order.
+
+    >>> import pyarrow as pa
+    >>> from headrace.convert import Converter
+    >>> converter = Converter(pa.schema([("x", pa.int64())]), "numpy")
+    >>> window = Window(parts=2, key_bits=2)
+    >>> window.put(0, converter.convert(pa.table({"x": [10, 11, 12]})), np.array([3, 0, 2], "u4"))
+    >>> window.put(3, converter.convert(pa.table({"x": [13]})), np.array([1], "u4"))
+    >>> [next(window.part(index).batches(9))["x"].tolist() for index in range(window.parts)]
+    [[11, 13], [12, 10]]
+    """
+
+    def __init__(self, parts: int, key_bits: int, sort: Sort | None = None) -> None:
+        """Prepare for blocks.
+
+        Args:
+            parts: Number of parts; it is rounded up to a power of two.
+            key_bits: Number of bits of the largest key.
+            sort: Returns the rows of blocks, laid end to end, in the order of their keys; None
+                for blocks in the memory of the host.
+        """
+        self._sort = _sort if sort is None else sort
+        part_bits = (min(parts, _MAX_PARTS) - 1).bit_length()
+        self.parts = 1 << part_bits
+        self._shift = np.uint32(max(key_bits - part_bits, 0))
+        self._grouped: dict[int, tuple[Block, RowKeys, list[int]]] = {}
+
+    def put(self, first_row: int, block: Block, keys: RowKeys) -> None:
+        """Add a block. Threads may call it at the same time.
+
+        Args:
+            first_row: Number of rows of all blocks before this one.
+            block: A block of the same converter as all others.
+            keys: The keys of its rows.
+        """
+        edges = [0, len(keys)]
+        if self.parts > 1:
+            part = (keys >> self._shift).astype(np.uint8)
+            rows = np.argsort(part, kind="stable")
+            block, keys = block.take(rows), keys[rows]
+            edges = [0, *np.cumsum(np.bincount(part, minlength=self.parts)).tolist()]
+        self._grouped[first_row] = block, keys, edges
+
+    def part(self, index: int) -> Block | None:
+        """Return the rows of a part in order, once all blocks are there; None if it has no rows."""
+        blocks, keys = [], []
+        for first_row in sorted(self._grouped):
+            block, its_keys, edges = self._grouped[first_row]
+            start, stop = edges[index], edges[index + 1]
+            if start < stop:
+                blocks.append(block if self.parts == 1 else block.slice(start, stop - start))
+                keys.append(its_keys[start:stop])
+        return self._sort(blocks, np.concatenate(keys)) if blocks else None
+
+
+def _sort(blocks: Sequence[Block], keys: RowKeys) -> Block:
+    return gather(blocks, stable_order(keys))
+
+
+# --- Statistics of a loader, counted in its threads and processes, and added up here
+
+
+STORAGE_COUNTS = ("requests", "retries", "fetched_bytes", "cached_bytes")
+"""what stores count: how often they were asked, again, for how much, and what a disk had"""
+
+
+class Stats:
+    """Counters of one process. Threads may add to them; ``drain`` hands them to another Stats."""
+
+    def __init__(self) -> None:
+        self._lock = PerProcess(threading.RLock)
+        self.rows = 0
+        self.batches = 0
+        self.bytes = 0
+        self.storage = dict.fromkeys(STORAGE_COUNTS, 0)
+        self.padded = 0
+        self.seconds: dict[str, float] = {}
+        self.skipped: list[str] = []
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to a stage."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spend(stage, time.perf_counter() - began)
+
+    def spend(self, stage: str, seconds: float) -> None:
+        """Add to the time of a stage."""
+        with self._lock.get():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    def decoded(self, size_bytes: int) -> None:
+        """Count what was decoded."""
+        with self._lock.get():
+            self.bytes += size_bytes
+
+    def stored(self, counts: Mapping[str, int]) -> None:
+        """Count what stores did."""
+        with self._lock.get():
+            for name, count in counts.items():
+                self.storage[name] += count
+
+    def skip(self, reason: str) -> None:
+        """Note a chunk or file that could not be read and was left out."""
+        with self._lock.get():
+            self.skipped.append(reason)
+
+    def drain(self) -> dict[str, Any]:
+        """Return what was counted in reading since the last call, for ``add``."""
+        with self._lock.get():
+            taken = {
+                "bytes": self.bytes,
+                "storage": self.storage,
+                "seconds": self.seconds,
+                "skipped": self.skipped,
+            }
+            self.bytes, self.seconds, self.skipped = 0, {}, []
+            self.storage = dict.fromkeys(STORAGE_COUNTS, 0)
+        return taken
+
+    def add(self, drained: dict[str, Any]) -> None:
+        """Add what another process drained."""
+        for stage, seconds in drained["seconds"].items():
+            self.spend(stage, seconds)
+        self.stored(drained["storage"])
+        with self._lock.get():
+            self.bytes += drained["bytes"]
+            self.skipped.extend(drained["skipped"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counters as plain values."""
+        with self._lock.get():
+            return {
+                "rows": self.rows,
+                "batches": self.batches,
+                "bytes": self.bytes,
+                "seconds": dict(self.seconds),
+                "padded": self.padded,
+                "skipped_chunks": list(self.skipped),
+                **self.storage,
+            }

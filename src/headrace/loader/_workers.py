@@ -29,8 +29,7 @@ from headrace.errors import OptionError, WorkerError
 from headrace.loader._claims import Claims, Unit, units_left
 from headrace.loader._epoch import AsTheyCome, BatchRun, EpochPass, LaneFeed
 from headrace.loader._feed import Board, Failure, LaneEnd, Parcel, begin_worker
-from headrace.loader._pipeline import Pipeline, row_cost
-from headrace.loader._stats import Stats
+from headrace.loader._pipeline import Pipeline, Stats, row_cost
 from headrace.loader.start import WorkerContext, dumps
 from headrace.model import Cursor
 from headrace.options import LoaderOptions

@@ -1,11 +1,27 @@
 """Decides which rows are read by which lane in which order: from metadata, without I/O or torch."""
 
 from headrace.plan._chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks, decode_factor
-from headrace.plan._lanes import Grouping, Lane, Plan, Span
-from headrace.plan._pieces import Piece, Reading, RowCost, lane_pieces, no_groups, window_pieces
-from headrace.plan._rest import plan_the_rest, windows_begun
-from headrace.plan._resume import Planner, known_batches
-from headrace.plan._sharing import even_out, first_in_turn, share_last_round
+from headrace.plan._lanes import (
+    Grouping,
+    Lane,
+    Piece,
+    Plan,
+    Reading,
+    RowCost,
+    Span,
+    lane_pieces,
+    no_groups,
+    window_pieces,
+)
+from headrace.plan._resume import (
+    Planner,
+    even_out,
+    first_in_turn,
+    known_batches,
+    plan_the_rest,
+    share_last_round,
+    windows_begun,
+)
 from headrace.plan._state import DONE, END, Data, Fingerprint, Loose, RankShare, State, merge_states
 from headrace.plan._strategies import (
     EvenBatchesSplitStrategy,

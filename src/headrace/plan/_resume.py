@@ -17,26 +17,34 @@ Nothing is read here. Where rows are not counted before they are read, a ``Recou
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Protocol
 
+import numpy as np
+
 from headrace.errors import OptionError
-from headrace.model import Cursor, FileList
-from headrace.plan._lanes import Plan
-from headrace.plan._rest import plan_the_rest, windows_begun
-from headrace.plan._sharing import (
-    CannotShareError,
-    batches_in,
-    even_out,
-    first_in_turn,
-    share_last_round,
-)
+from headrace.model import Cursor, FileList, Int64Array
+from headrace.plan._chunks import ROWS, Chunks, share_of
+from headrace.plan._lanes import Grouping, Lane, Plan, Segment, Span, cut_at, cut_evenly, take_rows
 from headrace.plan._state import DONE, END, Loose, State
 from headrace.plan._strategies import Order
 
-__all__ = ["Planner", "Recount", "known_batches"]
+__all__ = [
+    "CannotShareError",
+    "Planner",
+    "Recount",
+    "batches_in",
+    "even_out",
+    "first_in_turn",
+    "known_batches",
+    "plan_the_rest",
+    "share_last_round",
+    "windows_begun",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -369,3 +377,406 @@ def _without_repeats(
             moved[lane] = Cursor(window + 1)
     beyond = [(lane, at, DONE) for lane, at in plan.repeats if at > moved[lane][0]]
     return tuple(moved), (*loose, *beyond)
+
+
+# --- Plan what is left of an epoch anew, for other lanes or another size of batches
+
+
+def windows_begun(
+    plan: Plan, cursors: Sequence[Cursor], loose: Sequence[tuple[int, int, int]] = ()
+) -> list[tuple[int, int]]:
+    """Return the windows (lane, window) whose rows have to be counted before a new plan.
+
+    They are those of which some rows were delivered, and whose number of rows does not follow
+    from an earlier plan.
+    """
+    found: list[tuple[int, int]] = []
+    for index, cursor in enumerate(cursors):
+        lane = plan.lane(index)
+        delivered = _delivered(index, cursor, loose)
+        found += [
+            (index, window)
+            for window, row in sorted(delivered.items())
+            if row > 0 and window < lane.windows and lane.span(window).stop is None
+        ]
+    return found
+
+
+def plan_the_rest(
+    plan: Plan,
+    cursors: Sequence[Cursor],
+    *,
+    lanes: int,
+    batch_size: int,
+    grouping: Grouping,
+    counts: Mapping[tuple[int, int], int] | None = None,
+    loose: Sequence[tuple[int, int, int]] = (),
+) -> Plan:
+    """Deal what lies behind the cursors to so many lanes, as if the epoch began with it.
+
+    Untouched chunks are cut again. A window that was begun keeps the order of its rows, and lanes
+    share what is left of it.
+
+    Args:
+        plan: The plan that is given up.
+        cursors: How far each of its lanes has come.
+        lanes: Number of lanes of the new plan.
+        batch_size: Number of rows in a batch of the new plan.
+        grouping: How chunks form windows.
+        counts: The rows of each of ``windows_begun``, where rows are not counted before they are
+            read; None where they are. Untouched chunks are then dealt by what is known of them, as
+            at the start of an epoch, and what is left of those windows row by row.
+        loose: Windows beyond the cursor of their lane (lane, window, row) of which so many rows
+            were delivered; all of them if it is negative.
+    """
+    begun: list[Segment] = []
+    untouched: list[Chunks] = []
+    for index, cursor in enumerate(cursors):
+        lane, delivered = plan.lane(index), _delivered(index, cursor, loose)
+        if grouping.reorders or counts is not None or lane.spans:
+            windows, rest = _windows_left(lane, cursor[0], delivered, counts)
+            begun.extend(windows)
+        else:
+            rest = _rows_left(lane, cursor[0], delivered)
+        untouched.append(rest)
+    rest = Chunks.concat(untouched)
+    if counts is None:
+        line = _in_line(rest, _signs(begun))
+        pieces, bounds = cut_evenly(line, lanes, batch_size)
+    else:
+        pieces, bounds = _dealt_apart(rest, begun, lanes)
+    made = [
+        _lane_of(index, pieces[first:last], begun, grouping, plan.generation + 1)
+        for index, (first, last) in enumerate(pairwise(bounds.tolist()))
+    ]
+    return Plan.of_lanes(plan.files, made)
+
+
+def _delivered(lane: int, cursor: Cursor, loose: Sequence[tuple[int, int, int]]) -> dict[int, int]:
+    """Return the rows that were delivered of windows at and beyond the cursor of a lane."""
+    return {**{window: row for owner, window, row in loose if owner == lane}, cursor[0]: cursor[1]}
+
+
+def _windows_left(
+    lane: Lane,
+    first: int,
+    delivered: Mapping[int, int],
+    counts: Mapping[tuple[int, int], int] | None,
+) -> tuple[list[Segment], Chunks]:
+    """Return the windows from ``first`` on that were begun, and the chunks of all others.
+
+    A window may have been begun by this lane, or by a lane of an earlier plan.
+    """
+    special = {window for window in lane.spans if window >= first}
+    special.update(window for window, row in delivered.items() if row)
+    begun: list[Segment] = []
+    for window in sorted(special & set(range(lane.windows))):
+        chunks, span, row = (
+            lane.chunks[lane.members(window)],
+            lane.span(window),
+            delivered.get(window, 0),
+        )
+        stop = span.stop
+        if row < 0:
+            continue
+        if stop is None:
+            stop = int(chunks.length.sum()) if counts is None else counts[lane.index, window]
+        start = max(span.start, row)
+        if start < stop:
+            begun.append(Segment(chunks, Span(span.key, start, stop)))
+    plain = (lane.window >= first) & ~np.isin(lane.window, sorted(special))
+    return begun, lane.chunks[np.flatnonzero(plain)]
+
+
+def _rows_left(lane: Lane, start: int, delivered: Mapping[int, int]) -> Chunks:
+    """Return the chunks that are left of a lane whose windows are single, counted chunks."""
+    rest = lane.chunks[start:]
+    first = np.zeros(len(rest), np.int64)
+    for window, row in delivered.items():
+        if window - start < len(rest):
+            first[window - start] = rest.length[window - start] if row < 0 else row
+    length = rest.length - first
+    size = share_of(rest.size_bytes, length, rest.length)
+    trimmed = replace(rest, offset=rest.offset + first, length=length, size_bytes=size)
+    return trimmed[np.flatnonzero(length > 0)]
+
+
+def _signs(begun: Sequence[Segment]) -> Chunks:
+    """Return chunks that stand for begun windows: in place of a file they have negative numbers."""
+    return Chunks(
+        -1 - np.arange(len(begun)),
+        np.asarray([window.span.start for window in begun if window.span], np.int64),
+        np.asarray([window.rows for window in begun], np.int64),
+        np.full(len(begun), ROWS, np.int8),
+        np.asarray([window.chunks.size_bytes.sum() for window in begun], np.int64),
+    )
+
+
+def _in_line(untouched: Chunks, signs: Chunks) -> Chunks:
+    """Return all that is left, end to end; begun windows are spread, so that all lanes get some."""
+    places = np.arange(len(signs)) * len(untouched) // max(len(signs), 1)
+    return Chunks(
+        *(
+            np.insert(getattr(untouched, name), places, getattr(signs, name))
+            for name in Chunks.__slots__
+        )
+    )
+
+
+def _dealt_apart(
+    untouched: Chunks, begun: Sequence[Segment], lanes: int
+) -> tuple[Chunks, Int64Array]:
+    """Deal chunks whose rows are not known, and windows whose rows are; the windows come first.
+
+    A lane that has less of the chunks, because some cannot be cut, gets more of the windows.
+    """
+    dealt, bounds = cut_evenly(untouched, lanes, 1)
+    shares = _filled_up(_estimated_rows(dealt, bounds, begun), sum(each.rows for each in begun))
+    shared, ends = cut_at(_signs(begun), np.cumsum(shares)[:-1])
+    owner = np.concatenate([np.repeat(np.arange(lanes), np.diff(each)) for each in (ends, bounds)])
+    return Chunks.concat([shared, dealt])[np.argsort(owner, kind="stable")], ends + bounds
+
+
+def _estimated_rows(dealt: Chunks, bounds: Int64Array, begun: Sequence[Segment]) -> list[int]:
+    """Return about how many rows the chunks of each lane have, if they are like begun windows."""
+    rows: dict[tuple[int, int], int] = {}
+    chunks: dict[tuple[int, int], Chunks] = {}
+    for window in begun:  # of which several lanes may have parts
+        assert window.span is not None
+        key, stop = window.span.key, window.span.stop or 0
+        rows[key], chunks[key] = max(rows.get(key, 0), stop), window.chunks
+    weights = Chunks.concat([dealt, *chunks.values()]).weights
+    before = np.append(0, np.cumsum(weights))
+    weight = int(before[-1] - before[len(dealt)])
+    total = sum(rows.values())
+    return [int(of_lane) * total // max(weight, 1) for of_lane in np.diff(before[bounds])]
+
+
+def _filled_up(levels: Sequence[int], amount: int) -> list[int]:
+    """Return how much of ``amount`` to add to each level so that the lowest rise to one height.
+
+    >>> _filled_up([5, 0, 3], 4)
+    [0, 4, 0]
+    >>> _filled_up([5, 0, 3], 9)
+    [0, 6, 3]
+    """
+    order = sorted(range(len(levels)), key=levels.__getitem__)
+    raised, total = 0, amount
+    while raised < len(order) and levels[order[raised]] * raised <= total:
+        total += levels[order[raised]]
+        raised += 1
+    height, over = divmod(total, raised)
+    added = [0] * len(levels)
+    for place, lane in enumerate(order[:raised]):
+        added[lane] = height - levels[lane] + (place < over)
+    return added
+
+
+def _lane_of(
+    index: int, pieces: Chunks, begun: Sequence[Segment], grouping: Grouping, generation: int
+) -> Lane:
+    """Return a lane with begun windows in place of their signs, and all other chunks in windows."""
+    lane = Lane(index, Chunks.empty(), np.empty(0, np.int64), {}, generation)
+    signs = np.flatnonzero(pieces.file < 0).tolist()
+    edges = [0, *(edge for at in signs for edge in (at, at + 1)), len(pieces)]
+    for number, (first, last) in enumerate(pairwise(edges)):
+        run = pieces[first:last]
+        if number % 2:
+            window, start = begun[-1 - int(run.file[0])], int(run.offset[0])
+            assert window.span is not None
+            span = replace(window.span, start=start, stop=start + int(run.length[0]))
+            lane = lane.extended([replace(window, span=span)])
+        elif len(run):
+            order, windows = grouping.of(run.file)
+            chunks = Chunks.concat([lane.chunks, run[order]])
+            window_of = np.concatenate([lane.window, lane.windows + windows])
+            lane = replace(lane, chunks=chunks, window=window_of)
+    return lane
+
+
+# --- Give every rank the same number of batches
+
+
+class CannotShareError(Exception):
+    """The last batches of a plan cannot be cut for other ranks: what is left is planned anew."""
+
+
+def batches_in(rows: int, batch_size: int, drop_last: bool) -> int:
+    """Return how many batches so many rows of a lane make."""
+    return rows // batch_size if drop_last else -(-rows // batch_size)
+
+
+def first_in_turn(counts: Sequence[int], wanted: int) -> list[int]:
+    """Return how many of the first ``wanted`` batches come from each lane, one from each in turn.
+
+    ``counts`` is what the lanes have; a lane that has no more is passed over.
+    """
+    most, least = max(counts, default=0), 0
+    while least < most:  # the largest number of whole rounds that are not too much
+        rounds = (least + most + 1) // 2
+        if sum(min(count, rounds) for count in counts) <= wanted:
+            least = rounds
+        else:
+            most = rounds - 1
+    taken = [min(count, least) for count in counts]
+    missing = wanted - sum(taken)
+    for lane, count in enumerate(counts):
+        if count > least and missing > 0:
+            taken[lane] += 1
+            missing -= 1
+    return taken
+
+
+def share_last_round(
+    plan: Plan,
+    ranks: int,
+    *,
+    taken: int = 0,
+    batch_size: int,
+    drop_last: bool,
+    pad: bool,
+    reorders: bool,
+) -> Plan:
+    """Cut the last batches anew, so that every rank has the same number of them left.
+
+    At the start of an epoch the rows of the last, incomplete round of the lanes are cut into as
+    many batches as are needed, a multiple of ``ranks``, whose sizes differ by one row at most.
+    Where ``taken`` batches were taken by another number of ranks, the last ones are joined and cut
+    for these ranks, if they cannot share what is left.
+
+    Fewer rows than ranks are left out, or some rows are repeated (``pad``). With ``drop_last`` all
+    batches stay full, and fewer than ``ranks * batch_size`` rows are left out.
+
+    Args:
+        plan: Lanes that were dealt in turn: lane l has the batches l, l + lanes, l + 2 * lanes, …
+        ranks: Number of ranks; it divides the lanes.
+        taken: Number of batches that were taken before, over all ranks.
+        batch_size: Number of rows in a batch.
+        drop_last: Whether a short batch is left out.
+        pad: Whether rows are repeated rather than left out.
+        reorders: Whether the rows of a window are permuted.
+
+    Raises:
+        CannotShareError: A batch would have to follow a short one that was taken, in its lane.
+    """
+    lanes = len(plan)
+    rows = [plan.lane(index).rows_left() for index in range(lanes)]
+    full = [count - count % batch_size for count in rows] if drop_last else rows
+    counts = [-(-count // batch_size) for count in full]
+    last = [n - max(count - 1, 0) * batch_size for n, count in zip(full, counts, strict=True)]
+    batches = sum(counts)
+    if taken:
+        tail = (batches - taken) % ranks
+        wanted = ranks if tail else 0
+    else:
+        tail = batches - sum(full) // (lanes * batch_size) * lanes
+        wanted = ranks * -(-tail // ranks)
+    moved = {number % lanes: last[number % lanes] for number in range(batches - tail, batches)}
+    held = sum(moved.values())
+    sizes, repeated = _last_sizes(held, wanted, ranks, batch_size, drop_last, pad)
+    if sizes == list(moved.values()):  # these batches can stay where they are
+        moved, sizes = {}, []
+    dropped = sum(rows) - sum(full) + (max(held - sum(sizes), 0) if moved else 0)
+    if not moved and not dropped:
+        return plan
+    same = [count - moved.get(index, 0) for index, count in enumerate(full)]
+    for number in range(batches - tail, batches - tail + len(sizes)):
+        if same[number % lanes] % batch_size:
+            raise CannotShareError  # a lane has no short batch but its last one
+    made = [plan.lane(index) for index in range(lanes)]
+    ends: dict[int, list[Segment]] = {}
+    for index, count in enumerate(same):
+        if count < rows[index]:
+            made[index], ends[index] = made[index].divide(count, reorders)
+    line: deque[Segment] = deque()
+    for index, count in moved.items():
+        line.extend(take_rows(deque(ends[index]), count))
+    line.extend(_first_rows(plan.chunks, repeated))
+    repeats: list[tuple[int, int]] = []
+    for number, size in enumerate(sizes, start=batches - tail):
+        lane, segments = made[number % lanes], take_rows(line, size)
+        for window, segment in enumerate(segments, start=lane.windows):
+            # A segment never holds both: rows that are repeated begin with one of their own.
+            if held <= 0:
+                repeats.append((lane.index, window))
+            held -= segment.rows
+        made[number % lanes] = lane.extended(segments)
+    return _ended(plan, made, dropped, same, repeats)
+
+
+def _last_sizes(
+    rows: int, wanted: int, ranks: int, batch_size: int, drop_last: bool, pad: bool
+) -> tuple[list[int], int]:
+    """Return the sizes of the last batches, and how many rows have to be repeated for them."""
+    if drop_last:
+        return [batch_size] * (ranks * (rows // (ranks * batch_size))), 0
+    if rows >= wanted:
+        return [rows // wanted + (place < rows % wanted) for place in range(wanted)], 0
+    if pad:
+        return [1] * wanted, wanted - rows
+    return [1] * (wanted - ranks), 0
+
+
+def even_out(
+    plan: Plan, ranks: int, *, batch_size: int, drop_last: bool, pad: bool, reorders: bool
+) -> Plan:
+    """Give every rank as many batches as the one with the fewest, or, padding, the most.
+
+    For lanes of a user's own strategy, which may differ by any number of rows. Rank r of R has the
+    lanes r, r + R, …
+    """
+    rows = [plan.lane(index).rows_left() for index in range(len(plan))]
+    counts = [batches_in(left, batch_size, drop_last) for left in rows]
+    totals = [sum(counts[rank::ranks]) for rank in range(ranks)]
+    if len(set(totals)) == 1:
+        return plan
+    made = [plan.lane(index) for index in range(len(plan))]
+    same, repeats, dropped = list(rows), list[tuple[int, int]](), 0
+    for rank, total in enumerate(totals):
+        own = range(rank, len(rows), ranks)
+        missing = max(totals) - total
+        if pad and missing:
+            batches = {index: counts[index] + missing - (not drop_last) for index in own}
+            needs = {i: n * batch_size + (not drop_last) - rows[i] for i, n in batches.items()}
+            index = min(own, key=lambda index: (needs[index], counts[index], index))
+            source = next((c for i in (index, *own) if len(c := plan.lane(i).chunks)), plan.chunks)
+            segments, first = _first_rows(source, needs[index]), made[index].windows
+            repeats += [(index, first + place) for place in range(len(segments))]
+            made[index] = made[index].extended(segments)
+        elif not pad:
+            allowed = first_in_turn(counts[rank::ranks], min(totals))
+            for index, batches_left in zip(own, allowed, strict=True):
+                if batches_left < counts[index]:
+                    same[index] = batches_left * batch_size
+                    dropped += rows[index] - same[index]
+                    made[index], _ = made[index].divide(same[index], reorders)
+    return _ended(plan, made, dropped, same, repeats)
+
+
+def _ended(
+    plan: Plan,
+    lanes: Sequence[Lane],
+    dropped: int,
+    same: Sequence[int],
+    repeats: Sequence[tuple[int, int]],
+) -> Plan:
+    """Return a plan with other ends; ``same`` is how many rows of each lane have not changed."""
+    return replace(
+        Plan.of_lanes(plan.files, lanes),
+        dropped_rows=plan.dropped_rows + dropped,
+        same_rows=tuple(map(min, same, plan.same_rows or same)),
+        repeats=tuple(repeats),
+    )
+
+
+def _first_rows(source: Chunks, wanted: int) -> list[Segment]:
+    """Return the first rows of some chunks, over and over until there are enough."""
+    line: deque[Segment] = deque()
+    found = 0
+    while found < wanted:
+        for place in range(len(source)):
+            line.append(Segment(source[place : place + 1]))
+            found += line[-1].rows
+            if found >= wanted:
+                break
+    return take_rows(line, wanted)
