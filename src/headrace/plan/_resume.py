@@ -31,7 +31,7 @@ from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan._chunks import ROWS, Chunks, share_of
 from headrace.plan._lanes import Grouping, Lane, Plan, Segment, Span, cut_at, cut_evenly, take_rows
 from headrace.plan._state import DONE, END, Loose, State
-from headrace.plan._strategies import Order
+from headrace.plan._strategies import EvenBatchesSplitStrategy, Order
 
 __all__ = [
     "CannotShareError",
@@ -123,8 +123,7 @@ class Planner:
         """Return the lanes of an epoch, or of what was left of it, as its ranks share them."""
         if not any(map(attrgetter("even"), state.shares)):
             return self.lanes(state)
-        epoch = 0 if self.order.same_in_every_epoch else state.epoch
-        key = epoch, *state.plan_key
+        key = state.epoch, *state.plan_key
         if key not in self.kept:
             lanes = self.lanes(state)
             made = self._shared(lanes, state)
@@ -135,17 +134,19 @@ class Planner:
 
     def lanes(self, state: State) -> Plan:
         """Return the lanes of a state before their last batches are shared by the ranks."""
-        epoch, before = 0 if self.order.same_in_every_epoch else state.epoch, state.before
-        key = epoch, state.lanes, state.batch_size, before
-        if key in self.kept:
-            return self.kept[key]
-        if before is None:
-            size = state.batch_size
-            made = self.order.plan(self.files, lanes=state.lanes, epoch=epoch, batch_size=size)
-        else:
-            made = self._rest(before, state)
-        self._keep(key, made)
-        return made
+        key = state.epoch, state.lanes, state.batch_size, state.before
+        if key not in self.kept:
+            if state.before is not None:
+                made = self._rest(state.before, state)
+            else:
+                made = self.order.plan(
+                    self.files,
+                    lanes=state.lanes,
+                    epoch=state.epoch,
+                    batch_size=state.batch_size,
+                )
+            self._keep(key, made)
+        return self.kept[key]
 
     def _keep(self, key: Any, plan: Plan) -> None:
         """Keep the last two plans: of an epoch, and of the same as its ranks share it."""
@@ -235,7 +236,10 @@ class Planner:
         """Return True if the lanes of a plan have equal numbers of batches, to one."""
         if state.before is not None:
             return state.before.counts is None
-        return self.order.deals_evenly(state.batch_size)
+        strategy = self.order.split_strategy
+        if isinstance(strategy, EvenBatchesSplitStrategy):
+            return strategy.batch_size == state.batch_size
+        return strategy is None
 
     def batches_left(self, state: State) -> int | None:
         """Return the number of batches behind a state; None where only reading would tell."""
