@@ -12,6 +12,7 @@ that editors and type checkers see, the default, a sentence of documentation, an
 import difflib
 import functools
 import inspect
+import multiprocessing
 import os
 import re
 import textwrap
@@ -131,6 +132,12 @@ def _check_strategy(name: str, value: object) -> None:
             f"{name} must have a method generate(files, num_workers, epoch), which {value!r} "
             "does not have"
         )
+
+
+def _check_context(name: str, value: object) -> None:
+    known = multiprocessing.get_all_start_methods()
+    if not isinstance(value, BaseContext) and value not in known:
+        raise OptionError(f"{name} must be one of {', '.join(known)} or a context, not {value!r}")
 
 
 _UNITS = {
@@ -471,7 +478,10 @@ class LoaderOptions(TypedDict, total=False):
     ]
     persistent_workers: Annotated[bool, False, "Keep worker processes for the next epoch."]
     multiprocessing_context: Annotated[
-        str | BaseContext | None, None, "Start method of worker processes, or a context."
+        str | BaseContext | None,
+        None,
+        "Start method of worker processes, or a context.",
+        _check_context,
     ]
     timeout: Annotated[
         float,

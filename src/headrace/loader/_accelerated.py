@@ -12,6 +12,7 @@ from accelerate.utils import send_to_device
 
 from headrace.loader._dataloader import StatefulLoader
 from headrace.loader._epoch import EpochPass
+from headrace.options import LoaderOptions
 
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
@@ -30,10 +31,9 @@ class AcceleratedLoader(StatefulLoader, DataLoaderStateMixin):  # type: ignore[m
     the user has.
     """
 
-    def __init__(
-        self, dataset: TabularDataset, *, accelerator: Accelerator, **options: Any
-    ) -> None:
-        super().__init__(dataset, **options)
+    def __init__(self, dataset: TabularDataset, options: LoaderOptions) -> None:
+        super().__init__(dataset, options)
+        accelerator: Accelerator = options["accelerator"]
         self.gradient_state = GradientState()
         self.device = accelerator.device if accelerator.device_placement else None
         self._non_blocking = accelerator.non_blocking

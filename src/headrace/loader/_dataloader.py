@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -16,14 +14,15 @@ from torch.utils.data import DataLoader
 from headrace.errors import OptionError
 from headrace.loader._agreement import Agreement, InStep, RankComparison
 from headrace.loader._epoch import EpochPass
-from headrace.loader._workers import WorkerOptions, WorkerPool, out_of_order_option
+from headrace.loader._workers import WorkerPool, torch_arguments
+from headrace.options import LoaderOptions
 from headrace.plan import State, known_batches
 
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
     from headrace.loader._epoch import Passes
 
-__all__ = ["StatefulLoader", "check_unused", "loader_class"]
+__all__ = ["StatefulLoader", "check_unused"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,47 +41,25 @@ class StatefulLoader(DataLoader[Any]):
     def __init__(
         self,
         dataset: TabularDataset,
+        options: LoaderOptions,
         *,
-        num_workers: int,
-        pin_memory: bool = False,
-        prefetch_factor: int = 2,
-        persistent_workers: bool = False,
-        multiprocessing_context: str | BaseContext | None = None,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
         sampler: None = None,
         batch_sampler: None = None,
     ) -> None:
-        # Lightning makes a loader for predictions once more, and passes samplers that are None.
-        for_workers: dict[str, Any] = {}
-        if num_workers:
-            for_workers = {
-                "prefetch_factor": prefetch_factor,
-                "persistent_workers": persistent_workers,
-                "timeout": timeout,
-            }
+        # Lightning makes a loader for predictions once more, from its attributes that are called
+        # like these arguments, and passes samplers that are None.
+        self.options = options
         super().__init__(
             dataset,
             batch_size=None,
-            num_workers=num_workers,
             collate_fn=dataset.collate,
-            pin_memory=pin_memory,
-            worker_init_fn=worker_init_fn,
-            **for_workers,
+            pin_memory=options["pin_memory"],
+            worker_init_fn=options["worker_init_fn"],
+            **torch_arguments(options),
         )
-        options = WorkerOptions(
-            num_workers,
-            multiprocessing_context,
-            persistent_workers,
-            prefetch_factor,
-            timeout,
-            worker_init_fn,
-        )
-        if dataset.planner.origin.adaptive:
-            out_of_order_option(DataLoader)  # what cannot be is refused now
         self._pool = WorkerPool(dataset, options)
-        self._pin = pin_memory and torch.cuda.is_available()
-        if pin_memory and not self._pin:
+        self._pin = options["pin_memory"] and torch.cuda.is_available()
+        if options["pin_memory"] and not self._pin:
             logger.warning("pin_memory has no effect: there is no CUDA device")
         self._lanes: int | None = None  # of a state, which are kept for the epochs after it
         self._chosen_epoch: int | None = None  # by set_epoch, since the last iteration began
@@ -303,16 +280,3 @@ def check_unused(unused_batches: object) -> None:
             f"unused_batches must be 0, or 1 if the last batch is not used yet, not "
             f"{unused_batches!r}"
         )
-
-
-def loader_class(accelerator: Any) -> Callable[..., StatefulLoader]:
-    """Return the class of loaders that an accelerator can work with.
-
-    accelerate is imported only if the user has imported it.
-    """
-    accelerate = sys.modules.get("accelerate")
-    if accelerate is None or not isinstance(accelerator, accelerate.Accelerator):
-        return StatefulLoader
-    from headrace.loader._accelerated import AcceleratedLoader
-
-    return partial(AcceleratedLoader, accelerator=accelerator)

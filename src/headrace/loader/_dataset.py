@@ -26,7 +26,7 @@ from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader._agreement import ComparedFiles
 from headrace.loader._claims import Claims
-from headrace.loader._dataloader import StatefulLoader, loader_class
+from headrace.loader._dataloader import StatefulLoader
 from headrace.loader._epoch import DatasetIterator, Passes
 from headrace.loader._feed import Board, Feed
 from headrace.loader._fingerprint import fingerprint_of
@@ -189,56 +189,52 @@ class TabularDataset(IterableDataset[Any]):
         of a dataset shares its epoch with it. A further one works on a copy, so that both may run
         at the same time.
         """
-        dataset = self
-        if self._has_loader:
-            dataset = copy(self)
-            dataset._shared, dataset._position = shared_integers(2), None
-            dataset.set_epoch(self.epoch)  # of its own, which the copy would share
-        chosen, workers = dataset._prepare(options)
-        planner = dataset.planner
-        planner.plan(planner.start(dataset.epoch))  # raises what cannot be now
-        dataset._has_loader = True
-        return loader_class(chosen["accelerator"])(
-            dataset,
-            num_workers=workers,
-            pin_memory=chosen["pin_memory"],
-            prefetch_factor=chosen["prefetch_factor"],
-            persistent_workers=chosen["persistent_workers"],
-            multiprocessing_context=chosen["multiprocessing_context"],
-            timeout=chosen["timeout"],
-            worker_init_fn=chosen["worker_init_fn"],
-        )
+        return self._loader(resolve(LoaderOptions, options))
 
     @classmethod
     def _create(cls, *source: Any, **options: Any) -> tuple[StatefulLoader, Self]:
         """Return a loader and its dataset; ``source`` are the dataset's own arguments."""
         of_loader, of_dataset = split_options(options, LoaderOptions)
-        resolve(LoaderOptions, of_loader)  # raises what is wrong before anything is looked for
+        chosen = resolve(LoaderOptions, of_loader)  # before anything is looked for
         dataset = cls(*source, **of_dataset)
-        return dataset.loader(**of_loader), dataset
+        return dataset._loader(chosen), dataset
 
-    def _prepare(self, options: LoaderOptions) -> tuple[LoaderOptions, int]:
-        """Find the ranks for a loader; return its options and its number of worker processes."""
-        chosen = resolve(LoaderOptions, options)
+    def _loader(self, options: LoaderOptions) -> StatefulLoader:
+        dataset = self
+        if self._has_loader:
+            dataset = copy(self)
+            dataset._shared, dataset._position = shared_integers(2), None
+            dataset.set_epoch(self.epoch)  # of its own, which the copy would share
+        dataset._prepare(options)
+        planner = dataset.planner
+        planner.plan(planner.start(dataset.epoch))  # raises what cannot be now
+        dataset._has_loader = True
+        accelerate = sys.modules.get("accelerate")  # which is imported only by users of it
+        if accelerate is None or not isinstance(options["accelerator"], accelerate.Accelerator):
+            return StatefulLoader(dataset, options)
+        from headrace.loader._accelerated import AcceleratedLoader
+
+        return AcceleratedLoader(dataset, options)
+
+    def _prepare(self, options: LoaderOptions) -> None:
+        """Share the data with the ranks and workers of a loader, whose number is filled in."""
         ranks = find_ranks(
             self._options["rank"],
             self._options["world_size"],
-            accelerator=chosen["accelerator"],
-            process_group=chosen["process_group"],
-            device_mesh=chosen["device_mesh"],
+            accelerator=options["accelerator"],
+            process_group=options["process_group"],
+            device_mesh=options["device_mesh"],
         )
         if ranks != self.ranks:
             self._join(ranks)
-        workers = chosen["num_workers"]
-        if workers is None:
-            workers = self._fitting_workers()
-        self._workers = max(workers, 1)
+        if options["num_workers"] is None:
+            options["num_workers"] = self._fitting_workers()
+        self._workers = options["num_workers"] or 1
         order = self._order_for(self._found)
         if order != self.planner.order:
             self._read_from(self._found)  # windows are smaller where more lanes share the memory
         else:
             self.planner, self._passes = self._planner_for(self._found, order), None
-        return chosen, workers
 
     def _join(self, ranks: Ranks) -> None:
         """Share the data with other ranks."""

@@ -21,14 +21,17 @@ from headrace.loader._dataloader import StatefulLoader, check_unused
 from headrace.loader._dataset import TabularDataset, rows_of, store_access
 from headrace.loader._feed import Failure, pack_batches
 from headrace.loader._pipeline import Finish
-from headrace.loader._workers import WorkerOptions, Workers
+from headrace.loader._workers import Workers, start_workers, torch_arguments, worker_context
 from headrace.loader.start import Sealed
 from headrace.options import (
     BucketOptions,
+    DeviceOptions,
     LoaderOptions,
+    OrderOptions,
     Paths,
     TarOptions,
     documented,
+    known_options,
     resolve,
     split_options,
 )
@@ -42,23 +45,11 @@ __all__ = ["BucketedLoader", "TarDataset", "refuse_streaming"]
 
 logger = logging.getLogger(__name__)
 
-_OF_STREAMS = (
-    "filters",
-    "mix",
-    "interleave",
-    "shuffle_buffer_rows",
-    "split_bytes",
-    "split_rows",
-    "split_strategy",
-    "lanes",
-    "even",
-    "balance",
-    "stack",
-    "cast",
-    "device",
-    "device_bytes",
-    "device_cache",
-)
+_OF_STREAMS = {
+    *known_options(OrderOptions).keys() - {"shuffle", "shuffle_seed"},
+    *known_options(DeviceOptions),
+    *("filters", "even", "balance", "stack", "cast"),
+}
 
 
 class BucketedLoader(DataLoader[Any]):
@@ -79,38 +70,31 @@ class BucketedLoader(DataLoader[Any]):
         rows: RowDataset,
         batch_sampler: BucketBatchSampler,
         *,
-        workers: WorkerOptions,
+        options: LoaderOptions,
         fork_safe: bool,
         fingerprint: Fingerprint,
         finish: Finish | None = None,
-        pin_memory: bool = False,
         comparison: RankComparison | None = None,
     ) -> None:
-        for_workers: dict[str, Any] = {}
-        if workers.count:
-            for_workers = {
-                "prefetch_factor": workers.prefetch_factor,
-                "persistent_workers": workers.persistent,
-                "timeout": workers.timeout_s,
-            }
-            workers.chosen_context(fork_safe)  # what cannot be is refused now
-        collate = _Collate(finish)
+        if options["num_workers"]:
+            worker_context(options, fork_safe=fork_safe)  # what cannot be is refused now
+        collate, init = _Collate(finish), options["worker_init_fn"]
         super().__init__(
             rows.with_empty_batches(),
             batch_sampler=batch_sampler,
-            num_workers=workers.count,
             collate_fn=collate,
-            pin_memory=pin_memory,
-            **for_workers,
+            pin_memory=options["pin_memory"],
+            **torch_arguments(options),
         )
         self._fingerprint = fingerprint
         self._start_workers = partial(
-            workers.start,
-            _Sending(self.dataset, collate, workers.init),
-            {**_user_code(rows, finish), "worker_init_fn": workers.init},
+            start_workers,
+            _Sending(self.dataset, collate, init),
+            {**_user_code(rows, finish), "worker_init_fn": init},
+            options,
             fork_safe=fork_safe,
             batch_sampler=batch_sampler,
-            pin_memory=pin_memory,
+            pin_memory=options["pin_memory"],
         )
         self._workers: Workers | None = None
         self._running: _Pass | None = None
@@ -291,8 +275,8 @@ def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:
 
 def refuse_streaming(options: Mapping[str, Any]) -> None:
     """Raise an OptionError if options decide the order of streams, which buckets do."""
-    for name in _OF_STREAMS:
-        if options.get(name) is not None:
+    for name in options:
+        if name in _OF_STREAMS and options[name] is not None:
             raise OptionError(
                 f"{name} has no effect beside bucketed=True, whose batches are made of samples of "
                 "one shape from all of the data"
@@ -369,8 +353,9 @@ class TarDataset(TabularDataset):
         refuse_streaming(options)
         batch_size = options.pop("batch_size", 1024)
         of_loader, of_dataset = split_options(options, LoaderOptions)
+        chosen = resolve(LoaderOptions, of_loader)  # before anything is looked for
         dataset = cls(source, **of_dataset)
-        chosen, workers = dataset._prepare(resolve(LoaderOptions, of_loader))
+        dataset._prepare(chosen)
         settings, ranks = dataset._options, dataset.ranks
         by_index = settings.copy()  # the loader applies the user's functions to whole batches
         for name in ("row_transform", "transform", "collate_fn"):
@@ -393,13 +378,12 @@ class TarDataset(TabularDataset):
         loader = BucketedLoader(
             rows_of(dataset._found, by_index),
             sampler,
-            workers=WorkerOptions.of(chosen, workers),
+            options=chosen,
             fork_safe=dataset.fork_safe,
             fingerprint=replace(
                 dataset.fingerprint, order=sampler.fingerprint.order, seed=sampler.seed
             ),
             finish=dataset.finish,
-            pin_memory=chosen["pin_memory"],
             comparison=RankComparison(
                 ranks,
                 dataset.compared_files,

@@ -39,7 +39,14 @@ from headrace.process import run_aside
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
 
-__all__ = ["WorkerOptions", "WorkerPool", "Workers", "out_of_order_option"]
+__all__ = [
+    "WorkerPool",
+    "Workers",
+    "out_of_order",
+    "start_workers",
+    "torch_arguments",
+    "worker_context",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -51,87 +58,68 @@ _PARCEL_BATCHES_AS_THEY_COME = 8
 """Fewer than in order, because all wait for a slow worker at the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How worker processes are started."""
+def torch_arguments(options: LoaderOptions) -> dict[str, Any]:
+    """Return the arguments for workers of a loader of torch, which has none without workers."""
+    workers = options["num_workers"] or 0
+    if not workers:
+        return {"num_workers": 0}
+    return {
+        "num_workers": workers,
+        "prefetch_factor": options["prefetch_factor"],
+        "persistent_workers": options["persistent_workers"],
+        "timeout": options["timeout"],
+    }
 
-    count: int
-    context: str | BaseContext | None = None
-    persistent: bool = False
-    prefetch_factor: int = 2
-    """parcels a worker may be ahead"""
-    timeout_s: float = 0
-    init: Callable[[int], None] | None = None
 
-    def __post_init__(self) -> None:
-        known = multiprocessing.get_all_start_methods()
-        if not (isinstance(self.context, BaseContext) or self.context in (None, *known)):
-            raise OptionError(
-                f"multiprocessing_context must be one of {', '.join(known)} or a context, "
-                f"not {self.context!r}"
-            )
+def worker_context(options: LoaderOptions, *, fork_safe: bool) -> BaseContext:
+    """Return the user's start method, or else the library's own.
 
-    @classmethod
-    def of(cls, options: LoaderOptions, count: int) -> WorkerOptions:
-        """Return what the options of a loader say of its ``count`` workers."""
-        return cls(
-            count,
-            options["multiprocessing_context"],
-            options["persistent_workers"],
-            options["prefetch_factor"],
-            options["timeout"],
-            options["worker_init_fn"],
+    Args:
+        options: The options of a loader.
+        fork_safe: Whether the data can be read in a forked process.
+    """
+    given = options["multiprocessing_context"]
+    if given is None:
+        return WorkerContext()
+    context = multiprocessing.get_context(given) if isinstance(given, str) else given
+    if context.get_start_method() == "fork" and not fork_safe:
+        raise OptionError(
+            "multiprocessing_context='fork' does not go with this data: what reads it "
+            "(a client of a store, Lance, ArrayRecord) has threads, which a forked process "
+            "has not got, so that it would hang; leave it out (the default), or use "
+            "'forkserver' or 'spawn'"
         )
+    return context
 
-    def chosen_context(self, fork_safe: bool) -> BaseContext:
-        """Return the user's start method, or else the library's own."""
-        if self.context is None:
-            return WorkerContext()
-        given = self.context
-        context = multiprocessing.get_context(given) if isinstance(given, str) else given
-        if context.get_start_method() == "fork" and not fork_safe:
-            raise OptionError(
-                "multiprocessing_context='fork' does not go with this data: what reads it "
-                "(a client of a store, Lance, ArrayRecord) has threads, which a forked process "
-                "has not got, so that it would hang; leave it out (the default), or use "
-                "'forkserver' or 'spawn'"
-            )
-        return context
 
-    def start(
-        self,
-        dataset: Any,
-        user_code: Mapping[str, Any],
-        *,
-        fork_safe: bool,
-        in_order: bool = True,
-        **sampling: Any,
-    ) -> Workers:
-        """Return a torch loader; its processes start when it is iterated.
+def start_workers(
+    dataset: Any,
+    user_code: Mapping[str, Any],
+    options: LoaderOptions,
+    *,
+    fork_safe: bool,
+    **sampling: Any,
+) -> Workers:
+    """Return a torch loader; its processes start when it is iterated.
 
-        Args:
-            dataset: What workers run. What it gives crosses by torch's queue, so that it must be
-                packed, or a ``Failure``.
-            user_code: What came from the user and is sent with the dataset, by name of its option.
-            fork_safe: Whether the data can be read in a forked process.
-            in_order: Whether torch hands out what comes in the order in which it was asked for.
-            sampling: More arguments of ``DataLoader``.
-        """
-        context = self.chosen_context(fork_safe)
-        _check_sendable(user_code, forked=context.get_start_method() == "fork")
-        out_of_order: dict[str, Any] = {} if in_order else out_of_order_option(DataLoader)
-        return Workers(
-            dataset,
-            num_workers=self.count,
-            collate_fn=as_it_is,
-            multiprocessing_context=context,
-            persistent_workers=self.persistent,
-            prefetch_factor=self.prefetch_factor,
-            timeout=self.timeout_s,
-            worker_init_fn=begin_worker,
-            **sampling,
-            **out_of_order,
-        )
+    Args:
+        dataset: What workers run. What it gives crosses by torch's queue, so that it must be
+            packed, or a ``Failure``.
+        user_code: What came from the user and is sent with the dataset, by name of its option.
+        options: The options of the loader.
+        fork_safe: Whether the data can be read in a forked process.
+        sampling: More arguments of ``DataLoader``.
+    """
+    context = worker_context(options, fork_safe=fork_safe)
+    _check_sendable(user_code, forked=context.get_start_method() == "fork")
+    return Workers(
+        dataset,
+        collate_fn=as_it_is,
+        multiprocessing_context=context,
+        worker_init_fn=begin_worker,
+        **torch_arguments(options),
+        **sampling,
+    )
 
 
 class Workers(DataLoader[Any]):
@@ -235,7 +223,7 @@ def _end(key: tuple[int, int]) -> None:
     forget_dead_senders()
 
 
-def out_of_order_option(loader_class: Callable[..., Any]) -> dict[str, Any]:
+def out_of_order(loader_class: Callable[..., Any] = DataLoader) -> dict[str, Any]:
     """Return the argument by which a loader of torch gives batches as they come."""
     if "in_order" not in inspect.signature(loader_class).parameters:
         raise OptionError(
@@ -360,11 +348,14 @@ class _Team:
 class WorkerPool:
     """Starts workers, or uses those of the last epoch again if they are persistent."""
 
-    def __init__(self, dataset: TabularDataset, options: WorkerOptions) -> None:
+    def __init__(self, dataset: TabularDataset, options: LoaderOptions) -> None:
         self._dataset = dataset
         self._options = options
-        if options.count and options.context is not None:
-            options.chosen_context(dataset.fork_safe)  # a context that cannot be is refused now
+        self._workers = options["num_workers"] or 0
+        if self._workers:
+            worker_context(options, fork_safe=dataset.fork_safe)  # what cannot be is refused now
+        if dataset.planner.origin.adaptive:
+            out_of_order()
         self._kept: _Team | None = None
 
     def begin(self, plan: Plan, position: State, *, pin: bool) -> EpochPass:
@@ -373,7 +364,7 @@ class WorkerPool:
         cursors = {lane: position.cursor(lane) for lane in own}
         lanes = [plan.lane(lane) for lane in own] if adaptive else []
         units = units_left(lanes, cursors, position.loose)
-        epoch, stats, workers = position.epoch, self._dataset.counters, self._options.count
+        epoch, stats, workers = position.epoch, self._dataset.counters, self._workers
         team = self._team(epoch, plan, cursors, units)
         streams = list(range(workers)) if adaptive else own
         pipeline = self._dataset.pipeline
@@ -419,20 +410,17 @@ class WorkerPool:
             return kept
         board, claims = Board(epoch, plan, cursors), None
         if dataset.planner.origin.adaptive:
-            context = options.chosen_context(dataset.fork_safe)
-            claims = Claims(options.count, count + count // 8 + 64, context)
+            context = worker_context(options, fork_safe=dataset.fork_safe)
+            claims = Claims(self._workers, count + count // 8 + 64, context)
             claims.post(units)
-        feed = dataset.feed(board, self._parcel_batches(), options.count, claims)
-        feed.init = options.init
-        source = options.start(
-            feed,
-            feed.user_code,
-            fork_safe=dataset.fork_safe,
-            in_order=claims is None,
-            batch_size=None,
+        feed = dataset.feed(board, self._parcel_batches(), self._workers, claims)
+        feed.init = options["worker_init_fn"]
+        order = {} if claims is None else out_of_order()
+        source = start_workers(
+            feed, feed.user_code, options, fork_safe=dataset.fork_safe, batch_size=None, **order
         )
         made = _Team(dataset.pipeline, board, claims, source)
-        if options.persistent and idle:
+        if options["persistent_workers"] and idle:
             self._kept = made
         return made
 
@@ -457,7 +445,7 @@ class WorkerPool:
         cost = row_cost(pipeline.reader.schema)
         size_bytes = cost.of(rows, stored_bytes)
         batch_bytes = max(size_bytes * self._dataset.batch_size // max(rows, 1), 1)
-        ahead = max(options.count * options.prefetch_factor, 1)
+        ahead = max(self._workers * options["prefetch_factor"], 1)
         most_bytes = min(_PARCEL_BYTES, pipeline.prefetch_bytes // ahead)
         most = (
             _PARCEL_BATCHES_AS_THEY_COME
