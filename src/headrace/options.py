@@ -55,6 +55,7 @@ __all__ = [
     "StructuredOptions",
     "TarOptions",
     "VideoFramesOptions",
+    "arguments",
     "check_count",
     "check_together",
     "checked_keywords",
@@ -747,6 +748,16 @@ def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any],
     for name, value in given.items():
         (mine if name in known else others)[name] = value
     return mine, others
+
+
+def arguments(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of some options that a function or class takes as keywords, by their names."""
+    taken = {
+        name
+        for name, one in inspect.signature(function).parameters.items()
+        if one.kind is one.KEYWORD_ONLY
+    }
+    return {name: value for name, value in options.items() if name in taken}
 
 
 def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:

@@ -37,6 +37,7 @@ from headrace.model import DataFileInfo, Split
 from headrace.options import (
     DatasetOptions,
     LoaderOptions,
+    arguments,
     check_count,
     documented,
     parse_bytes,
@@ -59,7 +60,7 @@ from headrace.sources.reader import Discovered, TabularReader
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
 
-__all__ = ["TabularDataset", "rows_of", "store_access"]
+__all__ = ["TabularDataset", "found_in", "rows_of", "store_access"]
 
 logger = logging.getLogger(__name__)
 
@@ -117,11 +118,8 @@ class TabularDataset(IterableDataset[Any]):
             Converter(
                 found.reader.schema,
                 options["output_format"],
-                nulls=options["nulls"],
-                ragged=options["ragged"],
                 kinds=found.reader.source.kinds,
-                stack=options["stack"],
-                cast=options["cast"],
+                **arguments(Converter, options),
             ),
             batch_size=order.batch_size,
             drop_last=order.drop_last,
@@ -592,6 +590,18 @@ def store_access(options: DatasetOptions, found: Callable[[], Mapping[str, Any]]
 
 
 # --- rows by index
+
+
+def found_in(
+    backend: Backend, options: DatasetOptions, version: tuple[int, int] | None = None
+) -> Discovered:
+    """Return the wanted rows of a backend, for streams."""
+    return backend.found(
+        columns=options["columns"],
+        filters=options["filters"],
+        split_rows=options["split_rows"],
+        version=version,
+    )
 
 
 def backend_of(found: Discovered) -> Backend:

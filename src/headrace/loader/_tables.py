@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.errors import MissingExtraError, OptionError
 from headrace.loader._agreement import Agreement
 from headrace.loader._dataloader import StatefulLoader
-from headrace.loader._dataset import TabularDataset, store_access
+from headrace.loader._dataset import TabularDataset, found_in, store_access
 from headrace.loader._order import chunk_bytes
 from headrace.loader.ranks import Ranks, is_initialised
 from headrace.options import (
@@ -28,6 +28,7 @@ from headrace.options import (
     LanceOptions,
     LoaderOptions,
     PaimonOptions,
+    arguments,
     documented,
     resolve,
 )
@@ -308,26 +309,16 @@ class _LanceVersions:
 
     def __init__(self, uri: str | os.PathLike[str], options: LanceOptions) -> None:
         self._options = options
-        self._at = partial(
-            LanceBackend,
-            uri,
-            storage_options=options["storage_options"],
-            batch_readahead=options["batch_readahead"],
-        )
-        self._newest = self._at(version=options["version"])
+        self._at = partial(LanceBackend, uri, **arguments(LanceBackend, options))
+        self._newest = self._at()
 
     def newest(self, *, reload: bool = False) -> tuple[int, int]:
         if reload:
-            self._newest = self._at(version=self._options["version"])
+            self._newest = self._at()
         return self._newest.version, 0
 
     def discover(self, version: tuple[int, int]) -> Discovered:
         known = self._newest.version == version[0]
         backend = self._newest if known else self._at(version=version[0])
-        found = backend.found(
-            columns=self._options["columns"],
-            filters=self._options["filters"],
-            split_rows=self._options["split_rows"],
-            version=version,
-        )
+        found = found_in(backend, self._options, version)
         return replace(found, roots=(backend.uri,))  # a copy at another place is the same data

@@ -18,7 +18,7 @@ from headrace.convert.shared import ByteArray, SharedBuffer
 from headrace.errors import OptionError, ReadError
 from headrace.loader._agreement import RankComparison
 from headrace.loader._dataloader import StatefulLoader, check_unused
-from headrace.loader._dataset import TabularDataset, rows_of, store_access
+from headrace.loader._dataset import TabularDataset, found_in, rows_of, store_access
 from headrace.loader._feed import Failure, pack_batches
 from headrace.loader._pipeline import Finish
 from headrace.loader._workers import Workers, start_workers, torch_arguments, worker_context
@@ -30,6 +30,7 @@ from headrace.options import (
     OrderOptions,
     Paths,
     TarOptions,
+    arguments,
     documented,
     known_options,
     resolve,
@@ -38,6 +39,7 @@ from headrace.options import (
 from headrace.plan import Fingerprint, State
 from headrace.process import run_aside
 from headrace.sources.backend import Backend
+from headrace.sources.tar.buckets import aspect_buckets
 from headrace.sources.tar.grouping import LeftOut
 from headrace.sources.tar.source import TarBackend
 
@@ -300,17 +302,9 @@ class TarDataset(TabularDataset):
         chosen = resolve(TarOptions, options)
         backend = TarBackend(
             source,
-            metadata=chosen["metadata"],
-            fields=chosen["fields"],
-            sample_key=chosen["sample_key"],
-            missing_fields=chosen["missing_fields"],
             required=chosen["columns"],
-            oversized=chosen["oversized"],
-            decode=chosen["decode"],
-            load_file_data=chosen["load_file_data"],
-            max_file_size=chosen["max_file_size"],
             access=store_access(chosen),
-            on_error=chosen["on_error"],
+            **arguments(TarBackend, chosen),
         )
         if chosen["output_format"] == "arrow" and any(map(_is_decoder, backend.given)):
             raise OptionError(
@@ -320,12 +314,7 @@ class TarDataset(TabularDataset):
         backend = _with_room_for_none(backend, chosen)
         if any(backend.left_out):
             logger.info("%s: left out %s", source, backend.left_out)
-        found = backend.found(
-            columns=chosen["columns"],
-            filters=chosen["filters"],
-            split_rows=chosen["split_rows"],
-        )
-        super().__init__(found, chosen)
+        super().__init__(found_in(backend, chosen), chosen)
 
     @classmethod
     @documented(TarOptions, BucketOptions, LoaderOptions)
@@ -361,12 +350,7 @@ class TarDataset(TabularDataset):
         for name in ("row_transform", "transform", "collate_fn"):
             by_index[name] = None
         sampler = BucketBatchSampler(
-            dataset.backend.aspect_buckets(
-                key=buckets["key"],
-                target_pixel_area=buckets["target_pixel_area"],
-                target_resolution_multiple=buckets["target_resolution_multiple"],
-                round_to=buckets["round_to"],
-            ),
+            dataset.backend.aspect_buckets(**arguments(aspect_buckets, buckets)),
             batch_size,
             shuffle=settings["shuffle"],
             seed=settings["shuffle_seed"],
