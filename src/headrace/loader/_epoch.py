@@ -10,10 +10,9 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -87,11 +86,11 @@ class LaneFeed:
         delivered: Number of batches of the run that were handed out.
     """
 
-    def __init__(self, start: Cursor, next_run: Callable[[], BatchRun | None]) -> None:
+    def __init__(self, start: Cursor, runs: Iterable[BatchRun] = ()) -> None:
         self.batches: Iterator[Any] = iter(())
         self.delivered = 0
         self._start = start
-        self._next_run = next_run
+        self._runs = iter(runs)
         self._run: BatchRun | None = None
         self._following: deque[BatchRun] = deque()
         self._done_batches = 0
@@ -101,7 +100,7 @@ class LaneFeed:
         """Return how many batches are certain to come, reading on until there are ``wanted``."""
         certain = 0 if self._run is None else self._run.count - self.delivered
         certain += sum(run.count for run in self._following)
-        while certain < wanted and (run := self._next_run()) is not None:
+        while certain < wanted and (run := next(self._runs, None)) is not None:
             self._following.append(run)
             certain += run.count
         return certain
@@ -113,7 +112,7 @@ class LaneFeed:
     def advance(self) -> bool:
         """Make sure that ``batches`` has one more, reading on if need be; False at the end."""
         while self._run is None or self.delivered == self._run.count:
-            run = self._following.popleft() if self._following else self._next_run()
+            run = self._following.popleft() if self._following else next(self._runs, None)
             if run is None:
                 return False
             if self._run is not None:
@@ -319,7 +318,7 @@ class AsTheyCome(EpochPass):
         stats: Stats,
         close: Callable[[], None],
     ) -> None:
-        streams = [LaneFeed(NOWHERE, lambda: None) for _ in range(workers)]
+        streams = [LaneFeed(NOWHERE) for _ in range(workers)]
         super().__init__(epoch, streams, turn=0, stats=stats, close=close)
         self._lanes_of_rank = lanes
         self._claims = claims
@@ -391,20 +390,45 @@ class Passes:
         """The data and order that a state belongs to."""
         return fingerprint_of(self.found, self.planner)
 
-    def begin(self, state: State, pipeline: Pipeline) -> EpochPass:
-        """Return a pass that begins at a state; what it hands out is counted."""
-        turn = state.turns[0]
-        return self._over(state, state.own_lanes, pipeline, self.counters, self.finish, turn)
+    def begin(
+        self,
+        state: State,
+        pipeline: Pipeline | None = None,
+        *,
+        lanes: Sequence[int] | None = None,
+        stats: Stats | None = None,
+    ) -> EpochPass:
+        """Return a pass that begins at a state.
+
+        Args:
+            state: The state.
+            pipeline: Reads in place of ``pipeline``.
+            lanes: The lanes to read, if not those of the state.
+            stats: Counts what is handed out in place of ``counters``.
+        """
+        pipeline, stats = pipeline or self.pipeline, stats or self.counters
+        plan, lanes = self.planner.plan(state), state.own_lanes if lanes is None else lanes
+        streams = [Stream.of_lane(plan.lane(lane), state.cursor(lane)) for lane in lanes]
+        opened = OpenLanes(pipeline, self.found.files, streams, state.epoch, stats)
+        feeds = [
+            LaneFeed(stream.cursor, self._finished(opened, stream.index)) for stream in streams
+        ]
+        return EpochPass(state.epoch, feeds, turn=state.turns[0], stats=stats, close=opened.close)
+
+    def _finished(self, opened: OpenLanes, lane: int) -> Iterator[BatchRun]:
+        """Yield the batches of a lane as users get them."""
+        for run in opened.runs(lane):
+            yield BatchRun.of(run, self.finish, opened.device)
 
     def first_batch(self, state: State) -> tuple[Any, int] | None:
         """Return the first batch of this rank in the plan of a state, and how many rows it has.
 
         A rank that has none gets the first one of a lane of another rank.
         """
-        state = replace(state, cursors=())
+        state = replace(state, cursors=(), turns=(0,))
         others = [[lane] for lane in range(state.lanes) if lane not in state.own_lanes]
         for lanes in (state.own_lanes, *others):
-            passing = self._over(state, lanes, self.pipeline, Stats(), self.finish)
+            passing = self.begin(state, lanes=lanes, stats=Stats())
             with closing(iter(passing)) as batches:
                 for batch in batches:
                     return batch, passing.handed_over["rows"]
@@ -421,14 +445,13 @@ class Passes:
             return left == 0
         if running.ended and not running.finished and not state.adaptive:
             # The pass was stopped: look if there is a batch behind it.
-            passing = self._over(state, state.own_lanes, self._counting(state), Stats(), None)
-            with closing(iter(passing)) as batches:
+            with closing(iter(self._recount(state))) as batches:
                 return next(batches, None) is None
         return running.is_over()
 
     def batches(self, state: State) -> tuple[Sequence[Cursor], int]:
         """Read the batches of a rank without their columns; see ``Recount``."""
-        passing = self._over(state, state.own_lanes, self._counting(state), Stats(), None)
+        passing = self._recount(state)
         with closing(iter(passing)) as batches:
             for _ in islice(batches, state.steps[0]):
                 pass
@@ -458,31 +481,10 @@ class Passes:
         on_host = self.pipeline.on_host()
         return replace(on_host, reader=reader, converter=nothing, batch_size=size)
 
-    def _over(
-        self,
-        state: State,
-        lanes: Sequence[int],
-        pipeline: Pipeline,
-        stats: Stats,
-        finish: Finish | None,
-        turn: int = 0,
-    ) -> EpochPass:
-        """Return a pass over some lanes, from the cursors of a state on."""
-        plan = self.planner.plan(state)
-        streams = [Stream.of_lane(plan.lane(lane), state.cursor(lane)) for lane in lanes]
-        opened = OpenLanes(pipeline, self.found.files, streams, state.epoch, stats)
-        feeds = [
-            LaneFeed(stream.cursor, partial(_next_run, opened, opened.runs(stream.index), finish))
-            for stream in streams
-        ]
-        return EpochPass(state.epoch, feeds, turn=turn, stats=stats, close=opened.close)
-
-
-def _next_run(
-    opened: OpenLanes, runs: Iterator[Run[Block]], finish: Finish | None
-) -> BatchRun | None:
-    run = next(runs, None)
-    return None if run is None else BatchRun.of(run, finish, opened.device)
+    def _recount(self, state: State) -> EpochPass:
+        """Return a pass without columns and without the user's functions."""
+        plain = replace(self, finish=None)
+        return plain.begin(replace(state, turns=(0,)), self._counting(state), stats=Stats())
 
 
 class DatasetIterator:

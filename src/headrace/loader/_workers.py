@@ -26,14 +26,14 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from headrace.convert.device import Device
 from headrace.convert.shared import forget_dead_senders
 from headrace.errors import OptionError, WorkerError
-from headrace.loader._claims import Claims, Unit, units_left
+from headrace.loader._claims import Claims, units_left
 from headrace.loader._epoch import AsTheyCome, BatchRun, EpochPass, LaneFeed
 from headrace.loader._feed import Board, Failure, LaneEnd, Parcel, begin_worker
 from headrace.loader._pipeline import Pipeline, Stats, row_cost
 from headrace.loader.start import WorkerContext, dumps
 from headrace.model import Cursor
 from headrace.options import LoaderOptions
-from headrace.plan import Plan, State
+from headrace.plan import Plan, State, WindowRow
 from headrace.process import run_aside
 
 if TYPE_CHECKING:
@@ -281,11 +281,14 @@ class _Inbox:
         self._waiting: dict[int, deque[BatchRun]] = {lane: deque() for lane in lanes}
         self.open = set(lanes)
 
-    def next_run(self, lane: int) -> BatchRun | None:
-        """Return the next batches of a lane; None after its last."""
-        while not self._waiting[lane] and lane in self.open:
-            self._receive()
-        return self._waiting[lane].popleft() if self._waiting[lane] else None
+    def runs(self, lane: int) -> Iterator[BatchRun]:
+        """Yield the batches of a lane."""
+        waiting = self._waiting[lane]
+        while waiting or lane in self.open:
+            if waiting:
+                yield waiting.popleft()
+            else:
+                self._receive()
 
     def next_of_any(self) -> tuple[int, BatchRun] | None:
         """Return the next batches that any worker sends, and its number; None after the last."""
@@ -382,7 +385,7 @@ class WorkerPool:
                 close=inbox.close,
             )
         else:
-            feeds = [LaneFeed(cursors[lane], partial(inbox.next_run, lane)) for lane in own]
+            feeds = [LaneFeed(cursors[lane], inbox.runs(lane)) for lane in own]
             turn = position.turns[0]
             made = EpochPass(epoch, feeds, turn=turn, stats=stats, close=inbox.close)
         team.user, team.open = weakref.ref(made), inbox.open
@@ -393,7 +396,7 @@ class WorkerPool:
         epoch: int,
         plan: Plan,
         cursors: Mapping[int, Cursor],
-        units: list[list[Unit]],
+        units: list[list[WindowRow]],
     ) -> _Team:
         """Return workers that know what to read: those of the last epoch, or new ones."""
         dataset, options, kept = self._dataset, self._options, self._kept

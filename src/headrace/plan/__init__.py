@@ -22,7 +22,17 @@ from headrace.plan._resume import (
     share_last_round,
     windows_begun,
 )
-from headrace.plan._state import DONE, END, Data, Fingerprint, Loose, RankShare, State, merge_states
+from headrace.plan._state import (
+    DONE,
+    END,
+    Data,
+    Fingerprint,
+    Loose,
+    RankShare,
+    State,
+    WindowRow,
+    merge_states,
+)
 from headrace.plan._strategies import (
     EvenBatchesSplitStrategy,
     Order,
@@ -57,6 +67,7 @@ __all__ = [
     "Span",
     "State",
     "TargetSizeSplitStrategy",
+    "WindowRow",
     "cut_chunks",
     "decode_factor",
     "even_out",

@@ -30,7 +30,7 @@ from headrace.errors import OptionError
 from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan._chunks import ROWS, Chunks, share_of
 from headrace.plan._lanes import Grouping, Lane, Plan, Segment, Span, cut_at, cut_evenly, take_rows
-from headrace.plan._state import DONE, END, Loose, State
+from headrace.plan._state import DONE, END, Loose, State, WindowRow
 from headrace.plan._strategies import EvenBatchesSplitStrategy, Order
 
 __all__ = [
@@ -87,7 +87,6 @@ class Planner:
     workers: int = 1
     in_step: bool = True
     kept: dict[Any, Plan] = field(default_factory=dict, repr=False)
-    _digests: dict[tuple[int, int], str] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def num_rows(self) -> int | None:
@@ -228,9 +227,7 @@ class Planner:
         """
         if not self.order.has_own_strategy:
             return None
-        if (epoch, lanes) not in self._digests:
-            self._digests[epoch, lanes] = self.lanes(self.start(epoch, lanes)).digest()
-        return self._digests[epoch, lanes]
+        return self.lanes(self.start(epoch, lanes)).digest()
 
     def dealt_evenly(self, state: State) -> bool:
         """Return True if the lanes of a plan have equal numbers of batches, to one."""
@@ -347,11 +344,11 @@ class Planner:
             len(begun),
         )
         counts = recount.windows(state, begun)
-        return replace(ended, counts=tuple((*window, counts[window]) for window in begun))
+        return replace(ended, counts=tuple(WindowRow(*window, counts[window]) for window in begun))
 
     def __getstate__(self) -> dict[str, Any]:
         # A plan of many chunks is cheaper to make than to send.
-        return {**self.__dict__, "kept": {}, "_digests": {}}
+        return {**self.__dict__, "kept": {}}
 
 
 def known_batches(batches: int | None) -> int:
@@ -379,7 +376,7 @@ def _without_repeats(
     for lane, window in sorted(plan.repeats):
         if moved[lane][0] == window:
             moved[lane] = Cursor(window + 1)
-    beyond = [(lane, at, DONE) for lane, at in plan.repeats if at > moved[lane][0]]
+    beyond = [WindowRow(lane, at, DONE) for lane, at in plan.repeats if at > moved[lane][0]]
     return tuple(moved), (*loose, *beyond)
 
 
@@ -387,7 +384,7 @@ def _without_repeats(
 
 
 def windows_begun(
-    plan: Plan, cursors: Sequence[Cursor], loose: Sequence[tuple[int, int, int]] = ()
+    plan: Plan, cursors: Sequence[Cursor], loose: Sequence[WindowRow] = ()
 ) -> list[tuple[int, int]]:
     """Return the windows (lane, window) whose rows have to be counted before a new plan.
 
@@ -414,7 +411,7 @@ def plan_the_rest(
     batch_size: int,
     grouping: Grouping,
     counts: Mapping[tuple[int, int], int] | None = None,
-    loose: Sequence[tuple[int, int, int]] = (),
+    loose: Sequence[WindowRow] = (),
 ) -> Plan:
     """Deal what lies behind the cursors to so many lanes, as if the epoch began with it.
 
@@ -456,7 +453,7 @@ def plan_the_rest(
     return Plan.of_lanes(plan.files, made)
 
 
-def _delivered(lane: int, cursor: Cursor, loose: Sequence[tuple[int, int, int]]) -> dict[int, int]:
+def _delivered(lane: int, cursor: Cursor, loose: Sequence[WindowRow]) -> dict[int, int]:
     """Return the rows that were delivered of windows at and beyond the cursor of a lane."""
     return {**{window: row for owner, window, row in loose if owner == lane}, cursor[0]: cursor[1]}
 
