@@ -61,7 +61,6 @@ __all__ = [
     "checked_keywords",
     "documented",
     "known_options",
-    "options_table",
     "parse_bytes",
     "resolve",
     "split_options",
@@ -907,18 +906,4 @@ def _listing(kind: type) -> str:
                 shown = " | ".join(map(repr, option.choices))
             text = f"{name} ({_MODULES.sub('', shown)}, default {option.default!r}): {option.doc}"
             lines += textwrap.wrap(text, 88, initial_indent="    ", subsequent_indent="        ")
-    return "\n".join(lines)
-
-
-def options_table(*kinds: type) -> str:
-    """Return the keywords of options classes as a Markdown table."""
-    lines = ["| keyword | default | meaning |", "|---|---|---|"]
-    for kind in kinds:
-        for heading, options in groupby(known_options(kind).items(), lambda item: item[1].group):
-            lines.append(f"| **{heading}** | | |")
-            for name, option in options:
-                default = option.default
-                default = f'"{default}"' if isinstance(default, str) else default
-                doc = option.doc.replace("|", r"\|")
-                lines.append(f"| `{name}` | `{default}` | {doc} |")
     return "\n".join(lines)

@@ -17,8 +17,6 @@ from headrace.options import LoaderOptions
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
 
-__all__ = ["AcceleratedLoader"]
-
 _UNKNOWN = -1
 """what Accelerate takes for a remainder that is not known"""
 

@@ -37,8 +37,6 @@ from headrace.loader._fingerprint import paths_below
 from headrace.loader.ranks import Ranks, is_initialised
 from headrace.model import FileList
 
-__all__ = ["Agreement", "ComparedFiles", "InStep", "RankComparison"]
-
 logger = logging.getLogger(__name__)
 
 _SILENT_S = 10.0

@@ -13,8 +13,6 @@ from headrace.loader._pipeline import Stream
 from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan import DONE, Lane, Loose, Piece, Reading, WindowRow, window_pieces
 
-__all__ = ["Claims", "claimed_stream", "units_left"]
-
 _LANE, _WINDOW, _ROW, _TAKER, _PLACE = range(5)
 _WINDOWS_AHEAD = 2
 

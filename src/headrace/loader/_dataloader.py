@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
     from headrace.loader._epoch import Passes
 
-__all__ = ["StatefulLoader", "check_unused"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -60,8 +60,6 @@ from headrace.sources.reader import Discovered, TabularReader
 from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
 from headrace.storage.access import shown_location
 
-__all__ = ["TabularDataset", "found_in", "rows_of", "store_access"]
-
 logger = logging.getLogger(__name__)
 
 _EPOCH, _READ_BY_WORKERS = 0, 1

@@ -35,8 +35,6 @@ from headrace.stream import Run
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
 
-__all__ = ["AsTheyCome", "BatchRun", "DatasetIterator", "EpochPass", "LaneFeed", "Passes"]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:

@@ -46,18 +46,6 @@ from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan import Lane, Plan
 from headrace.stream import Run
 
-__all__ = [
-    "Board",
-    "Failure",
-    "Feed",
-    "LaneEnd",
-    "Parcel",
-    "begin_worker",
-    "pack_batches",
-    "pack_blocks",
-    "pack_dicts",
-]
-
 _LAYOUT_WORDS = 128
 
 

@@ -20,8 +20,6 @@ from headrace.model import FileList
 from headrace.plan import Fingerprint, Planner
 from headrace.sources.reader import Discovered
 
-__all__ = ["content_digest", "fingerprint_of", "paths_below"]
-
 _SAMPLES = 16
 _SAMPLE_BYTES = 4 << 10
 _MANY_FILES = 10_000

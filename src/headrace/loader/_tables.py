@@ -39,8 +39,6 @@ from headrace.sources.reader import Discovered
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-__all__ = ["IcebergDataset", "LanceDataset", "PaimonDataset"]
-
 logger = logging.getLogger(__name__)
 
 _DECODED = 3

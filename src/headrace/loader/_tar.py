@@ -43,8 +43,6 @@ from headrace.sources.tar.buckets import aspect_buckets
 from headrace.sources.tar.grouping import LeftOut
 from headrace.sources.tar.source import TarBackend
 
-__all__ = ["BucketedLoader", "TarDataset", "refuse_streaming"]
-
 logger = logging.getLogger(__name__)
 
 _OF_STREAMS = {

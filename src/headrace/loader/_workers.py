@@ -39,15 +39,6 @@ from headrace.process import run_aside
 if TYPE_CHECKING:
     from headrace.loader._dataset import TabularDataset
 
-__all__ = [
-    "WorkerPool",
-    "Workers",
-    "out_of_order",
-    "start_workers",
-    "torch_arguments",
-    "worker_context",
-]
-
 logger = logging.getLogger(__name__)
 
 _DYING_S = 5.0

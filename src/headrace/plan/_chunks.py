@@ -10,8 +10,6 @@ import numpy.typing as npt
 from headrace.errors import OptionError
 from headrace.model import ByteRange, FileList, FileSplit, Int64Array, RowRange
 
-__all__ = ["BYTES", "ROWS", "WHOLE", "Chunks", "cut_chunks", "decode_factor", "share_of"]
-
 ROWS, BYTES, WHOLE = 0, 1, 2
 """how a chunk is bounded: by rows, by bytes of text, or not at all"""
 

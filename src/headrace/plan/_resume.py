@@ -33,19 +33,6 @@ from headrace.plan._lanes import Grouping, Lane, Plan, Segment, Span, cut_at, cu
 from headrace.plan._state import DONE, END, Loose, State, WindowRow
 from headrace.plan._strategies import EvenBatchesSplitStrategy, Order
 
-__all__ = [
-    "CannotShareError",
-    "Planner",
-    "Recount",
-    "batches_in",
-    "even_out",
-    "first_in_turn",
-    "known_batches",
-    "plan_the_rest",
-    "share_last_round",
-    "windows_begun",
-]
-
 logger = logging.getLogger(__name__)
 
 _MOST_DROPPED = 0.01

@@ -24,18 +24,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from headrace.errors import StateMismatchError
 from headrace.model import START, Cursor
 
-__all__ = [
-    "DONE",
-    "END",
-    "Data",
-    "Fingerprint",
-    "Loose",
-    "RankShare",
-    "State",
-    "WindowRow",
-    "merge_states",
-]
-
 logger = logging.getLogger(__name__)
 
 VERSION = 6

@@ -35,14 +35,6 @@ from headrace.plan._lanes import (
 )
 from headrace.plan.permutations import CHUNK_ORDER, permutation
 
-__all__ = [
-    "EvenBatchesSplitStrategy",
-    "Order",
-    "RoundRobinSplitStrategy",
-    "TargetSizeSplitStrategy",
-    "plan_lanes",
-]
-
 DEFAULT_SPLIT_BYTES = 128 << 20
 _AUTOMATIC = "automatic"
 
