@@ -1,6 +1,6 @@
 """Decides which rows are read by which lane in which order: from metadata, without I/O or torch."""
 
-from headrace.plan._chunks import BYTES, ROWS, WHOLE, Chunks, cut_chunks, decode_factor
+from headrace.plan._chunks import BYTES, ROWS, Chunks, cut_chunks, decode_factor
 from headrace.plan._lanes import (
     Grouping,
     Lane,
@@ -8,24 +8,17 @@ from headrace.plan._lanes import (
     Plan,
     Reading,
     RowCost,
-    Span,
     lane_pieces,
     no_groups,
     window_pieces,
 )
 from headrace.plan._resume import (
     Planner,
-    even_out,
-    first_in_turn,
     known_batches,
-    plan_the_rest,
-    share_last_round,
-    windows_begun,
 )
 from headrace.plan._state import (
     DONE,
     END,
-    Data,
     Fingerprint,
     Loose,
     RankShare,
@@ -48,9 +41,7 @@ __all__ = [
     "END",
     "ROWS",
     "ROW_ORDER",
-    "WHOLE",
     "Chunks",
-    "Data",
     "EvenBatchesSplitStrategy",
     "Fingerprint",
     "Grouping",
@@ -64,24 +55,18 @@ __all__ = [
     "Reading",
     "RoundRobinSplitStrategy",
     "RowCost",
-    "Span",
     "State",
     "TargetSizeSplitStrategy",
     "WindowRow",
     "cut_chunks",
     "decode_factor",
-    "even_out",
-    "first_in_turn",
     "known_batches",
     "lane_pieces",
     "merge_states",
     "no_groups",
     "permutation",
     "plan_lanes",
-    "plan_the_rest",
     "row_keys",
-    "share_last_round",
     "stable_order",
     "window_pieces",
-    "windows_begun",
 ]

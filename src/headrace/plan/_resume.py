@@ -30,7 +30,7 @@ from headrace.errors import OptionError
 from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan._chunks import ROWS, Chunks, share_of
 from headrace.plan._lanes import Grouping, Lane, Plan, Segment, Span, cut_at, cut_evenly, take_rows
-from headrace.plan._state import DONE, END, Loose, State, WindowRow
+from headrace.plan._state import DONE, END, Loose, RankShare, State, WindowRow
 from headrace.plan._strategies import EvenBatchesSplitStrategy, Order
 
 logger = logging.getLogger(__name__)
@@ -146,23 +146,17 @@ class Planner:
         Ranks that were replaced before the last round began leave no trace: none of the batches
         that were cut for them was taken.
         """
-        uncut, size = plan, state.batch_size
+        uncut, size, reorders = plan, state.batch_size, self.order.grouping.reorders
         whole_rounds = sum(uncut.lane(n).rows_left() for n in range(len(uncut))) // size
         whole_rounds -= whole_rounds % max(len(uncut), 1)
         for share in state.shares:
             if not share.even:
                 continue
-            how: dict[str, Any] = {
-                "batch_size": state.batch_size,
-                "drop_last": share.even == "full",
-                "pad": share.even == "pad",
-                "reorders": self.order.grouping.reorders,
-            }
             if self.dealt_evenly(state):
                 plan = plan if share.taken > whole_rounds else uncut
-                plan = share_last_round(plan, share.ranks, taken=share.taken, **how)
+                plan = share_last_round(plan, share, size, reorders)
             else:
-                plan = even_out(plan, share.ranks, **how)
+                plan = even_out(plan, share, size, reorders)
         return plan
 
     def _rest(self, ended: State, following: State) -> Plan:
@@ -615,38 +609,27 @@ def first_in_turn(counts: Sequence[int], wanted: int) -> list[int]:
     return taken
 
 
-def share_last_round(
-    plan: Plan,
-    ranks: int,
-    *,
-    taken: int = 0,
-    batch_size: int,
-    drop_last: bool,
-    pad: bool,
-    reorders: bool,
-) -> Plan:
+def share_last_round(plan: Plan, share: RankShare, batch_size: int, reorders: bool) -> Plan:
     """Cut the last batches anew, so that every rank has the same number of them left.
 
     At the start of an epoch the rows of the last, incomplete round of the lanes are cut into as
-    many batches as are needed, a multiple of ``ranks``, whose sizes differ by one row at most.
-    Where ``taken`` batches were taken by another number of ranks, the last ones are joined and cut
-    for these ranks, if they cannot share what is left.
+    many batches as are needed, a multiple of the ranks, whose sizes differ by one row at most.
+    Where batches were taken by another number of ranks, the last ones are joined and cut for these
+    ranks, if they cannot share what is left.
 
-    Fewer rows than ranks are left out, or some rows are repeated (``pad``). With ``drop_last`` all
-    batches stay full, and fewer than ``ranks * batch_size`` rows are left out.
+    Fewer rows than ranks are left out ("drop"), or some rows are repeated ("pad"). With "full" all
+    batches are full, and fewer rows than a batch for each rank are left out.
 
     Args:
         plan: Lanes that were dealt in turn: lane l has the batches l, l + lanes, l + 2 * lanes, …
-        ranks: Number of ranks; it divides the lanes.
-        taken: Number of batches that were taken before, over all ranks.
+        share: The ranks, whose number divides the lanes.
         batch_size: Number of rows in a batch.
-        drop_last: Whether a short batch is left out.
-        pad: Whether rows are repeated rather than left out.
         reorders: Whether the rows of a window are permuted.
 
     Raises:
         CannotShareError: A batch would have to follow a short one that was taken, in its lane.
     """
+    drop_last, ranks, taken = share.even == "full", share.ranks, share.taken
     lanes = len(plan)
     rows = [plan.lane(index).rows_left() for index in range(lanes)]
     full = [count - count % batch_size for count in rows] if drop_last else rows
@@ -661,7 +644,7 @@ def share_last_round(
         wanted = ranks * -(-tail // ranks)
     moved = {number % lanes: last[number % lanes] for number in range(batches - tail, batches)}
     held = sum(moved.values())
-    sizes, repeated = _last_sizes(held, wanted, ranks, batch_size, drop_last, pad)
+    sizes, repeated = _last_sizes(held, wanted, share, batch_size)
     if sizes == list(moved.values()):  # these batches can stay where they are
         moved, sizes = {}, []
     dropped = sum(rows) - sum(full) + (max(held - sum(sizes), 0) if moved else 0)
@@ -692,29 +675,26 @@ def share_last_round(
     return _ended(plan, made, dropped, same, repeats)
 
 
-def _last_sizes(
-    rows: int, wanted: int, ranks: int, batch_size: int, drop_last: bool, pad: bool
-) -> tuple[list[int], int]:
+def _last_sizes(rows: int, wanted: int, share: RankShare, batch_size: int) -> tuple[list[int], int]:
     """Return the sizes of the last batches, and how many rows have to be repeated for them."""
-    if drop_last:
-        return [batch_size] * (ranks * (rows // (ranks * batch_size))), 0
+    if share.even == "full":
+        return [batch_size] * (share.ranks * (rows // (share.ranks * batch_size))), 0
     if rows >= wanted:
         return [rows // wanted + (place < rows % wanted) for place in range(wanted)], 0
-    if pad:
+    if share.even == "pad":
         return [1] * wanted, wanted - rows
-    return [1] * (wanted - ranks), 0
+    return [1] * (wanted - share.ranks), 0
 
 
-def even_out(
-    plan: Plan, ranks: int, *, batch_size: int, drop_last: bool, pad: bool, reorders: bool
-) -> Plan:
+def even_out(plan: Plan, share: RankShare, batch_size: int, reorders: bool) -> Plan:
     """Give every rank as many batches as the one with the fewest, or, padding, the most.
 
     For lanes of a user's own strategy, which may differ by any number of rows. Rank r of R has the
     lanes r, r + R, …
     """
+    ranks, pad = share.ranks, share.even == "pad"
     rows = [plan.lane(index).rows_left() for index in range(len(plan))]
-    counts = [batches_in(left, batch_size, drop_last) for left in rows]
+    counts = [batches_in(left, batch_size, share.even == "full") for left in rows]
     totals = [sum(counts[rank::ranks]) for rank in range(ranks)]
     if len(set(totals)) == 1:
         return plan
@@ -724,8 +704,7 @@ def even_out(
         own = range(rank, len(rows), ranks)
         missing = max(totals) - total
         if pad and missing:
-            batches = {index: counts[index] + missing - (not drop_last) for index in own}
-            needs = {i: n * batch_size + (not drop_last) - rows[i] for i, n in batches.items()}
+            needs = {i: (counts[i] + missing - 1) * batch_size + 1 - rows[i] for i in own}
             index = min(own, key=lambda index: (needs[index], counts[index], index))
             source = next((c for i in (index, *own) if len(c := plan.lane(i).chunks)), plan.chunks)
             segments, first = _first_rows(source, needs[index]), made[index].windows
