@@ -271,6 +271,9 @@ class LanceDataset(TableDataset):
     and kept until ``refresh``. Rows that are deleted are left out, and blobs come as bytes.
     """
 
+    backend: LanceBackend
+    """The backend that gives the same rows by index."""
+
     @documented(LanceOptions)
     def __init__(self, uri: str | os.PathLike[str], **options: Unpack[LanceOptions]) -> None:
         """Open a Lance dataset."""
@@ -285,13 +288,6 @@ class LanceDataset(TableDataset):
     def version(self) -> int:
         """The version that is read."""
         return self._version[0]
-
-    @property
-    def backend(self) -> LanceBackend:
-        """The backend that gives the same rows by index."""
-        backend = super().backend
-        assert isinstance(backend, LanceBackend)
-        return backend
 
     @classmethod
     @documented(LanceOptions, LoaderOptions)

@@ -294,6 +294,9 @@ class TarDataset(TabularDataset):
     see ``TarBackend``.
     """
 
+    backend: TarBackend
+    """The backend that gives samples by their number."""
+
     @documented(TarOptions)
     def __init__(self, source: Paths, **options: Unpack[TarOptions]) -> None:
         """Open a tar, a directory, a glob, a URL or a list of such."""
@@ -378,13 +381,6 @@ class TarDataset(TabularDataset):
     def left_out(self) -> LeftOut:
         """Numbers of files that belong to no sample, and of samples that are left out."""
         return self.backend.left_out
-
-    @property
-    def backend(self) -> TarBackend:
-        """The backend that gives samples by their number."""
-        backend = super().backend
-        assert isinstance(backend, TarBackend)
-        return backend
 
 
 def _is_decoder(option: str) -> bool:

@@ -194,6 +194,9 @@ class ArrayRecordDataset(BackendDataset):
     ``decode`` says what a record holds, unless it was packed by this library.
     """
 
+    backend: ArrayRecordBackend
+    """The backend that gives records by their number."""
+
     @documented(ArrayRecordOptions)
     def __init__(self, paths: ArrayRecordPaths, **options: Unpack[ArrayRecordOptions]) -> None:
         """Open files.
@@ -206,13 +209,6 @@ class ArrayRecordDataset(BackendDataset):
         access = store_access(chosen)
         backend = ArrayRecordBackend(paths, access=access, **arguments(ArrayRecordBackend, chosen))
         super().__init__(backend, chosen)
-
-    @property
-    def backend(self) -> ArrayRecordBackend:
-        """The backend that gives records by their number."""
-        backend = super().backend
-        assert isinstance(backend, ArrayRecordBackend)
-        return backend
 
     @classmethod
     @documented(ArrayRecordOptions, LoaderOptions)

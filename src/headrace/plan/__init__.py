@@ -12,10 +12,7 @@ from headrace.plan._lanes import (
     no_groups,
     window_pieces,
 )
-from headrace.plan._resume import (
-    Planner,
-    known_batches,
-)
+from headrace.plan._resume import Planner, known_batches
 from headrace.plan._state import (
     DONE,
     END,
