@@ -11,14 +11,14 @@ import numpy as np
 from headrace.convert.shared import shared_integers
 from headrace.loader._pipeline import Stream
 from headrace.model import Cursor, FileList, Int64Array
-from headrace.plan import DONE, Lane, Loose, Piece, Reading, WindowRow, window_pieces
+from headrace.plan import DONE, Lane, Piece, Reading, WindowRow, window_pieces
 
 _LANE, _WINDOW, _ROW, _TAKER, _PLACE = range(5)
 _WINDOWS_AHEAD = 2
 
 
 def units_left(
-    lanes: Sequence[Lane], cursors: Mapping[int, Cursor], loose: Loose
+    lanes: Sequence[Lane], cursors: Mapping[int, Cursor], loose: tuple[WindowRow, ...]
 ) -> list[list[WindowRow]]:
     """Return the windows that are left to read of each lane, in order."""
     begun = {(lane, window): row for lane, window, row in loose}
@@ -95,7 +95,7 @@ class Claims:
 
     def progress(
         self, lanes: Sequence[Lane], streams: Sequence[Cursor]
-    ) -> tuple[dict[int, Cursor], Loose]:
+    ) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
         """Return the cursor of every lane, and the windows that lie open beyond it.
 
         Args:

@@ -27,7 +27,7 @@ from headrace.loader._claims import Claims
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._pipeline import Finish, OpenLanes, Pipeline, Stats, Stream
 from headrace.model import NOWHERE, Cursor, computed_once
-from headrace.plan import Fingerprint, Lane, Loose, Planner, State
+from headrace.plan import Fingerprint, Lane, Planner, State, WindowRow
 from headrace.process import run_aside
 from headrace.sources.reader import Discovered
 from headrace.stream import Run
@@ -274,7 +274,7 @@ class EpochPass:
             batches, rows = batches + its_batches, rows + its_rows
         return {"batches": batches, "rows": rows}
 
-    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
+    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
         """Return the cursors of these lanes, and the windows that lie open beyond them."""
         return dict(zip(lanes, self.cursors, strict=True)), ()
 
@@ -334,7 +334,7 @@ class AsTheyCome(EpochPass):
             certain += count
         return certain
 
-    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], Loose]:
+    def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
         return self._claims.progress(self._lanes_of_rank, self.cursors)
 
     def _batches(self) -> Iterator[Any]:

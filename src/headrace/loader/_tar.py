@@ -78,7 +78,7 @@ class BucketedLoader(DataLoader[Any]):
     ) -> None:
         if options["num_workers"]:
             worker_context(options, fork_safe=fork_safe)  # what cannot be is refused now
-        collate, init = _Collate(finish), options["worker_init_fn"]
+        collate, init = partial(_collated, finish), options["worker_init_fn"]
         super().__init__(
             rows.with_empty_batches(),
             batch_sampler=batch_sampler,
@@ -229,7 +229,9 @@ def _received(workers: Workers) -> Generator[Any, None, None]:
 class _Sending(Dataset[Any]):
     """The dataset in a worker: it reads, collates and packs batches by their indices."""
 
-    def __init__(self, rows: Any, collate: _Collate, init: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, rows: Any, collate: Callable[[Any], Any], init: Callable[[int], None] | None
+    ) -> None:
         self._work = rows, collate, init
         self._sent: Sealed | None = None
 
@@ -252,18 +254,12 @@ def _sending(work: tuple[Any, Any, Any]) -> _Sending:
     return _Sending(*work)
 
 
-@dataclass(frozen=True, slots=True)
-class _Collate:
-    """A user's functions, called with batches in columns."""
-
-    finish: Finish | None
-
-    def __call__(self, rows: Any) -> Any:
-        if not len(rows):
-            return _AllSkipped()
-        if self.finish is None:
-            return default_collate(rows)
-        return self.finish(default_collate(rows))
+def _collated(finish: Finish | None, rows: Any) -> Any:
+    """Collate the rows of a batch, and call the user's functions with it."""
+    if not len(rows):
+        return _AllSkipped()
+    batch = default_collate(rows)
+    return batch if finish is None else finish(batch)
 
 
 def _user_code(rows: RowDataset, finish: Finish | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from headrace.errors import OptionError
 from headrace.model import Cursor, FileList, Int64Array
 from headrace.plan._chunks import ROWS, Chunks, share_of
 from headrace.plan._lanes import Grouping, Lane, Plan, Segment, Span, cut_at, cut_evenly, take_rows
-from headrace.plan._state import DONE, END, Loose, RankShare, State, WindowRow
+from headrace.plan._state import DONE, END, RankShare, State, WindowRow
 from headrace.plan._strategies import EvenBatchesSplitStrategy, Order
 
 logger = logging.getLogger(__name__)
@@ -350,8 +350,8 @@ def _is_within(plan: Plan, rows: Sequence[int], cursors: Sequence[Cursor]) -> bo
 
 
 def _without_repeats(
-    plan: Plan, cursors: Sequence[Cursor], loose: Loose
-) -> tuple[tuple[Cursor, ...], Loose]:
+    plan: Plan, cursors: Sequence[Cursor], loose: tuple[WindowRow, ...]
+) -> tuple[tuple[Cursor, ...], tuple[WindowRow, ...]]:
     """Count rows that come a second time as delivered: they are no part of what is left."""
     moved = list(cursors)
     for lane, window in sorted(plan.repeats):

@@ -44,10 +44,6 @@ class WindowRow(NamedTuple):
     row: int
 
 
-Loose = tuple[WindowRow, ...]
-"""Windows beyond the cursor of their lane of which rows were delivered."""
-
-
 # --- the data and order that a state belongs to
 
 
@@ -181,7 +177,9 @@ class RankShare(NamedTuple):
 class Pass(Protocol):
     """An iteration over the lanes of one rank."""
 
-    def progress(self, lanes: Sequence[int]) -> tuple[Mapping[int, Cursor], Loose]: ...
+    def progress(
+        self, lanes: Sequence[int]
+    ) -> tuple[Mapping[int, Cursor], tuple[WindowRow, ...]]: ...
     @property
     def turn(self) -> int: ...
     @property
@@ -219,10 +217,10 @@ class State:
     steps: tuple[int, ...] = (0,)
     turns: tuple[int, ...] = (0,)
     cursors: tuple[Cursor, ...] = ()
-    loose: Loose = ()
+    loose: tuple[WindowRow, ...] = ()
     adaptive: bool = False
     before: State | None = None
-    counts: Loose | None = None
+    counts: tuple[WindowRow, ...] | None = None
     data: Data | None = None
 
     @property
