@@ -497,10 +497,20 @@ class TabularDataset(IterableDataset[Any]):
     def _look_at_chunks(self) -> None:
         """Keep decoded row groups where chunks are parts of them; warn of costs and poor orders."""
         order, chunks = self.planner.order, self.planner.lanes(self.planner.start(0, 1)).chunks
-        self._provide_for_small_chunks(chunks)
-        if not order.shuffle or order.grouping.reorders or len(chunks) >= _FEW_CHUNKS:
-            return
-        if self.num_rows is None or self.num_rows > order.batch_size:
+        factor = self._decode_factor(chunks)
+        if factor >= _WASTEFUL:
+            half = self.pipeline.prefetch_bytes // 2
+            reader = self.pipeline.reader.keeping(half)
+            self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
+            if order.shuffle and self.stored[1] > half:
+                logger.warning(
+                    "chunks are much smaller than row groups, which are decoded whole: up to %.0f "
+                    "times the work; larger chunks, a larger prefetch_bytes, or files with smaller "
+                    "row groups avoid it",
+                    factor,
+                )
+        few = order.shuffle and not order.grouping.reorders and len(chunks) < _FEW_CHUNKS
+        if few and (self.num_rows is None or self.num_rows > order.batch_size):
             logger.warning(
                 "shuffle=True permutes %d chunks whose rows stay in file order, as mix=1, "
                 "split_rows or split_bytes say; leave these out, or give a larger mix and "
@@ -508,21 +518,9 @@ class TabularDataset(IterableDataset[Any]):
                 len(chunks),
             )
 
-    def _provide_for_small_chunks(self, chunks: Chunks) -> None:
-        """Give half of the memory for reading ahead to row groups that several chunks need."""
-        files = self._found.files
-        factor = decode_factor(files, chunks)
-        if factor < _WASTEFUL:
-            return
-        half = self.pipeline.prefetch_bytes // 2
-        reader = self.pipeline.reader.keeping(half)
-        self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
-        if self.planner.order.shuffle and files.groups.size_bytes.sum() > half:
-            logger.warning(
-                "chunks are much smaller than row groups, which are decoded whole: up to %.0f "
-                "times the work; larger split_rows, or files with smaller row groups, avoid it",
-                factor,
-            )
+    def _decode_factor(self, chunks: Chunks) -> float:
+        """Return how many rows are decoded for each row that is wanted, if nothing is kept."""
+        return decode_factor(self._found.files, chunks)
 
     def __getstate__(self) -> dict[str, Any]:
         # Counters are of this process; a copy, also a shallow one, is set up and goes on by itself.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
-import pyarrow as pa
+import numpy as np
 
 from headrace.errors import MissingExtraError, OptionError
 from headrace.loader._agreement import Agreement
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 logger = logging.getLogger(__name__)
-
-_DECODED = 3
-"""Bytes in memory for each byte of a file, roughly."""
 
 
 class OpenTable(Protocol):
@@ -236,28 +233,9 @@ class PaimonDataset(TableDataset):
         """Return a DataLoader over the rows of a table, and the dataset behind it."""
         return cls._create(table, catalog_options, **options)
 
-    def _provide_for_small_chunks(self, chunks: Chunks) -> None:
-        """Keep what was decoded, in half of the memory, if chunks are parts of files."""
-        files, rows = self._found.files, self.planner.order.split_rows
-        if rows is None or not (files.counts > rows).any():
-            return
-        half = self.pipeline.prefetch_bytes // 2
-        reader = self.pipeline.reader.keeping(half)
-        self.pipeline = replace(self.pipeline, reader=reader, prefetch_bytes=half)
-        if self.planner.order.shuffle and _decoded_bytes(self._found) > half:
-            logger.warning(
-                "chunks are parts of row groups, which are decoded whole, and not all of them fit "
-                "into memory: a larger prefetch_bytes, larger chunks, or files with small row "
-                "groups avoid decoding them again"
-            )
-
-
-def _decoded_bytes(found: Discovered) -> int:
-    """Return about how much memory all rows take once they are decoded."""
-    types = found.reader.read_schema.types
-    if all(pa.types.is_primitive(one) for one in types):
-        return int(found.files.counts.sum()) * int(sum(one.bit_width for one in types)) // 8
-    return _DECODED * int(found.files.sizes.sum())
+    def _decode_factor(self, chunks: Chunks) -> float:
+        """Return the most chunks of a file: row groups are not known, and each may be in all."""
+        return float(np.bincount(chunks.file, minlength=1).max())
 
 
 class LanceLoaderOptions(LanceOptions, LoaderOptions, total=False):
