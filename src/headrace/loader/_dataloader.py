@@ -135,7 +135,8 @@ class StatefulLoader(DataLoader[Any]):
         position = State.from_json(state)
         self.dataset.move_to(position)
         self.dataset.fingerprint.check(position)
-        mine = self.dataset.passes.resume(position)
+        passes = self.dataset.passes
+        mine = passes.planner.resume(position, passes)
         self._lanes = mine.lanes if mine.before is None else None
         self._resume = mine
         self._pass = None
@@ -203,7 +204,19 @@ class StatefulLoader(DataLoader[Any]):
             position = self._start(epoch)
         else:
             self.dataset.move_to(position)  # an epoch goes on as it began, refreshed or not
-        return self._deliver(self._begin(position))
+        if self._pass is not None and self._pass.ended:
+            self._pass.end()  # one that was left may not have let go of everything yet
+        if self._compared is not None:
+            if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
+                self._compare_ranks()
+            self._comparison.check()
+        passes = self.dataset.passes
+        if self.num_workers:
+            running = self._pool.begin(passes.planner.plan(position), position, pin=self._pin)
+        else:
+            running = passes.begin(position, replace(passes.pipeline, pin_memory=self._pin))
+        self._passes, self._began, self._pass, self._in_step = passes, position, running, None
+        return self._deliver(running)
 
     def _last_batch_is_out(self) -> bool:
         """Return True after the last batch, also if the next one has not been asked for.
@@ -238,22 +251,6 @@ class StatefulLoader(DataLoader[Any]):
             running, self._agreement.agree, read_first=first if pad else None, whole=whole
         )
         return self._in_step
-
-    def _begin(self, position: State) -> EpochPass:
-        if self._pass is not None and self._pass.ended:
-            self._pass.end()  # one that was left may not have let go of everything yet
-        if self._compared is not None:
-            if self._compared.fingerprint != self.dataset.fingerprint:  # of another snapshot
-                self._compare_ranks()
-            self._comparison.check()
-        passes = self._passes = self.dataset.passes
-        if self.num_workers:
-            running = self._pool.begin(passes.planner.plan(position), position, pin=self._pin)
-        else:
-            pipeline = replace(passes.pipeline, pin_memory=self._pin)
-            running = passes.begin(position, pipeline)
-        self._began, self._pass, self._in_step = position, running, None
-        return running
 
     def stats(self) -> dict[str, Any]:
         """Return what was done since the loader was made.

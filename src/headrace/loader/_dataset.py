@@ -25,10 +25,8 @@ from headrace.convert.device import DeviceCache, parse_device
 from headrace.convert.shared import is_shared, shared_integers
 from headrace.errors import OptionError, SkippedDataWarning, WorkerError
 from headrace.loader._agreement import ComparedFiles
-from headrace.loader._claims import Claims
 from headrace.loader._dataloader import StatefulLoader
 from headrace.loader._epoch import DatasetIterator, Passes
-from headrace.loader._feed import Board, Feed
 from headrace.loader._fingerprint import fingerprint_of
 from headrace.loader._order import budget_bytes, describe_order, order_of
 from headrace.loader._pipeline import Finish, Pipeline, Stats
@@ -483,11 +481,6 @@ class TabularDataset(IterableDataset[Any]):
         if len(files.groups):
             return int(files.groups.rows.sum()), int(files.groups.size_bytes.sum())
         return int(files.counts[counted].sum()), int(np.maximum(files.sizes[counted], 0).sum())
-
-    def feed(self, board: Board, parcel_batches: int, workers: int, claims: Claims | None) -> Feed:
-        """Return what worker processes run."""
-        files = self._found.files
-        return Feed(self.pipeline, files, board, self.finish, parcel_batches, workers, claims)
 
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> Plan:
         """Return the lanes of an epoch from its start, for all ranks."""

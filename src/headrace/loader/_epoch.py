@@ -46,6 +46,7 @@ class BatchRun:
         batch_size: Number of rows of each batch but the last.
         batches: Returns the batches as the user gets them.
         cursor: Returns the place in the lane after a number of batches.
+        worker: The worker that made it, where workers share lanes.
     """
 
     count: int
@@ -53,6 +54,7 @@ class BatchRun:
     batch_size: int
     batches: Callable[[], Iterator[Any]]
     cursor: Callable[[int], Cursor]
+    worker: int = 0
 
     @classmethod
     def of(
@@ -91,6 +93,7 @@ class LaneFeed:
         self._runs = iter(runs)
         self._run: BatchRun | None = None
         self._following: deque[BatchRun] = deque()
+        self._ends: dict[int, Cursor] = {}  # of the runs of each worker before this one
         self._done_batches = 0
         self._done_rows = 0
 
@@ -103,10 +106,6 @@ class LaneFeed:
             certain += run.count
         return certain
 
-    def put(self, run: BatchRun) -> None:
-        """Add a run that comes after all that are known."""
-        self._following.append(run)
-
     def advance(self) -> bool:
         """Make sure that ``batches`` has one more, reading on if need be; False at the end."""
         while self._run is None or self.delivered == self._run.count:
@@ -114,7 +113,7 @@ class LaneFeed:
             if run is None:
                 return False
             if self._run is not None:
-                self._start = self._run.cursor(self.delivered)
+                self._start = self._ends[self._run.worker] = self._run.cursor(self.delivered)
                 self._done_batches += self._run.count
                 self._done_rows += self._run.num_rows
             self._run, self.delivered, self.batches = run, 0, run.batches()
@@ -126,6 +125,12 @@ class LaneFeed:
         if self._run is None or self.delivered == 0:
             return self._start
         return self._run.cursor(self.delivered)
+
+    def cursor_of(self, worker: int) -> Cursor:
+        """Return the place after the last batch of one of several workers."""
+        if self._run is not None and self.delivered and self._run.worker == worker:
+            return self.cursor
+        return self._ends.get(worker, NOWHERE)
 
     @property
     def handed_over(self) -> tuple[int, int]:
@@ -253,7 +258,7 @@ class EpochPass:
     @contextmanager
     def before_last_batch(self) -> Iterator[None]:
         """Be, within the context, at the place before the batch that was handed out last."""
-        turn, lane = self._turn, self._last_lane()
+        turn, lane = self._turn, self.lanes[(self._turn - 1) % len(self.lanes)]
         lane.delivered -= 1
         self._turn = turn - 1
         try:
@@ -261,9 +266,6 @@ class EpochPass:
         finally:
             lane.delivered += 1
             self._turn = turn
-
-    def _last_lane(self) -> LaneFeed:
-        return self.lanes[(self._turn - 1) % len(self.lanes)]
 
     @property
     def handed_over(self) -> Mapping[str, int]:
@@ -311,55 +313,19 @@ class AsTheyCome(EpochPass):
         lanes: Sequence[Lane],
         claims: Claims,
         workers: int,
+        runs: Iterator[BatchRun],
         *,
-        receive: Callable[[], tuple[int, BatchRun] | None],
         stats: Stats,
         close: Callable[[], None],
     ) -> None:
-        streams = [LaneFeed(NOWHERE) for _ in range(workers)]
-        super().__init__(epoch, streams, turn=0, stats=stats, close=close)
+        super().__init__(epoch, [LaneFeed(NOWHERE, runs)], turn=0, stats=stats, close=close)
         self._lanes_of_rank = lanes
         self._claims = claims
-        self._receive = receive
-        self._arrived: deque[tuple[int, int]] = deque()
-        self._last = streams[0]
-
-    @property
-    def turn(self) -> int:
-        return 0
-
-    def ahead(self, wanted: int) -> int:
-        certain = sum(lane.ahead(0) for lane in self.lanes)
-        while certain < wanted and (count := self._wait_for_more()):
-            certain += count
-        return certain
+        self._workers = workers
 
     def progress(self, lanes: Sequence[int]) -> tuple[dict[int, Cursor], tuple[WindowRow, ...]]:
-        return self._claims.progress(self._lanes_of_rank, self.cursors)
-
-    def _batches(self) -> Iterator[Any]:
-        while self._arrived or self._wait_for_more():
-            worker, count = self._arrived.popleft()
-            self._warn()
-            stream = self._last = self.lanes[worker]
-            for _ in range(count):
-                stream.advance()
-                batch = next(stream.batches)
-                stream.delivered += 1
-                yield batch
-
-    def _last_lane(self) -> LaneFeed:
-        return self._last
-
-    def _wait_for_more(self) -> int:
-        """Return the number of batches in the next run of any worker; 0 when all have ended."""
-        received = self._receive()
-        if received is None:
-            return 0
-        worker, run = received
-        self.lanes[worker].put(run)
-        self._arrived.append((worker, run.count))
-        return run.count
+        cursors = [self.lanes[0].cursor_of(worker) for worker in range(self._workers)]
+        return self._claims.progress(self._lanes_of_rank, cursors)
 
 
 # --- Passes over a data set that this process reads: for a loader, by hand, or only to count
@@ -431,10 +397,6 @@ class Passes:
                 for batch in batches:
                     return batch, passing.handed_over["rows"]
         return None
-
-    def resume(self, state: State) -> State:
-        """Return where this rank goes on from a state; rows may have to be read for it."""
-        return self.planner.resume(state, self)
 
     def has_ended(self, state: State, running: EpochPass) -> bool:
         """Return True if no batch is left; the pass may have to read on to know."""
@@ -514,7 +476,7 @@ class DatasetIterator:
         if position is None or position.epoch != epoch:
             start = passes.planner.start(epoch)
         else:
-            start = passes.resume(position)
+            start = passes.planner.resume(position, passes)
         self._running = passes.begin(start, passes.pipeline.sharing(self._workers))
         self._began = start
         self._batches = iter(self._running)

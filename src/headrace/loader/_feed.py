@@ -92,7 +92,7 @@ class Parcel:
         def cursor(delivered: int) -> Cursor:
             return self.cursors[max(delivered - 1, 0)]
 
-        return BatchRun(len(self.cursors), self.num_rows, batch_size, batches, cursor)
+        return BatchRun(len(self.cursors), self.num_rows, batch_size, batches, cursor, self.lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +223,13 @@ class Feed(IterableDataset[Any]):
         files: FileList,
         board: Board,
         finish: Finish | None,
+        init: Callable[[int], None] | None,
         parcel_batches: int,
         workers: int,
         claims: Claims | None = None,
     ) -> None:
         super().__init__()
-        self.init: Callable[[int], None] | None = None
+        self.init = init
         self._pipeline = pipeline.on_host().sharing(workers)
         self._files = files
         self._board = board

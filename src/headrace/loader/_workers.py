@@ -28,7 +28,7 @@ from headrace.convert.shared import forget_dead_senders
 from headrace.errors import OptionError, WorkerError
 from headrace.loader._claims import Claims, units_left
 from headrace.loader._epoch import AsTheyCome, BatchRun, EpochPass, LaneFeed
-from headrace.loader._feed import Board, Failure, LaneEnd, Parcel, begin_worker
+from headrace.loader._feed import Board, Failure, Feed, LaneEnd, Parcel, begin_worker
 from headrace.loader._pipeline import Pipeline, Stats, row_cost
 from headrace.loader.start import WorkerContext, dumps
 from headrace.model import Cursor
@@ -272,24 +272,16 @@ class _Inbox:
         self._waiting: dict[int, deque[BatchRun]] = {lane: deque() for lane in lanes}
         self.open = set(lanes)
 
-    def runs(self, lane: int) -> Iterator[BatchRun]:
-        """Yield the batches of a lane."""
-        waiting = self._waiting[lane]
-        while waiting or lane in self.open:
-            if waiting:
+    def runs(self, *lanes: int) -> Iterator[BatchRun]:
+        """Yield the batches of a lane, or those that any of several workers sends."""
+        while True:
+            waiting = next((self._waiting[lane] for lane in lanes if self._waiting[lane]), None)
+            if waiting is not None:
                 yield waiting.popleft()
+            elif self.open.isdisjoint(lanes):
+                return
             else:
                 self._receive()
-
-    def next_of_any(self) -> tuple[int, BatchRun] | None:
-        """Return the next batches that any worker sends, and its number; None after the last."""
-        while True:
-            for lane, waiting in self._waiting.items():
-                if waiting:
-                    return lane, waiting.popleft()
-            if not self.open:
-                return None
-            self._receive()
 
     def close(self) -> None:
         """Let go of the workers: they end, unless they are persistent."""
@@ -371,7 +363,7 @@ class WorkerPool:
                 lanes,
                 team.claims,
                 workers,
-                receive=inbox.next_of_any,
+                inbox.runs(*streams),
                 stats=stats,
                 close=inbox.close,
             )
@@ -407,8 +399,16 @@ class WorkerPool:
             context = worker_context(options, fork_safe=dataset.fork_safe)
             claims = Claims(self._workers, count + count // 8 + 64, context)
             claims.post(units)
-        feed = dataset.feed(board, self._parcel_batches(), self._workers, claims)
-        feed.init = options["worker_init_fn"]
+        feed = Feed(
+            dataset.pipeline,
+            dataset.passes.found.files,
+            board,
+            dataset.finish,
+            options["worker_init_fn"],
+            self._parcel_batches(),
+            self._workers,
+            claims,
+        )
         order = {} if claims is None else out_of_order()
         source = start_workers(
             feed, feed.user_code, options, fork_safe=dataset.fork_safe, batch_size=None, **order
