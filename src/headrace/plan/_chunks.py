@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,11 @@ class Chunks:
         )
 
     @property
+    def columns(self) -> tuple[npt.NDArray[Any], ...]:
+        """The columns, in the order of the fields."""
+        return self.file, self.offset, self.length, self.kind, self.size_bytes
+
+    @property
     def counted(self) -> bool:
         """True if the rows of every chunk are known."""
         return bool((self.kind == ROWS).all())
@@ -68,13 +74,7 @@ class Chunks:
     @classmethod
     def concat(cls, parts: list[Chunks]) -> Chunks:
         """Return the chunks of several lists, one list after the other."""
-        return cls(
-            np.concatenate([part.file for part in parts]),
-            np.concatenate([part.offset for part in parts]),
-            np.concatenate([part.length for part in parts]),
-            np.concatenate([part.kind for part in parts]),
-            np.concatenate([part.size_bytes for part in parts]),
-        )
+        return cls(*map(np.concatenate, zip(*(part.columns for part in parts), strict=True)))
 
     @classmethod
     def empty(cls) -> Chunks:

@@ -497,12 +497,8 @@ def _signs(begun: Sequence[Segment]) -> Chunks:
 def _in_line(untouched: Chunks, signs: Chunks) -> Chunks:
     """Return all that is left, end to end; begun windows are spread, so that all lanes get some."""
     places = np.arange(len(signs)) * len(untouched) // max(len(signs), 1)
-    return Chunks(
-        *(
-            np.insert(getattr(untouched, name), places, getattr(signs, name))
-            for name in Chunks.__slots__
-        )
-    )
+    columns = zip(untouched.columns, signs.columns, strict=True)
+    return Chunks(*(np.insert(all_others, places, its) for all_others, its in columns))
 
 
 def _dealt_apart(
