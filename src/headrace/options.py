@@ -751,12 +751,11 @@ def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any],
 
 def arguments(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of some options that a function or class takes as keywords, by their names."""
-    taken = {
-        name
-        for name, one in inspect.signature(function).parameters.items()
-        if one.kind is one.KEYWORD_ONLY
-    }
-    return {name: value for name, value in options.items() if name in taken}
+    taken, chosen = inspect.signature(function).parameters, dict[str, Any]()
+    for name, value in options.items():
+        if name in taken and taken[name].kind is inspect.Parameter.KEYWORD_ONLY:
+            chosen[name] = value
+    return chosen
 
 
 def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:

@@ -186,7 +186,7 @@ class StatefulLoader(DataLoader[Any]):
             ),
             "shuffle_seed": fingerprint.seed,
             "batch_size, lanes, num_workers, a row group or a split of split_strategy": (
-                planner.lanes(start).digest()
+                planner.plan(start, shared=False).digest()
             ),
             "even or drop_last": planner.batches_left(start) if self.dataset.even else None,
             "filters": fingerprint.filters,

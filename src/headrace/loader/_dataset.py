@@ -485,11 +485,12 @@ class TabularDataset(IterableDataset[Any]):
     def plan(self, lanes: int | None = None, epoch: int | None = None) -> Plan:
         """Return the lanes of an epoch from its start, for all ranks."""
         epoch = self.epoch if epoch is None else epoch
-        return self.planner.lanes(self.planner.start(epoch, lanes))
+        return self.planner.plan(self.planner.start(epoch, lanes), shared=False)
 
     def _look_at_chunks(self) -> None:
         """Keep decoded row groups where chunks are parts of them; warn of costs and poor orders."""
-        order, chunks = self.planner.order, self.planner.lanes(self.planner.start(0, 1)).chunks
+        planner, order = self.planner, self.planner.order
+        chunks = planner.plan(planner.start(0, 1), shared=False).chunks
         factor = self._decode_factor(chunks)
         if factor >= _WASTEFUL:
             half = self.pipeline.prefetch_bytes // 2

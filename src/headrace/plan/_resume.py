@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -105,40 +104,32 @@ class Planner:
 
     # --- plans
 
-    def plan(self, state: State) -> Plan:
-        """Return the lanes of an epoch, or of what was left of it, as its ranks share them."""
-        if not any(map(attrgetter("even"), state.shares)):
-            return self.lanes(state)
-        key = state.epoch, *state.plan_key
-        if key not in self.kept:
-            lanes = self.lanes(state)
+    def plan(self, state: State, *, shared: bool = True) -> Plan:
+        """Return the lanes of an epoch, or of what was left of it.
+
+        Args:
+            state: The state.
+            shared: Whether the last batches are cut for the ranks that share them.
+        """
+        shared = shared and any(share.even for share in state.shares)
+        key = state.epoch, state.lanes, state.batch_size, state.before, shared and state.shares
+        if key in self.kept:
+            return self.kept[key]
+        if shared:
+            lanes = self.plan(state, shared=False)
             made = self._shared(lanes, state)
             if made is not lanes:
                 self._report_rows_left_out(state, made)
-            self._keep(key, made)
-        return self.kept[key]
-
-    def lanes(self, state: State) -> Plan:
-        """Return the lanes of a state before their last batches are shared by the ranks."""
-        key = state.epoch, state.lanes, state.batch_size, state.before
-        if key not in self.kept:
-            if state.before is not None:
-                made = self._rest(state.before, state)
-            else:
-                made = self.order.plan(
-                    self.files,
-                    lanes=state.lanes,
-                    epoch=state.epoch,
-                    batch_size=state.batch_size,
-                )
-            self._keep(key, made)
-        return self.kept[key]
-
-    def _keep(self, key: Any, plan: Plan) -> None:
-        """Keep the last two plans: of an epoch, and of the same as its ranks share it."""
-        for old in list(self.kept)[:-1]:
+        elif state.before is not None:
+            made = self._rest(state.before, state)
+        else:
+            made = self.order.plan(
+                self.files, lanes=state.lanes, epoch=state.epoch, batch_size=state.batch_size
+            )
+        for old in list(self.kept)[:-1]:  # two are kept: of an epoch, and the same as it is shared
             del self.kept[old]
-        self.kept[key] = plan
+        self.kept[key] = made
+        return made
 
     def _shared(self, plan: Plan, state: State) -> Plan:
         """Cut the last batches of a plan for the ranks that shared it, one after the other.
@@ -161,7 +152,7 @@ class Planner:
 
     def _rest(self, ended: State, following: State) -> Plan:
         """Deal what a plan that was given up has left to the lanes of the one that follows it."""
-        plan, cursors, loose = self.lanes(ended), ended.cursors, ended.loose
+        plan, cursors, loose = self.plan(ended, shared=False), ended.cursors, ended.loose
         shared = self._shared(plan, ended)
         if shared.same_rows and not _is_within(plan, shared.same_rows, cursors):
             # The plan was given up among the batches that were cut for its ranks.
@@ -208,7 +199,7 @@ class Planner:
         """
         if not self.order.has_own_strategy:
             return None
-        return self.lanes(self.start(epoch, lanes)).digest()
+        return self.plan(self.start(epoch, lanes), shared=False).digest()
 
     def dealt_evenly(self, state: State) -> bool:
         """Return True if the lanes of a plan have equal numbers of batches, to one."""
