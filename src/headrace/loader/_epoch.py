@@ -1,4 +1,4 @@
-"""One pass over lanes, and at any moment the place in every lane.
+"""Iterate once over lanes, and know at any moment the place in every lane.
 
 ``EpochPass`` takes a batch from each lane in turn. ``AsTheyCome`` hands out the batches that
 several workers make of the same lanes in the order in which they come.

@@ -134,7 +134,7 @@ def take_rows(line: deque[Segment], rows: int) -> list[Segment]:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One lane of an epoch's plan."""
+    """A lane of the plan of an epoch."""
 
     index: int
     chunks: Chunks
