@@ -273,15 +273,20 @@ class _Inbox:
         self.open = set(lanes)
 
     def runs(self, *lanes: int) -> Iterator[BatchRun]:
-        """Yield the batches of a lane, or those that any of several workers sends."""
+        """Return the batches of a lane, or those that any of several workers sends.
+
+        It is no generator, which an interrupt would end as if there were no more.
+        """
+        return iter(partial(self._next_run, lanes), None)
+
+    def _next_run(self, lanes: Sequence[int]) -> BatchRun | None:
         while True:
             waiting = next((self._waiting[lane] for lane in lanes if self._waiting[lane]), None)
             if waiting is not None:
-                yield waiting.popleft()
-            elif self.open.isdisjoint(lanes):
-                return
-            else:
-                self._receive()
+                return waiting.popleft()
+            if self.open.isdisjoint(lanes):
+                return None
+            self._receive()
 
     def close(self) -> None:
         """Let go of the workers: they end, unless they are persistent."""
