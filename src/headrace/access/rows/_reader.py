@@ -7,6 +7,7 @@ conversion.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -219,8 +220,9 @@ class RowReader:
     def _read(self, rows: Int64Array) -> _Part:
         if self._direct is not None and len(rows):
             # Without a table between the columns that are read and those that are converted.
-            columns = self._direct.take_columns(rows, self._stored, as_cells=self._cells)
-            return self._converter.convert_columns(columns, len(rows)), {}, len(rows)
+            with suppress(OverflowError):  # more than one array can hold is a table of chunks
+                columns = self._direct.take_columns(rows, self._stored, as_cells=self._cells)
+                return self._converter.convert_columns(columns, len(rows)), {}, len(rows)
         table = self.table(rows)
         decoded = {name: self._decoded(table, name, rows) for name in self._decoders}
         plain = table.select(self._plain) if decoded else table

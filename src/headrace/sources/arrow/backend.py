@@ -33,8 +33,6 @@ __all__ = ["ArrowBackend"]
 
 PathLike = str | os.PathLike[str]
 
-_MOST_MAPPED = 16_384
-"""files up to which all are mapped: a process may have some sixty thousand maps"""
 _JOINED_BYTES = 256 << 20
 """size up to which a table of many chunks is joined into one, so that one take reads all rows"""
 
@@ -104,8 +102,7 @@ class ArrowBackend(FileBackend):
         self._kinds: Kinds = {}
         self._inspected: dict[int, DataFileInfo] = {}
         self._maps: MappedFiles | None = None
-        few = len(source.files) <= _MOST_MAPPED
-        self._may_be_mapped = source.store.local and few and not len(source.path_columns.schema)
+        self._may_be_mapped = source.store.local and not len(source.path_columns.schema)
 
     def decoded_as(self, kinds: Kinds) -> ArrowBackend:
         """Return the same rows, of which another backend has decoded some columns.
@@ -214,10 +211,7 @@ class ArrowBackend(FileBackend):
         """Return the maps of this process; those of a parent are left to the parent."""
         maps = self._maps
         if self._may_be_mapped and (maps is None or maps.pid != os.getpid()):
-            try:
-                maps = MappedFiles(self.store, self._files, self.shard_starts, self._schema)
-            except OSError:
-                maps, self._may_be_mapped = None, False
+            maps = MappedFiles(self.store, self._files, self.shard_starts, self._schema)
             self._maps = maps
         return maps
 
