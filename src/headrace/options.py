@@ -9,7 +9,6 @@ that editors and type checkers see, the default, a sentence of documentation, an
     2
 """
 
-import difflib
 import functools
 import inspect
 import os
@@ -36,7 +35,7 @@ from typing import (
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import OptionError, UnknownOptionError
+from headrace.errors import OptionError, UnknownOptionError, near_names
 from headrace.model import SplitStrategy
 
 __all__ = [
@@ -740,8 +739,7 @@ def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any],
 
 
 def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"help({place}) lists all of them"
+    hint = near_names(name, known, f"help({place}) lists all of them")
     return UnknownOptionError(f"{place} has no keyword {name}; {hint}")
 
 

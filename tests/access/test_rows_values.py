@@ -187,7 +187,7 @@ def test_columns_that_are_chosen(rows: RowDataset) -> None:
     assert list(chosen[0]) == ["text", "id"]
     assert list(chosen.select_columns(["id"])[0]) == ["id"]
     assert chosen.schema.names == ["text", "id"]
-    with pytest.raises(SchemaError, match="no column 'vector'; the columns are text, id"):
+    with pytest.raises(SchemaError, match="no column 'vector'; there are 'text', 'id'"):
         chosen.select_columns(["vector"])
     with pytest.raises(SchemaError, match="no column 'other'"):
         RowDataset(rows.backend, columns=["other"])

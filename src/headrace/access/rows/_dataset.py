@@ -34,7 +34,7 @@ from headrace.access.rows._tables import (
 from headrace.access.rows._views import View
 from headrace.convert.decoded import Kinds
 from headrace.convert.shared import shared_integers
-from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning
+from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning, near_names
 from headrace.options import checked_keywords
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.backend import Backend, Indices, StorageBackend, checked_indices
@@ -415,8 +415,8 @@ class RowDataset(Dataset[Any]):
         names = list(columns)
         for name in names:
             if name not in self.column_names:
-                known = ", ".join(self.column_names)
-                raise SchemaError(f"there is no column {name!r}; the columns are {known}")
+                known = near_names(name, self.column_names)
+                raise SchemaError(f"there is no column {name!r}; {known}")
         return names
 
     # --- copies

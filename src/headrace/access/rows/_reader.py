@@ -23,7 +23,7 @@ from headrace.convert import Converter
 from headrace.convert.arrays import dense_type
 from headrace.convert.columns import Block, concat
 from headrace.convert.images import decode_image
-from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.errors import OptionError, ReadError, SchemaError, near_names
 from headrace.model import Int64Array
 from headrace.sources.backend import Backend, StorageBackend
 from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
@@ -290,8 +290,8 @@ def _decoders(
     made: dict[str, Callable[[Any], Any]] = {}
     for column, how in decode.items():
         if column not in schema.names:
-            known = ", ".join(schema.names)
-            raise SchemaError(f"decode names the column {column!r}; the columns are {known}")
+            known = near_names(column, schema.names)
+            raise SchemaError(f"decode names the column {column!r}, which is not read; {known}")
         if how != "image" and not callable(how):
             raise OptionError(f'decode={{{column!r}: {how!r}}}: it is "image" or a function')
         if how == "image":

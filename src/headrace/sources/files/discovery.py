@@ -23,6 +23,7 @@ from headrace.errors import (
     OptionError,
     ReadError,
     SchemaError,
+    near_names,
 )
 from headrace.model import DataFileInfo, FileList
 from headrace.sources.arrow._format import ArrowFormat
@@ -44,7 +45,6 @@ from headrace.sources.files.filters import (
     binds,
     columns_of,
     names_in,
-    near_names,
     settle_filter,
     to_expression,
     with_exact_integers,
