@@ -69,7 +69,7 @@ def test_names_of_arguments_are_suggested_too(folder: Path) -> None:
     ):
         StructuredDataset(paths=folder)  # type: ignore[call-arg]
     with pytest.raises(
-        UnknownOptionError, match=r"create_dataloader has no keyword fromat.* format"
+        UnknownOptionError, match=r"create_dataloader has no keyword fromat.*format"
     ):
         StructuredDataset.create_dataloader(folder, fromat="csv")  # type: ignore[call-arg]
     with pytest.raises(UnknownOptionError, match=r"num_workers: it belongs to .*create_dataloader"):
@@ -78,7 +78,7 @@ def test_names_of_arguments_are_suggested_too(folder: Path) -> None:
         UnknownOptionError, match=r"bucketed: it belongs to TarDataset\.create_data"
     ):
         TarDataset(folder, bucketed=True)  # type: ignore[call-arg]
-    with pytest.raises(UnknownOptionError, match=r"target_pixel_aera; did .* target_pixel_area"):
+    with pytest.raises(UnknownOptionError, match=r"target_pixel_aera; did .* .target_pixel_area"):
         TarDataset.create_dataloader(folder, bucketed=True, target_pixel_aera=4)  # type: ignore[call-arg]
     with pytest.raises(UnknownOptionError, match=r"StructuredDataset has no keyword batch_sise"):
         headrace.open(folder, batch_sise=2)

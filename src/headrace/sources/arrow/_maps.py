@@ -141,9 +141,6 @@ class MappedFiles:
         if len(files) > self._most_maps:
             raise OverflowError
         maps = {number: self._map(number) for number in files}
-        checks = [self._opened[number].check for number in files]
-        for check in checks:
-            check()
         self._learn(batches, maps)
         mapped = MappedRows({number: one.data for number, one in maps.items()}, numbers)
         within = rows - self._batch_starts[batches]
@@ -165,8 +162,8 @@ class MappedFiles:
                 found.append(_of_type(self._types[column], taken))
         except DamagedRowError as error:
             raise self._damaged(int(rows[error.args[0]])) from error
-        for check in checks:
-            check()
+        for number in files:
+            self._opened[number].check()
         return found
 
     def row(self, row: int) -> tuple[Mapping[str, pa.Array], int]:
@@ -177,10 +174,9 @@ class MappedFiles:
             FileChangedError: Its file was rewritten.
         """
         batch = self._batch(row)
-        number = int(self._batch_files[batch])
-        self._opened[number].check()
+        mapped = self._map(int(self._batch_files[batch]))
         place = int(self._batch_places[batch])
-        return self._map(number).columns(place), row - int(self._batch_starts[batch])
+        return mapped.columns(place), row - int(self._batch_starts[batch])
 
     def cells(self, row: int, columns: Sequence[int]) -> list[memoryview] | None:
         """Return views of the bytes of a row, a column each, to be copied at once.
@@ -196,7 +192,6 @@ class MappedFiles:
         mapped = self._map(number)
         if batch >= len(self._known) or not self._known[batch]:
             self._learn(np.array([batch]), {number: mapped})
-        self._opened[number].check()
         view, within = mapped.data.data, row - int(self._batch_starts[batch])
         places = self._places[:, batch].tolist()
         found: list[memoryview] = []
@@ -232,7 +227,12 @@ class MappedFiles:
         return found if found >= 0 else int(self._batches(np.array([row]))[0])
 
     def _map(self, number: int) -> _FileMap:
-        """Return the map of a file that was opened, which may have to be made again."""
+        """Return the map of a file that was opened and is the same still.
+
+        Raises:
+            FileChangedError: The file was rewritten, or cut: reading its map could end the process.
+        """
+        self._opened[number].check()
         found = self._maps.get(number)
         if found is None:
             with self.lock:
