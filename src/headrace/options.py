@@ -11,6 +11,7 @@ that editors and type checkers see, the default, a sentence of documentation, an
 
 import functools
 import inspect
+import operator
 import os
 import re
 import textwrap
@@ -62,6 +63,7 @@ __all__ = [
     "parse_bytes",
     "resolve",
     "split_options",
+    "whole_number",
 ]
 
 PathLike = str | os.PathLike[str]
@@ -89,6 +91,16 @@ def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise an OptionError unless ``value`` is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """Return a value of any integer type as an int: those of numpy overflow."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):  # a bool of numpy has none
+        raise OptionError(f"{name} must be an int, not {value!r}")
+    number: int = operator.index(value)
+    if least is not None and number < least:
+        raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+    return number
 
 
 _check_natural = functools.partial(check_count, least=0)

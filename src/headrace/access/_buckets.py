@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch.distributed as dist
 
-from headrace.access._samplers import ResumableSampler, kept_permutation, whole_number
+from headrace.access._samplers import ResumableSampler, kept_permutation
 from headrace.access.rows._dataset import RowDataset
 from headrace.errors import OptionError, SkippedDataWarning
 from headrace.model import Int64Array, computed_once
-from headrace.options import checked_keywords
+from headrace.options import checked_keywords, whole_number
 from headrace.plan import State
 from headrace.sources.tar.buckets import AspectBuckets
-
-__all__ = ["BucketBatchSampler"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,12 +35,10 @@ from headrace.access.rows._views import View
 from headrace.convert.decoded import Kinds
 from headrace.convert.shared import shared_integers
 from headrace.errors import OptionError, ReadError, SchemaError, SkippedDataWarning, near_names
-from headrace.options import checked_keywords
+from headrace.options import checked_keywords, whole_number
 from headrace.sources.arrow.backend import ArrowBackend
 from headrace.sources.backend import Backend, Indices, StorageBackend, checked_indices
 from headrace.sources.files.filters import columns_of, settle_filter, to_expression
-
-__all__ = ["RowDataset"]
 
 _ITERATED_ROWS = 256
 """Rows that are read together by an iteration."""
@@ -253,11 +251,11 @@ class RowDataset(Dataset[Any]):
 
     def skip(self, n: int) -> RowDataset:
         """Return all rows but the first ``n``."""
-        return self._sliced(_count("skip", n), None)
+        return self._sliced(whole_number("n", n, 0), None)
 
     def take(self, n: int) -> RowDataset:
         """Return the first ``n`` rows, or all if there are fewer."""
-        return self._sliced(0, _count("take", n))
+        return self._sliced(0, whole_number("n", n, 0))
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True) -> RowDataset:
         """Return one of several equal parts, which differ by one row at most.
@@ -267,7 +265,7 @@ class RowDataset(Dataset[Any]):
             index: The part, from 0 on.
             contiguous: If True, a part is a run of rows; else every ``num_shards``-th row.
         """
-        if not 0 <= _count("index", index) < _count("num_shards", num_shards):
+        if whole_number("index", index, 0) >= whole_number("num_shards", num_shards, 1):
             raise OptionError(f"index must be less than num_shards={num_shards}, not {index}")
         if not contiguous:
             return self._sliced(index, None, num_shards)
@@ -487,9 +485,7 @@ class RowDataset(Dataset[Any]):
         return RowFunction(function, batched, with_indices, input_columns)
 
     def _parts(self, batch_size: int) -> Iterator[pa.Table]:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise OptionError(f"batch_size must be an int of at least 1, not {batch_size!r}")
-        return in_parts(self._reader, self._view, batch_size)
+        return in_parts(self._reader, self._view, whole_number("batch_size", batch_size, 1))
 
     def _copied(self, backend: ArrowBackend, made: Container[str] = ()) -> RowDataset:
         """Return a copy of these rows, in which some columns were made anew."""
@@ -523,12 +519,6 @@ def _identity(columns: Sequence[str]) -> dict[str, str]:
 def _check_transform(transform: object) -> None:
     if transform is not None and not callable(transform):
         raise OptionError(f"transform must be callable, not {transform!r}")
-
-
-def _count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise OptionError(f"{name} must be a number of at least 0, not {value!r}")
-    return int(value)
 
 
 def _share(name: str, size: float, rows: int, rounded: Callable[[float], int]) -> int:

@@ -7,7 +7,6 @@ conversion.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -28,8 +27,6 @@ from headrace.model import Int64Array
 from headrace.sources.backend import Backend, StorageBackend
 from headrace.sources.files.failures import DATA_ERRORS, may_be_skipped
 from headrace.sources.threads import in_threads
-
-__all__ = ["RowForm", "RowReader", "named_decoders"]
 
 _Maker: TypeAlias = Callable[[memoryview], Any]
 """makes a value of a row of the bytes of its column"""
@@ -220,9 +217,13 @@ class RowReader:
     def _read(self, rows: Int64Array) -> _Part:
         if self._direct is not None and len(rows):
             # Without a table between the columns that are read and those that are converted.
-            with suppress(OverflowError):  # more than one array can hold is a table of chunks
+            try:
                 columns = self._direct.take_columns(rows, self._stored, as_cells=self._cells)
-                return self._converter.convert_columns(columns, len(rows)), {}, len(rows)
+            except OverflowError:  # they are too many bytes for one array
+                half = len(rows) // 2
+                parts = [self._read(rows[:half])[0], self._read(rows[half:])[0]]
+                return concat(parts), {}, len(rows)
+            return self._converter.convert_columns(columns, len(rows)), {}, len(rows)
         table = self.table(rows)
         decoded = {name: self._decoded(table, name, rows) for name in self._decoders}
         plain = table.select(self._plain) if decoded else table

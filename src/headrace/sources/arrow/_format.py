@@ -37,17 +37,6 @@ from headrace.sources.files.protocol import FileFacts
 from headrace.storage import Store, will_read
 from headrace.storage.store import changed, vanished
 
-__all__ = [
-    "ArrowFormat",
-    "BatchIndex",
-    "FileVersion",
-    "content_tag",
-    "has_dictionary",
-    "planned_index",
-    "read_index",
-    "reading",
-]
-
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_V1_MAGIC = b"FEA1"
 _PREFIX_BYTES = 8

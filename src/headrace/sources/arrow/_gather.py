@@ -23,8 +23,6 @@ import pyarrow.types as pt
 from headrace.matrices import width_of
 from headrace.model import Int64Array, computed_once
 
-__all__ = ["DamagedRowError", "FileBytes", "Gather", "MappedRows", "Taken", "gather_for"]
-
 FileBytes: TypeAlias = npt.NDArray[np.uint8]
 """the bytes of a mapped file"""
 _ROWS_A_FILE, _LONG_BYTES = 8, 512
@@ -62,6 +60,10 @@ class MappedRows:
         """Copy ``width`` bytes of each row from its place on."""
         if len(self._files) == 1:
             (data,) = self._files.values()
+            if width >= _LONG_BYTES:
+                # The processor finds the pages of all ends side by side, those of copies one by one.
+                data.take(places)
+                data.take(places + (width - 1))
             only: npt.NDArray[Any] = _windows(data, width)[places]
             return only
         if len(places) < _ROWS_A_FILE * len(self._files) or width >= _LONG_BYTES:

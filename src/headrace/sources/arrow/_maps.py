@@ -41,8 +41,6 @@ from headrace.sources.arrow._gather import (
 from headrace.sources.taking import copied, take_from
 from headrace.storage import Store
 
-__all__ = ["MappedFiles", "NotMappedError", "check_count"]
-
 _MOST_VIEWS = 20_000
 """columns of batches of a file of which pyarrow's objects are kept"""
 _MOST_MAPS = 16_384
