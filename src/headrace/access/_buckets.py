@@ -48,12 +48,7 @@ def buckets_of(source: Any, unknown: str) -> Buckets:
     if unknown not in ("raise", "skip"):
         raise OptionError(f'unknown must be "raise" or "skip", not {unknown!r}')
     if isinstance(source, RowDataset):
-        if not source.is_whole:
-            raise OptionError(
-                f"a view of {len(source)} of {source.backend.num_rows} rows has no buckets: give "
-                "the rows of which it is a view, or the bucket of each of its rows"
-            )
-        source = source.backend
+        source = source.whole_backend("buckets")
     if hasattr(source, "aspect_buckets"):
         source = source.aspect_buckets()
     if isinstance(source, AspectBuckets):

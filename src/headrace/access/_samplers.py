@@ -435,12 +435,7 @@ _DISTRIBUTED: dict[type, type] = {
 
 def _rows_by_shard(shards: Any) -> Int64Array:
     if isinstance(shards, RowDataset):
-        if not shards.is_whole:
-            raise OptionError(
-                f"a view of {len(shards)} of {shards.backend.num_rows} rows has no shards: "
-                "give the rows of which it is a view"
-            )
-        shards = shards.backend
+        shards = shards.whole_backend("shards")
     given = np.asarray(getattr(shards, "shard_rows", shards))
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise TypeError(

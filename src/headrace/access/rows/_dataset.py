@@ -95,8 +95,6 @@ class RowDataset(Dataset[Any]):
         if on_error not in ("raise", "skip"):
             raise OptionError(f'on_error must be "raise" or "skip", not {on_error!r}')
         _check_transform(transform)
-        if isinstance(columns, str):
-            raise OptionError(f"columns must be a list of names, not {columns!r}")
         form = RowForm(
             columns=None if columns is None else _identity(columns),
             output_format=output_format,
@@ -136,6 +134,19 @@ class RowDataset(Dataset[Any]):
     def is_whole(self) -> bool:
         """True if these are all rows of the backend, in its order."""
         return self._view.is_run and len(self) == self._view.total
+
+    def whole_backend(self, what: str) -> StorageBackend:
+        """Return the backend, if these are all its rows.
+
+        Args:
+            what: What is asked of the backend, which a view of it does not have.
+        """
+        if not self.is_whole:
+            raise OptionError(
+                f"a view of {len(self)} of {self.backend.num_rows} rows has no {what}: give the "
+                f"rows of which it is a view, or {what} as numbers"
+            )
+        return self.backend
 
     @property
     def kinds(self) -> Kinds:
@@ -351,9 +362,9 @@ class RowDataset(Dataset[Any]):
 
     def select_columns(self, columns: Sequence[str]) -> RowDataset:
         """Return only these columns, in this order; others are not read."""
-        if isinstance(columns, str):
-            raise OptionError(f"columns must be a list of names, not {columns!r}")
-        return self._named(_identity(self._checked(columns)))
+        names = _identity(columns)
+        self._checked(list(names))
+        return self._named(names)
 
     def remove_columns(self, columns: str | Sequence[str]) -> RowDataset:
         """Return all columns but these."""
@@ -410,11 +421,10 @@ class RowDataset(Dataset[Any]):
 
     def _checked(self, columns: Sequence[str]) -> list[str]:
         """Return names of columns, all of which there are."""
-        names = list(columns)
+        names, known = list(columns), self.column_names
         for name in names:
-            if name not in self.column_names:
-                known = near_names(name, self.column_names)
-                raise SchemaError(f"there is no column {name!r}; {known}")
+            if name not in known:
+                raise SchemaError(f"there is no column {name!r}; {near_names(name, known)}")
         return names
 
     # --- copies
@@ -510,6 +520,9 @@ _MANY = (list, tuple, range, np.ndarray, torch.Tensor, pa.Array, pa.ChunkedArray
 
 
 def _identity(columns: Sequence[str]) -> dict[str, str]:
+    """Return columns under their own names, after a check of these."""
+    if isinstance(columns, str):
+        raise OptionError(f"columns must be a list of names, not {columns!r}")
     names = list(columns)
     if len(set(names)) < len(names):
         raise SchemaError(f"a column is named twice: {', '.join(names)}")

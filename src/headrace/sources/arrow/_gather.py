@@ -61,7 +61,7 @@ class MappedRows:
         if len(self._files) == 1:
             (data,) = self._files.values()
             if width >= _LONG_BYTES:
-                # The processor finds the pages of all ends side by side, those of copies one by one.
+                # The processor finds the pages of all ends together, those of copies one by one.
                 data.take(places)
                 data.take(places + (width - 1))
             only: npt.NDArray[Any] = _windows(data, width)[places]

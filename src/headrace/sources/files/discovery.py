@@ -325,11 +325,7 @@ def make_format(
         return ParquetFormat(given)
     if given:
         raise OptionError(f"format_options are for csv, json, jsonl and parquet, not for {name}")
-    if name == "orc":
-        return OrcFormat()
-    if name == "arrow":
-        return ArrowFormat()
-    raise OptionError(f"format must be one of {', '.join(FORMAT_NAMES)}, not {name!r}")
+    return OrcFormat() if name == "orc" else ArrowFormat()
 
 
 def format_of(path: str) -> str | None:
