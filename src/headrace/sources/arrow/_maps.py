@@ -12,7 +12,6 @@ import os
 import resource
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -43,8 +42,6 @@ from headrace.storage import Store
 
 _MOST_VIEWS = 20_000
 """columns of batches of a file of which pyarrow's objects are kept"""
-_MOST_MAPS = 16_384
-"""maps at a time: a process may have some sixty thousand"""
 _NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 """options of a map that does not hold a descriptor of its file open"""
 
@@ -71,8 +68,7 @@ class MappedFiles:
 
     Files are opened when rows of them are first wanted. Their record batches that have rows are
     numbered then: what is known of a batch stays at its number. Rows are found by a search among
-    the first rows of batches, and of files that were not opened. Where a process may not hold
-    enough descriptors, the oldest maps are given up, and made again when they are needed.
+    the first rows of batches, and of files that were not opened.
 
     Args:
         store: Checks that files are those that were found.
@@ -88,11 +84,8 @@ class MappedFiles:
         self.lock = threading.RLock()
         self._store, self._files, self._first_rows = store, files, first_rows
         self._schema, self._names, self._types = schema, schema.names, schema.types
-        self._opened: dict[int, _OpenedFile] = {}
-        self._maps: dict[int, _FileMap] = {}
-        self._age: deque[int] = deque()
-        """the files that are mapped, the oldest map first"""
-        self._most_maps = _most_maps()
+        self._mapped: dict[int, _MappedFile] = {}
+        self._few = len(files) <= _most_descriptors()
         self._refused: set[int] = set()
         """files that cannot be read out of a map"""
         with_rows = np.flatnonzero(np.diff(first_rows))
@@ -128,7 +121,7 @@ class MappedFiles:
 
         Raises:
             NotMappedError: Rows of a file are wanted that cannot be read out of a map.
-            OverflowError: They are too many bytes for one array, or in too many files.
+            OverflowError: They are too many bytes for one array.
             ReadError: A row is damaged.
             FileChangedError: A file was rewritten.
         """
@@ -136,10 +129,8 @@ class MappedFiles:
         numbers = self._batch_files[batches]
         # Distinct numbers, none of which is large.
         files = np.flatnonzero(np.bincount(numbers)).tolist()
-        if len(files) > self._most_maps:
-            raise OverflowError
-        maps = {number: self._map(number) for number in files}
-        self._learn(batches, maps)
+        maps = {number: self._checked(number) for number in files}
+        self._learn(batches)
         mapped = MappedRows({number: one.data for number, one in maps.items()}, numbers)
         within = rows - self._batch_starts[batches]
         places = self._places.take(batches, axis=1)
@@ -148,7 +139,7 @@ class MappedFiles:
             for place, column in enumerate(columns):
                 gather = self._gathers[column]
                 if gather is None or column in self._left:
-                    found.append(self._taken(column, batches, within, maps))
+                    found.append(self._taken(column, batches, within))
                     continue
                 taken = gather.rows(
                     mapped,
@@ -160,8 +151,8 @@ class MappedFiles:
                 found.append(_of_type(self._types[column], taken))
         except DamagedRowError as error:
             raise self._damaged(int(rows[error.args[0]])) from error
-        for number in files:
-            self._opened[number].check()
+        for one in maps.values():
+            one.check()
         return found
 
     def row(self, row: int) -> tuple[Mapping[str, pa.Array], int]:
@@ -172,7 +163,7 @@ class MappedFiles:
             FileChangedError: Its file was rewritten.
         """
         batch = self._batch(row)
-        mapped = self._map(int(self._batch_files[batch]))
+        mapped = self._checked(int(self._batch_files[batch]))
         place = int(self._batch_places[batch])
         return mapped.columns(place), row - int(self._batch_starts[batch])
 
@@ -186,10 +177,9 @@ class MappedFiles:
             FileChangedError: Its file was rewritten.
         """
         batch = self._batch(row)
-        number = int(self._batch_files[batch])
-        mapped = self._map(number)
+        mapped = self._checked(int(self._batch_files[batch]))
         if batch >= len(self._known) or not self._known[batch]:
-            self._learn(np.array([batch]), {number: mapped})
+            self._learn(np.array([batch]))
         view, within = mapped.data.data, row - int(self._batch_starts[batch])
         places = self._places[:, batch].tolist()
         found: list[memoryview] = []
@@ -213,7 +203,7 @@ class MappedFiles:
             return found
         with self.lock:
             missing = np.unique(-1 - found[found < 0]).tolist()
-            self._open([n for n in missing if n not in self._opened and n not in self._refused])
+            self._open([n for n in missing if n not in self._mapped and n not in self._refused])
             if not self._refused.isdisjoint(missing):
                 raise NotMappedError
         return self._batches(rows)
@@ -224,56 +214,41 @@ class MappedFiles:
         found = int(numbers[starts.searchsorted(row, "right") - 1])
         return found if found >= 0 else int(self._batches(np.array([row]))[0])
 
-    def _map(self, number: int) -> _FileMap:
-        """Return the map of a file that was opened and is the same still.
+    def _checked(self, number: int) -> _MappedFile:
+        """Return a file that is mapped and is the same still.
 
         Raises:
             FileChangedError: The file was rewritten, or cut: reading its map could end the process.
         """
-        self._opened[number].check()
-        found = self._maps.get(number)
-        if found is None:
-            with self.lock:
-                found = self._maps.get(number)
-                if found is None:
-                    found = self._opened[number].mapped()
-                    self._keep(number, found)
-        return found
-
-    def _keep(self, number: int, mapped: _FileMap) -> None:
-        """Keep a map in place of the oldest one, if there are too many."""
-        self._maps[number] = mapped
-        self._age.append(number)
-        if len(self._age) > self._most_maps:
-            del self._maps[self._age.popleft()]
+        file = self._mapped[number]
+        file.check()
+        return file
 
     def _open(self, files: Sequence[int]) -> None:
         """Open files, and put their batches into the places of the files among the entries."""
         before = len(self._batch_starts)
         for number in files:
             try:
-                file = _OpenedFile(self._store, self._files[number], self._schema)
-                mapped = file.mapped()
-                for first in np.flatnonzero(file.index.rows)[:1].tolist():
-                    mapped.batch(first)
+                file = _MappedFile(
+                    self._store, self._files[number], self._schema, has_descriptor=self._few
+                )
             except NotMappedError:
                 self._refused.add(number)
                 continue
-            self._opened[number] = file
-            self._keep(number, mapped)
+            self._mapped[number] = file
             places = np.flatnonzero(file.index.rows)
             starts = file.index.starts[places] + self._first_rows[number]
             self._batch_files = np.append(self._batch_files, np.full_like(places, number))
             self._batch_places = np.append(self._batch_places, places)
             self._batch_starts = np.append(self._batch_starts, starts)
         starts, numbers = self._entries
-        others = ~np.isin(numbers, -1 - np.asarray(list(self._opened), np.int64))
+        others = ~np.isin(numbers, -1 - np.asarray(list(self._mapped), np.int64))
         made = np.arange(before, len(self._batch_starts))
         starts = np.append(starts[others], self._batch_starts[made])
         order = np.argsort(starts)
         self._entries = starts[order], np.append(numbers[others], made)[order]
 
-    def _learn(self, batches: Int64Array, maps: Mapping[int, _FileMap]) -> None:
+    def _learn(self, batches: Int64Array) -> None:
         """Find the places of batches that were not looked at before."""
         if len(self._known) == len(self._batch_starts) and self._known[batches].all():
             return
@@ -283,7 +258,7 @@ class MappedFiles:
                 self._places = np.pad(self._places, ((0, 0), (0, more)))
                 self._known = np.pad(self._known, (0, more))
             for number in np.unique(batches[~self._known[batches]]).tolist():
-                mapped = maps[int(self._batch_files[number])]
+                mapped = self._mapped[int(self._batch_files[number])]
                 batch = mapped.batch(int(self._batch_places[number]))
                 self._places[:, number] = self._places_of(batch, mapped.address)
                 self._known[number] = True
@@ -304,17 +279,13 @@ class MappedFiles:
         return found
 
     def _taken(
-        self,
-        column: int,
-        batches: Int64Array,
-        within: Int64Array,
-        maps: Mapping[int, _FileMap],
+        self, column: int, batches: Int64Array, within: Int64Array
     ) -> pa.Array | pa.ChunkedArray:
         """Return rows of a column that is left to Arrow."""
         name = self._names[column]
         arrays: dict[int, pa.Array] = {}
         for number in np.unique(batches).tolist():
-            mapped = maps[int(self._batch_files[number])]
+            mapped = self._mapped[int(self._batch_files[number])]
             arrays[number] = mapped.columns(int(self._batch_places[number]))[name]
         # Copied: ``take`` may leave dictionaries, and rows that are slices, in a map.
         return copied(pa.table({"": take_from(arrays, batches, within)})).column(0)
@@ -327,55 +298,45 @@ class MappedFiles:
         )
 
 
-class _OpenedFile:
-    """A file whose record batches are known.
+class _MappedFile:
+    """A file in a map; its record batches are views of the map.
 
-    Rows are copied out of its map between two checks that the file is the one that was opened. A
+    Rows are copied out of the map between two checks that the file is the one that was opened. A
     file that another process makes shorter during such a copy, which takes less than a
     millisecond, ends this process, as with every map; at any other time it is an error.
 
+    Attributes:
+        index: Its record batches.
+        data: The bytes of the file.
+        address: The address of the first one.
+
     Raises:
-        NotMappedError: It has other columns, or its batches can only be read in order.
+        NotMappedError: It has other columns, or its batches can only be read in order, or are
+            compressed.
     """
 
-    def __init__(self, store: Store, file: DataFileInfo, schema: pa.Schema) -> None:
-        self.file = file
+    def __init__(
+        self, store: Store, file: DataFileInfo, schema: pa.Schema, *, has_descriptor: bool
+    ) -> None:
+        self._file = file
         with reading(file.path, file.file_size), store.open(file) as opened:
             self.index = index = planned_index(opened, file) or read_index(opened)
             self.check = FileVersion(file.path).check
+            whole = _mapped(file.path, has_descriptor=has_descriptor)
+            self._get = _batch_getter(whole, index)
         check_count(file, index.num_rows)
         stored = {field.name: field.type for field in index.schema}
         if any(stored.get(field.name) != field.type for field in schema) or (
             index.is_stream and any(map(has_dictionary, index.schema.types))
         ):
             raise NotMappedError
-
-    def mapped(self) -> _FileMap:
-        """Return a map of the file."""
-        with reading(self.file.path, self.file.file_size), open(self.file.path, "rb") as source:
-            memory = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
-            if hasattr(mmap, "MADV_RANDOM"):  # what lies beside wanted rows is not read ahead
-                memory.madvise(mmap.MADV_RANDOM)
-            return _FileMap(self.file, self.index, memory)
-
-
-class _FileMap:
-    """A map of a file; its record batches are views of it.
-
-    Attributes:
-        data: The bytes of the file.
-        address: The address of the first one.
-    """
-
-    def __init__(self, file: DataFileInfo, index: BatchIndex, memory: mmap.mmap) -> None:
-        whole = pa.py_buffer(memory)
-        self.data: FileBytes = np.frombuffer(memory, np.uint8)
+        self.data: FileBytes = np.frombuffer(whole, np.uint8)
         self.address: int = whole.address
-        self._file, self._rows = file, index.rows
-        self._get = _batch_getter(whole, index)
         self._lock = threading.Lock()
         self._views: dict[int, pa.RecordBatch] = {}
         self._columns: dict[int, dict[str, pa.Array]] = {}
+        for first in np.flatnonzero(index.rows)[:1].tolist():
+            self.batch(first)
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Return a view of a batch whose buffers are long enough.
@@ -386,7 +347,7 @@ class _FileMap:
         found = self._views.get(number)
         if found is not None:
             return found
-        rows = int(self._rows[number])
+        rows = int(self.index.rows[number])
         with self._lock, self._reading(number):
             batch = self._get(number)
             batch.validate()
@@ -438,12 +399,26 @@ def _batch_getter(memory: pa.Buffer, index: BatchIndex) -> Callable[[int], pa.Re
     return lambda number: ipc.read_record_batch(messages[number], index.schema)
 
 
-def _most_maps() -> int:
-    """Return the number of files to map at a time, which leaves others half of all descriptors."""
+def _mapped(path: str, *, has_descriptor: bool) -> pa.Buffer:
+    """Return a map of a file.
+
+    A map of Python's holds a descriptor, before version 3.13, and does not read ahead what lies
+    beside rows that are picked. One of pyarrow's holds none, and the system reads ahead.
+    """
+    if not has_descriptor:
+        with pa.memory_map(path) as opened:
+            return opened.read_buffer()
+    with open(path, "rb") as source:
+        memory = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
+    if hasattr(mmap, "MADV_RANDOM"):
+        memory.madvise(mmap.MADV_RANDOM)
+    return pa.py_buffer(memory)
+
+
+def _most_descriptors() -> int:
+    """Return the number of files up to which maps of a backend may hold descriptors."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if _NO_DESCRIPTOR or limit == resource.RLIM_INFINITY:
-        return _MOST_MAPS
-    return max(1, min(_MOST_MAPS, limit // 2))
+    return sys.maxsize if _NO_DESCRIPTOR or limit == resource.RLIM_INFINITY else limit // 4
 
 
 def _storage_type(type_: pa.DataType) -> pa.DataType:

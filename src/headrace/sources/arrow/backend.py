@@ -33,6 +33,8 @@ __all__ = ["ArrowBackend"]
 
 PathLike = str | os.PathLike[str]
 
+_MOST_MAPPED = 16_384
+"""files up to which all are mapped: a process may have some sixty thousand maps"""
 _JOINED_BYTES = 256 << 20
 """size up to which a table of many chunks is joined into one, so that one take reads all rows"""
 
@@ -102,7 +104,8 @@ class ArrowBackend(FileBackend):
         self._kinds: Kinds = {}
         self._inspected: dict[int, DataFileInfo] = {}
         self._maps: MappedFiles | None = None
-        self._may_be_mapped = source.store.local and not len(source.path_columns.schema)
+        few = len(source.files) <= _MOST_MAPPED
+        self._may_be_mapped = source.store.local and few and not len(source.path_columns.schema)
 
     def decoded_as(self, kinds: Kinds) -> ArrowBackend:
         """Return the same rows, of which another backend has decoded some columns.
