@@ -47,7 +47,6 @@ __all__ = [
     "UnknownOptionError",
     "WorkerError",
     "WriteError",
-    "near_names",
 ]
 
 
