@@ -9,10 +9,10 @@ that editors and type checkers see, the default, a sentence of documentation, an
     2
 """
 
-import difflib
 import functools
 import inspect
 import multiprocessing
+import operator
 import os
 import re
 import textwrap
@@ -37,7 +37,7 @@ from typing import (
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from headrace.errors import OptionError, UnknownOptionError
+from headrace.errors import OptionError, UnknownOptionError, near_names
 from headrace.model import SplitStrategy
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "parse_bytes",
     "resolve",
     "split_options",
+    "whole_number",
 ]
 
 PathLike = str | os.PathLike[str]
@@ -91,6 +92,16 @@ def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise an OptionError unless ``value`` is an int of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """Return a value of any integer type as an int: those of numpy overflow."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):  # a bool of numpy has none
+        raise OptionError(f"{name} must be an int, not {value!r}")
+    number: int = operator.index(value)
+    if least is not None and number < least:
+        raise OptionError(f"{name} must be an int of at least {least}, not {value!r}")
+    return number
 
 
 _check_natural = functools.partial(check_count, least=0)
@@ -759,8 +770,7 @@ def arguments(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[
 
 
 def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"help({place}) lists all of them"
+    hint = near_names(name, known, f"help({place}) lists all of them")
     return UnknownOptionError(f"{place} has no keyword {name}; {hint}")
 
 

@@ -23,8 +23,6 @@ from headrace.storage import Store
 if TYPE_CHECKING:
     from headrace.sources.backend import Backend
 
-__all__ = ["FileSource"]
-
 
 @dataclass(frozen=True)
 class FileSource(StoredSource):

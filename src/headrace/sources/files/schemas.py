@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import OptionError, ReadError, SchemaError
+from headrace.errors import OptionError, ReadError, SchemaError, near_names
 from headrace.model import DataFileInfo
-from headrace.sources.files.filters import near_names, nested_path
+from headrace.sources.files.filters import nested_path
 from headrace.sources.files.protocol import FileFacts
 
 __all__ = ["align", "project", "unify"]
