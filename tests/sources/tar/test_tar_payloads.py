@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import random
@@ -179,6 +180,23 @@ def test_a_payload_that_is_short_names_tar_and_member(tmp_path: Path) -> None:
         lambda: column_of(reader, 4),
     ):
         with pytest.raises(ReadError, match=r"a\.tar: member '00_0002\.jpg' has .* of which"):
+            ask()
+
+
+def test_a_disk_that_fails_is_an_error_that_names_the_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tar(tmp_path / "a.tar", members(3))
+    reader = reader_of(path)
+    reader.collection.index(0)
+
+    def failing(*_: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", failing)
+    monkeypatch.setattr(os, "preadv", failing)
+    for ask in (lambda: reader.read(0, [4]), lambda: column_of(reader, 4)):
+        with pytest.raises(ReadError, match=r"'00_0002\.jpg' cannot be read: .*a\.tar.*output"):
             ask()
 
 

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any
 
@@ -43,6 +44,7 @@ _SHARE_OF_DESCRIPTORS = 4
 """Tars may take one of this many descriptors of the process."""
 _TRIMMED_BYTES = 31 << 20
 """Size of a block whose release makes glibc keep twice as much freed memory."""
+_NOWHERE = np.empty(0, np.int64)
 
 
 # --- open tars
@@ -71,15 +73,16 @@ class LocalTar:
             data += more
         return data
 
-    def read_into(self, memory: memoryview, offset: int) -> int:
-        """Fill memory with a part of the tar; return the number of bytes that there are."""
-        done = 0
-        while done < len(memory):
-            read = os.preadv(self._descriptor, [memory[done:]], offset + done)
-            if not read:
-                break
-            done += read
-        return done
+    def read_into(self, memory: memoryview, offset: int) -> memoryview:
+        """Fill memory with a part of the tar; return what was filled."""
+        size = len(memory)
+        done = os.preadv(self._descriptor, [memory], offset)
+        while done < size:
+            more = os.preadv(self._descriptor, [memory[done:]], offset + done)
+            if not more:
+                return memory[:done]
+            done += more
+        return memory
 
     def check(self) -> None:
         """Raise a FileChangedError if the tar is no longer what was opened."""
@@ -111,12 +114,11 @@ class RemoteTar:
         data: bytes = self._opened.read(size)
         return data
 
-    def read_into(self, memory: memoryview, offset: int) -> int:
-        """Fill memory with a part of the tar; return the number of bytes that there are."""
-        self._opened.seek(offset)
-        data = self._opened.read_buffer(len(memory))
-        memory[: data.size] = memoryview(data).cast("B")
-        return int(data.size)
+    def read_into(self, memory: memoryview, offset: int) -> memoryview:
+        """Fill memory with a part of the tar; return what was filled."""
+        data = self.read(len(memory), offset)
+        memory[: len(data)] = data
+        return memory[: len(data)]
 
     def check(self) -> None:
         """Do nothing: reading has compared the version."""
@@ -186,60 +188,50 @@ def _most_open() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Members of one tar, in the order in which they lie there.
+    """What is read of one tar.
 
     Attributes:
         path: The tar.
         tar: The tar, opened.
         index: Its index.
-        places: Places of the members among all that are wanted.
-        members: Numbers of the members.
-        offsets: Where their payloads begin.
-        sizes: Bytes of their payloads.
+        places: Places of the members among all that are wanted, in the order of the tar.
+        members: The members, in that order.
     """
 
     path: str
     tar: LocalTar | RemoteTar
     index: TarIndex
     places: Int64Array
-    members: list[int]
-    offsets: list[int]
-    sizes: list[int]
+    members: Ints
 
-    def read(self, memories: Iterable[memoryview] | None = None) -> Iterator[bytes]:
-        """Yield payloads whose headers were compared with the index.
-
-        Args:
-            memories: Memory for each payload, which is filled; nothing is yielded then.
-        """
-        tar, may_be_unchecked = self.tar, self.index.unchecked.item
-        remote = isinstance(tar, RemoteTar)
-        targets = iter(() if memories is None else memories)
-        for member, offset, size in zip(self.members, self.offsets, self.sizes, strict=True):
-            try:
-                if remote or may_be_unchecked(member):
-                    check_header(self.path, self.index, member, tar.read)
-                if memories is None:
-                    data = tar.read(size, offset)
-                    self._check_length(member, len(data))
-                    yield data
-                else:
-                    self._check_length(member, tar.read_into(next(targets), offset))
-            except ReadError as error:
-                if isinstance(error, StaleIndexError) or not remote:
-                    raise
-                name = self.index.name(member)
-                raise type(error)(f"member {name!r} cannot be read: {error}") from None
-        tar.check()
-
-    def _check_length(self, member: int, length: int) -> None:
-        size = self.index.sizes.item(member)
-        if length != size:
-            self.tar.check()
+    def payload(self, member: int, memory: memoryview | None = None) -> Any:
+        """Return a payload whose header was compared with the index, or fill memory with it."""
+        index, tar = self.index, self.tar
+        offset, size = index.offsets.item(member), index.sizes.item(member)
+        try:
+            if index.unchecked.item(member) or isinstance(tar, RemoteTar):
+                check_header(self.path, index, member, tar.read)
+            data = tar.read(size, offset) if memory is None else tar.read_into(memory, offset)
+        except StaleIndexError:
+            raise
+        except OSError as error:
+            kind, why = ReadError, f"{self.path}: {error}"
+            if isinstance(error, ReadError):
+                kind, why = type(error), str(error)
+            raise kind(f"member {index.name(member)!r} cannot be read: {why}") from None
+        if len(data) != size:
+            tar.check()
             raise ReadError(
-                f"{self.path}: member {self.index.name(member)!r} has {size:,} bytes, of which "
-                f"{length:,} can be read; the tar breaks off or its index is not its own"
+                f"{self.path}: member {index.name(member)!r} has {size:,} bytes, of which "
+                f"{len(data):,} can be read; the tar breaks off or its index is not its own"
             )
+        return data
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of all members."""
+        found = [self.payload(member) for member in self.members]
+        self.tar.check()
+        return found
 
 
 class Payloads:
@@ -263,10 +255,8 @@ class Payloads:
         """Return members of one tar, in the order asked for."""
         if not self._store.local:
             return self.read_many(np.full(len(members), shard), members)
-        index, wanted = self.collection.index(shard), np.asarray(members, np.int64)
-        numbers = wanted.tolist(), index.offsets[wanted].tolist(), index.sizes[wanted].tolist()
-        path, tar = self.collection.files.paths[shard], self._tars.get(shard)
-        return list(_Part(path, tar, index, wanted, *numbers).read())
+        index, tar = self.collection.index(shard), self._tars.get(shard)
+        return _Part(self.collection.files.paths[shard], tar, index, _NOWHERE, members).payloads()
 
     def read_many(self, shards: Ints, members: Ints) -> list[bytes]:
         """Return members of any tars, in the order asked for: ``members[i]`` of ``shards[i]``."""
@@ -277,7 +267,7 @@ class Payloads:
         for parts in self._asked(batches):
             found = [b""] * sum(len(part.members) for part in parts)
             for part in parts:
-                for place, payload in zip(part.places.tolist(), part.read(), strict=True):
+                for place, payload in zip(part.places.tolist(), part.payloads(), strict=True):
                     found[place] = payload
             yield found
 
@@ -287,20 +277,20 @@ class Payloads:
         Payloads are read into the memory of the column.
         """
         there = np.flatnonzero(members >= 0)
-        lengths = np.zeros(len(members), np.int64)
-        buffer = pa.py_buffer(b"")
+        edges = np.zeros(len(members) + 1, np.int64)
         for parts in self._asked([(shards[there], members[there])]):
             for part in parts:
-                lengths[there[part.places]] = part.sizes
-            starts = np.cumsum(lengths) - lengths
-            buffer = pa.allocate_buffer(int(lengths.sum()))
+                edges[1 + there[part.places]] = part.index.sizes[part.members]
+            np.cumsum(edges, out=edges)
+            buffer = pa.allocate_buffer(int(edges[-1]))
             memory = memoryview(buffer).cast("B")
             for part in parts:
-                begins = starts[there[part.places]].tolist()
-                spans = zip(begins, part.sizes, strict=True)
-                deque(part.read(memory[start : start + size] for start, size in spans), 0)
+                starts, stops = edges[there[part.places]], edges[1 + there[part.places]]
+                spans = zip(part.members, starts.tolist(), stops.tolist(), strict=True)
+                for member, start, stop in spans:
+                    part.payload(member, memory[start:stop])
+                part.tar.check()
         valid = None if len(there) == len(members) else pa.array(members >= 0).buffers()[1]
-        edges = np.concatenate([[0], np.cumsum(lengths)])
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
 
@@ -308,13 +298,13 @@ class Payloads:
         """Yield batches as parts of tars; those of some remote batches ahead are being fetched."""
         asked: deque[list[_Part]] = deque()
         ahead = 0 if self._store.local else _BATCHES_AHEAD
+        more = iter(batches)
         try:
-            for shards, members in batches:
-                asked.append(self._parts(np.asarray(shards), np.asarray(members)))
-                if len(asked) > ahead:
-                    yield asked[0]
-                    _close(asked.popleft())
-            while asked:
+            while True:
+                for shards, members in islice(more, ahead + 1 - len(asked)):
+                    asked.append(self._parts(np.asarray(shards), np.asarray(members)))
+                if not asked:
+                    return
                 yield asked[0]
                 _close(asked.popleft())
         finally:
@@ -337,8 +327,7 @@ class Payloads:
             else:
                 tar = RemoteTar(self._store.open(file))
                 tar.announce(_spans(index, members, offsets + sizes))
-            numbers = members.tolist(), offsets.tolist(), sizes.tolist()
-            parts.append(_Part(file.path, tar, index, places[order], *numbers))
+            parts.append(_Part(file.path, tar, index, places[order], members.tolist()))
         return parts
 
     def __reduce__(self) -> tuple[type[Payloads], tuple[TarCollection]]:
