@@ -189,8 +189,7 @@ class TarSample:
         widths, heights = self._index.widths, self._index.heights
         if widths is not None and heights is not None and widths[self._primary] > 0:
             return int(widths[self._primary]), int(heights[self._primary])
-        found = image_size(self.data)
-        return found if isinstance(found, tuple) else (None, None)
+        return image_size(self.data) or (None, None)
 
     def __repr__(self) -> str:
         return f"<TarSample {self.path!r} of {self._shard_path}: {', '.join(self._field_names)}>"
