@@ -60,7 +60,6 @@ class TarFacts:
     Attributes:
         size: Bytes of the tar.
         etag: The version of the tar that was indexed, as its store names it.
-        hash: Hash of the tar as git makes it.
         hash_lfs: SHA-256 of the tar, as git-lfs and the hub name it.
         has_geometry: Widths and heights were looked for.
         has_sidecars: What JSON and text files say of other members is embedded.
@@ -74,7 +73,6 @@ class TarFacts:
 
     size: int | None = None
     etag: str | None = None
-    hash: str | None = None
     hash_lfs: str | None = None
     has_geometry: bool = False
     has_sidecars: bool = False
