@@ -21,7 +21,7 @@ from tars_made import members, tar_bytes, write_shards, write_tar
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
-from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._locate import access_of
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.payloads import LocalTars, Payloads
 

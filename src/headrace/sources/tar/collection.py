@@ -17,9 +17,14 @@ import numpy as np
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array
 from headrace.sources.files._cache import BoundedCache
-from headrace.sources.tar._index_cache import IndexCache
-from headrace.sources.tar._locate import TarLocation, find_tars
-from headrace.sources.tar._places import IndexPlace, file_of, places_of
+from headrace.sources.tar._locate import (
+    IndexCache,
+    IndexPlace,
+    TarLocation,
+    file_of,
+    find_tars,
+    places_of,
+)
 from headrace.sources.tar.checks import check_end, check_index
 from headrace.sources.tar.grouping import LeftOut, SampleKey, check_sample_key, grouped
 from headrace.sources.tar.index import IndexFile, TarIndex

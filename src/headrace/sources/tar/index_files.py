@@ -19,9 +19,17 @@ from headrace.errors import (
     WriteError,
 )
 from headrace.sources.tar._json_index import json_index, read_json_index
-from headrace.sources.tar._locate import PathLike, TarLocation, listed, names_of, stem_of
-from headrace.sources.tar._opening import access_of
-from headrace.sources.tar._places import IndexPlace, file_of, whole_file
+from headrace.sources.tar._locate import (
+    IndexPlace,
+    PathLike,
+    TarLocation,
+    access_of,
+    file_of,
+    listed,
+    names_of,
+    stem_of,
+    whole_file,
+)
 from headrace.sources.tar.index import (
     COLUMNAR_ENDING,
     JSON_ENDING,

@@ -19,10 +19,17 @@ from headrace.errors import OptionError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.process import usable_cores
 from headrace.sources.tar._captions import with_captions
-from headrace.sources.tar._index_cache import IndexCache
-from headrace.sources.tar._locate import FoundTars, PathLike, TarLocation, find_tars, stem_of
-from headrace.sources.tar._opening import access_of
-from headrace.sources.tar._places import file_of, places_of
+from headrace.sources.tar._locate import (
+    FoundTars,
+    IndexCache,
+    PathLike,
+    TarLocation,
+    access_of,
+    file_of,
+    find_tars,
+    places_of,
+    stem_of,
+)
 from headrace.sources.tar.checks import check_end, check_index, verify_index
 from headrace.sources.tar.index import COLUMNAR_ENDING, IndexFile, TarIndex, write_index
 from headrace.sources.tar.index_files import (

@@ -19,8 +19,7 @@ from headrace.errors import ReadError, SchemaError, StaleIndexError
 from headrace.model import Int64Array
 from headrace.options import checked_keywords, parse_bytes
 from headrace.sources.tar._geometry import image_size
-from headrace.sources.tar._locate import TarLocation
-from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._locate import TarLocation, access_of
 from headrace.sources.tar.buckets import (
     AspectBuckets,
     BucketRule,

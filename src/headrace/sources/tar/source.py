@@ -26,8 +26,7 @@ from headrace.sources.backend import Backend
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar._decoding import Decode, FieldForm, field_forms
-from headrace.sources.tar._locate import TarLocation
-from headrace.sources.tar._opening import access_of
+from headrace.sources.tar._locate import TarLocation, access_of
 from headrace.sources.tar.buckets import AspectBuckets, aspect_buckets
 from headrace.sources.tar.checks import check_file_sizes
 from headrace.sources.tar.collection import TarCollection
