@@ -49,7 +49,6 @@ from headrace.storage.store import changed, vanished
 __all__ = [
     "BrokenTar",
     "Pread",
-    "ScanProgress",
     "TarBytes",
     "opened_tar",
     "scan_tar",
@@ -61,8 +60,6 @@ logger = logging.getLogger(__name__)
 MemberSpan = tuple[int, int]
 Pread = Callable[[int, int], bytes]
 """Returns a number of bytes from a place on; fewer at the end of a file."""
-ScanProgress = Callable[[int], None]
-"""Is called with the number of bytes of a tar that the walk has passed."""
 
 
 # --- the index of a tar
@@ -76,7 +73,6 @@ def scan_tar(
     sidecars: bool = True,
     hash: bool = False,
     keep_going: bool = False,
-    progress: ScanProgress | None = None,
 ) -> TarIndex:
     """Return the index of the regular files of a tar.
 
@@ -89,7 +85,6 @@ def scan_tar(
         sidecars: Embed what JSON and text files say of other members.
         hash: Hash the tar and its members; all bytes are read.
         keep_going: Index a tar that breaks off as far as it goes; ``facts.last_good`` says so.
-        progress: Is called while the tar is read.
 
     Raises:
         ReadError: The tar is damaged, breaks off or is none. The last good member is named.
@@ -103,8 +98,6 @@ def scan_tar(
         try:
             for stretch in walk.stretches():
                 found.add(stretch, source)
-                if progress is not None:
-                    progress(stretch.offsets[-1] + stretch.sizes[-1])
             walk.warn()
         except BrokenTar as error:
             broken = error
