@@ -113,6 +113,7 @@ class TarIndex:
     extras: pa.StringArray | None = None
     facts: TarFacts = field(default_factory=TarFacts)
     stored_grouping: SampleGrouping | None = None
+    _by_fields: dict[tuple[str, ...], Int32Array] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -165,7 +166,7 @@ class TarIndex:
 
     def members_as(self, *fields: str) -> Int32Array:
         """Return the member of each sample that is the first of these fields it has, or -1."""
-        found = self._members_as.get(fields)
+        found = self._by_fields.get(fields)
         if found is None:
             found = np.full(self.num_samples, -1, np.int32)
             for field in reversed(fields):
@@ -173,12 +174,8 @@ class TarIndex:
                     code = self.grouping.field_names.index(field)
                     members = np.flatnonzero(self.grouping.fields == code).astype(np.int32)
                     found[self.grouping.samples[members]] = members
-            self._members_as[fields] = found
+            self._by_fields[fields] = found
         return found
-
-    @computed_once
-    def _members_as(self) -> dict[tuple[str, ...], Int32Array]:
-        return {}
 
     @computed_once
     def shape_members(self) -> Int32Array:

@@ -290,7 +290,7 @@ class TarBackend(Backend):
 
     @property
     def shard_names(self) -> Sequence[str]:
-        return [file.path for file in self.collection.files]
+        return self.collection.files.paths
 
     @property
     def locations(self) -> Sequence[str]:
