@@ -9,8 +9,9 @@ of the text does not: an export has ``files`` as an object of entries with ``off
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,10 +20,10 @@ import pyarrow as pa
 from headrace.errors import StaleIndexError
 from headrace.model import Int64Array
 from headrace.sources.tar._headers import decoded
-from headrace.sources.tar.index import TarFacts, TarIndex
+from headrace.sources.tar.index import JSON_ENDING, TarFacts, TarIndex
 from headrace.sources.tar.sidecars import Captions, canonical_captions, is_captions
 
-__all__ = ["json_index", "json_with_captions", "read_json_index"]
+__all__ = ["JsonFile", "json_index", "json_with_captions", "read_json_index"]
 
 JsonEntry = dict[str, Any]
 
@@ -49,6 +50,23 @@ _LARGEST, _PIXELS = 2**63, 2**31
 
 
 # --- import
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFile:
+    """The text of a JSON index; see ``IndexFile``."""
+
+    text: bytes | memoryview
+    shown: str
+
+    @property
+    def tars(self) -> Sequence[str]:
+        """The name that the tar would have."""
+        return [posixpath.basename(self.shown).removesuffix(JSON_ENDING) + ".tar"]
+
+    def index(self, tar: int) -> TarIndex:
+        """Return the index of the tar."""
+        return read_json_index(self.text, self.shown)
 
 
 def read_json_index(data: bytes | memoryview, shown: str) -> TarIndex:

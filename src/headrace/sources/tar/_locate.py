@@ -32,9 +32,10 @@ from headrace.errors import (
 )
 from headrace.model import DataFileInfo
 from headrace.options import parse_bytes
-from headrace.sources.tar._json_index import read_json_index
+from headrace.sources.tar._json_index import JsonFile
 from headrace.sources.tar.index import (
     COLUMNAR_ENDING,
+    INDEX_MARK,
     JSON_ENDING,
     IndexFile,
     TarIndex,
@@ -71,7 +72,6 @@ __all__ = [
     "names_of",
     "places_of",
     "stem_of",
-    "whole_file",
 ]
 
 logger = logging.getLogger(__name__)
@@ -326,24 +326,22 @@ class IndexPlace:
 
     def read(self) -> TarIndex:
         """Return the index, which has not been compared with its tar."""
-        if self.is_columnar:
-            return self.open_columns().index(self.number)
-        text = memoryview(whole_file(self.store, self.file))
-        return read_json_index(text, self.file.path)
+        return self.open().index(self.number)
 
-    def open_columns(self) -> IndexFile:
-        """Open a columnar file; a remote one is fetched as a whole."""
+    def open(self) -> IndexFile | JsonFile:
+        """Open the file; a remote one is fetched as a whole."""
+        if not self.is_columnar:
+            return JsonFile(self.content(), self.file.path)
         if not self.store.local:
-            return IndexFile.open(whole_file(self.store, self.file), self.file.path)
+            return IndexFile.open(self.content(), self.file.path)
         self.store.open(self.file).close()  # which refuses a file that has changed
         return IndexFile.open(self.file.path)
 
-
-def whole_file(store: Store, file: DataFileInfo) -> pa.Buffer:
-    """Return all bytes of a file."""
-    with store.open(file) as opened:
-        will_read(opened, [(0, file.file_size or 0)])
-        return opened.read_buffer()
+    def content(self) -> pa.Buffer:
+        """Return all bytes of the file."""
+        with self.store.open(self.file) as opened:
+            will_read(opened, [(0, self.file.file_size or 0)])
+            return opened.read_buffer()
 
 
 def file_of(status: FileStatus) -> DataFileInfo:
@@ -431,9 +429,9 @@ def _place(
 def _tars_in(place: IndexPlace) -> Sequence[str]:
     """Return the tars of a columnar file; none of a file that is no index, and only lies there."""
     try:
-        return place.open_columns().tars
+        return place.open().tars
     except StaleIndexError:
-        if b"headrace.tar_index" in memoryview(whole_file(place.store, place.file)).tobytes():
+        if INDEX_MARK in place.content().to_pybytes():
             raise
     logger.warning("%s is no index of tars, and left out", place.file.path)
     return []

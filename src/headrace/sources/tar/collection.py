@@ -17,6 +17,7 @@ import numpy as np
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, FileList, Int64Array
 from headrace.sources.files._cache import BoundedCache
+from headrace.sources.tar._json_index import JsonFile
 from headrace.sources.tar._locate import (
     IndexCache,
     IndexPlace,
@@ -139,7 +140,7 @@ class TarCollection:
         """Errors of tars that were left out."""
         self.rules = rules
         self._places, self._cache = places, cache
-        self._opened: dict[str, IndexFile] = {}
+        self._opened: dict[str, IndexFile | JsonFile] = {}
         self._counts: _Counts | None = None
         self._held = BoundedCache(_size_in_memory)
         self._last: tuple[int, TarIndex | None] = -1, None
@@ -307,11 +308,9 @@ class TarCollection:
         return index
 
     def _read(self, place: IndexPlace) -> TarIndex:
-        """Read an index; a columnar file of many tars stays open."""
-        if not place.is_columnar:
-            return place.read()
+        """Read an index; a file of many tars stays open."""
         path = place.file.path
-        opened = self._opened.get(path) or place.open_columns()
+        opened = self._opened.get(path) or place.open()
         if len(opened.tars) > 1:
             self._opened[path] = opened
         return opened.index(place.number)

@@ -35,6 +35,7 @@ from headrace.storage import atomic_write
 __all__ = [
     "COLUMNAR_ENDING",
     "IMAGES",
+    "INDEX_MARK",
     "JSON_ENDING",
     "SIDECARS",
     "IndexFile",
@@ -228,7 +229,9 @@ def _rank(field: str) -> int:
 
 # --- the columnar file: a record batch for each tar, and facts about them in the metadata
 
-_KEY, _CHECKSUM = b"headrace.tar_index", b"headrace.tar_index.crc32"
+INDEX_MARK = b"headrace.tar_index"
+"""What every columnar index has in it, and no other file."""
+_CHECKSUM = b"headrace.tar_index.crc32"
 _VERSION = 3
 _ALWAYS = ("name", "offset", "size", "sample", "field")
 _NUMBERS = {"width": "widths", "height": "heights"}
@@ -263,7 +266,7 @@ def write_index(path: str | os.PathLike[str], tars: Iterable[tuple[str, TarIndex
         for (name, index), batch in zip(tars, batches, strict=True)
     ]
     text = json.dumps({"version": _VERSION, "tars": about}).encode()
-    schema = schema.with_metadata({_KEY: text, _CHECKSUM: str(crc32(text))})
+    schema = schema.with_metadata({INDEX_MARK: text, _CHECKSUM: str(crc32(text))})
     try:
         with (
             atomic_write(path) as partial,
@@ -337,10 +340,10 @@ class IndexFile:
                 source = pa.OSFile(os.fsencode(source))
             reader = pa.ipc.open_file(source)
             metadata = reader.schema.metadata or {}
-            about = json.loads(metadata[_KEY])
+            about = json.loads(metadata[INDEX_MARK])
             if about["version"] != _VERSION:
                 _refuse(shown, f"its version is {about['version']}, not {_VERSION}")
-            if int(metadata[_CHECKSUM]) != crc32(metadata[_KEY]):
+            if int(metadata[_CHECKSUM]) != crc32(metadata[INDEX_MARK]):
                 _refuse(shown, "its facts are damaged")
             if len(about["tars"]) != reader.num_record_batches:
                 _refuse(shown, "it does not hold all tars that it names")

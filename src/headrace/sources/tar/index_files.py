@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, WriteError
-from headrace.sources.tar._json_index import json_index, json_with_captions, read_json_index
+from headrace.sources.tar._json_index import JsonFile, json_index, json_with_captions
 from headrace.sources.tar._locate import PathLike
 from headrace.sources.tar.index import (
     COLUMNAR_ENDING,
@@ -28,6 +28,7 @@ __all__ = [
     "ENDINGS",
     "file_content",
     "index_lock",
+    "open_index",
     "read_index",
     "with_captions",
     "write_captions",
@@ -38,8 +39,8 @@ ENDINGS = {"json": JSON_ENDING, "arrow": COLUMNAR_ENDING}
 _SHOWN = 5
 
 
-def read_index(path: PathLike) -> TarIndex:
-    """Read the index of one tar from a file, columnar or JSON.
+def open_index(path: PathLike) -> IndexFile | JsonFile:
+    """Open an index file, columnar or JSON.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -47,8 +48,13 @@ def read_index(path: PathLike) -> TarIndex:
     """
     shown = os.fspath(path)
     if shown.endswith(".arrow"):
-        return IndexFile.open(path).index(0)
-    return read_json_index(file_content(shown), shown)
+        return IndexFile.open(shown)
+    return JsonFile(file_content(shown), shown)
+
+
+def read_index(path: PathLike) -> TarIndex:
+    """Read the index of one tar from a file; see ``open_index``."""
+    return open_index(path).index(0)
 
 
 def file_content(path: str) -> bytes:
@@ -128,7 +134,8 @@ def write_captions(
     path = os.fspath(index)
     _check(path, captions)
     with index_lock(path):
-        tars = _read(path)
+        opened = open_index(path)
+        tars = [(tar, opened.index(number)) for number, tar in enumerate(opened.tars)]
         chosen = [number for number, (name, _) in enumerate(tars) if tar in (None, name)]
         if not chosen:
             raise OptionError(
@@ -182,14 +189,6 @@ def _check(path: str, captions: Mapping[str, Captions]) -> None:
         raise OptionError(
             f"{columnar} is read in place of {path}; write the captions into that, or remove it"
         )
-
-
-def _read(path: str) -> list[tuple[str, TarIndex]]:
-    """Return the indexes in a file, with the names of their tars."""
-    if not path.endswith(".arrow"):
-        return [(path, read_index(path))]
-    opened = IndexFile.open(path)
-    return [(tar, opened.index(number)) for number, tar in enumerate(opened.tars)]
 
 
 def _places(

@@ -24,7 +24,6 @@ from headrace.errors import (
 )
 from headrace.model import DataFileInfo
 from headrace.process import usable_cores
-from headrace.sources.tar._json_index import read_json_index
 from headrace.sources.tar._locate import (
     FoundTars,
     IndexCache,
@@ -38,10 +37,9 @@ from headrace.sources.tar._locate import (
     names_of,
     places_of,
     stem_of,
-    whole_file,
 )
 from headrace.sources.tar.checks import check_end, check_index, verify_index
-from headrace.sources.tar.index import COLUMNAR_ENDING, IndexFile, TarIndex, write_index
+from headrace.sources.tar.index import COLUMNAR_ENDING, INDEX_MARK, IndexFile, TarIndex, write_index
 from headrace.sources.tar.index_files import (
     ENDINGS,
     file_content,
@@ -516,7 +514,7 @@ def _is_index(path: str) -> bool:
         return False
     content = file_content(path)
     if path.endswith(".arrow"):
-        return b"headrace.tar_index" in content
+        return INDEX_MARK in content
     return not content or (
         b'"files"' in content and (b'"offset"' in content or b'"filesize"' in content)
     )
@@ -606,21 +604,15 @@ def _indexes(source: TarLocation, form: str, storage_options: Options | None) ->
     ending = ".json" if form == "json" else ".arrow"
     files = [status for status in listing.files if status.path.endswith(ending)]
     for status, name in zip(files, names_of(files, listing.roots), strict=True):
-        folder = status.path[: -len(name)]
-        if form == "arrow":
-            columns = IndexPlace(listing.store, file_of(status)).open_columns()
-            above = name.rpartition("/")[0]
-            for number, tar in enumerate(columns.tars):
-                alone = name.removesuffix(ending).removesuffix(".idx")
-                inside = "/".join(filter(None, [above, stem_of(tar)]))
-                own_name = alone if len(columns.tars) == 1 else inside
-                yield _Found(folder, own_name, columns.index(number))
-            continue
+        folder, (above, slash, base) = status.path[: -len(name)], name.rpartition("/")
         try:
-            text = memoryview(whole_file(listing.store, file_of(status)))
-            yield _Found(folder, name.removesuffix(ending), read_json_index(text, status.path))
+            opened = IndexPlace(listing.store, file_of(status)).open()
+            for number, tar in enumerate(opened.tars):
+                alone = base.removesuffix(ending).removesuffix(".idx")
+                stem = alone if len(opened.tars) == 1 else stem_of(tar)
+                yield _Found(folder, f"{above}{slash}{stem}", opened.index(number))
         except StaleIndexError as error:
-            if status.path in listing.named:
+            if form == "arrow" or status.path in listing.named:
                 raise
             logger.warning("left out: %s", error)
 
