@@ -101,7 +101,7 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
         if sidecar in payloads:
             constants.clear()
             try:
-                text = payloads[sidecar].decode("utf-8-sig").strip(_JSON_SPACE)
+                text = payloads[sidecar].decode().removeprefix("\ufeff").strip(_JSON_SPACE)
                 value = decode(text)
             except (ValueError, RecursionError):
                 broken.append(sidecar)
