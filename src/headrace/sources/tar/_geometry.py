@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["HEADS", "image_size", "may_tell_later"]
-
 ImageSize = tuple[int, int]
 
 HEADS = (512, 16 << 10, 256 << 10, 16 << 20)

@@ -23,8 +23,6 @@ from headrace.sources.tar._headers import decoded
 from headrace.sources.tar.index import JSON_ENDING, TarFacts, TarIndex
 from headrace.sources.tar.sidecars import Captions, canonical_captions, is_captions
 
-__all__ = ["JsonFile", "json_index", "json_with_captions", "read_json_index"]
-
 JsonEntry = dict[str, Any]
 
 _NAMES = ("path", "fname", "filename")

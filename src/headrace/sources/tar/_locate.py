@@ -58,22 +58,6 @@ from headrace.storage import (
 from headrace.storage.access import protocol_of
 from headrace.storage.listing import named_locations
 
-__all__ = [
-    "FoundTars",
-    "IndexCache",
-    "IndexPlace",
-    "PathLike",
-    "TarLocation",
-    "access_of",
-    "expanded",
-    "file_of",
-    "find_tars",
-    "listed",
-    "names_of",
-    "places_of",
-    "stem_of",
-]
-
 logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
