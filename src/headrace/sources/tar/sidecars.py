@@ -95,14 +95,16 @@ def with_sidecars(index: TarIndex, payloads: Mapping[int, bytes], shown: str) ->
     texts: list[str | None] = [None] * len(index)
     captions: list[str | None] = [None] * len(index)
     constants: list[str] = []
-    decode = json.JSONDecoder(parse_constant=constants.append).decode
+    decode = json.JSONDecoder(parse_constant=constants.append).raw_decode
     broken: list[int] = []
     for sidecar, member in _pairs(index, "json"):
         if sidecar in payloads:
             constants.clear()
             try:
                 text = payloads[sidecar].decode().removeprefix("\ufeff").strip(_JSON_SPACE)
-                value = decode(text)
+                value, end = decode(text)
+                if end < len(text):
+                    raise ValueError("there is more than one value")
             except (ValueError, RecursionError):
                 broken.append(sidecar)
                 continue
