@@ -9,8 +9,8 @@ For the modules that read and write tars:
 * ``index_files.read_index(path)`` and ``index_files.write_index_as(path, tars)`` read and write a
   local index, columnar or JSON, by the name of the file.
 * ``checks.check_index`` refuses an index by which wrong bytes could be read;
-  ``checks.check_headers`` compares members that are read with the headers in front of them.
-* ``places.places_of`` returns where the index of each tar lies; ``TarCollection.index`` loads and
+  ``checks.check_header`` compares a member that is read with the header in front of it.
+* ``_locate.places_of`` returns where the index of each tar lies; ``TarCollection.index`` loads and
   checks it.
 """
 
