@@ -135,7 +135,7 @@ def write_captions(
     _check(path, captions)
     with index_lock(path):
         opened = open_index(path)
-        tars = [(tar, opened.index(number)) for number, tar in enumerate(opened.tars)]
+        tars = [(name, opened.index(number)) for number, name in enumerate(opened.tars)]
         chosen = [number for number, (name, _) in enumerate(tars) if tar in (None, name)]
         if not chosen:
             raise OptionError(
