@@ -155,7 +155,9 @@ def header_starts(index: TarIndex, members: npt.NDArray[np.integer]) -> Int64Arr
     return starts
 
 
-def check_header(path: str, index: TarIndex, member: int, pread: Pread) -> None:
+def check_header(
+    path: str, index: TarIndex, member: int, pread: Pread, block: bytes | None = None
+) -> None:
     """Refuse an index if the block in front of a member is not its header.
 
     A member that fits is marked in ``index.unchecked``: while a tar is open it does not change.
@@ -165,11 +167,14 @@ def check_header(path: str, index: TarIndex, member: int, pread: Pread) -> None:
         index: Its index.
         member: A member of the index.
         pread: Reads the tar.
+        block: The block in front of the member, if it was read already.
 
     Raises:
         StaleIndexError: The header of another member is in front of this one, or none.
     """
-    if not _fits(path, index, member, pread):
+    if block is None:
+        block = pread(BLOCK, index.offsets.item(member) - BLOCK)
+    if not _fits(path, index, member, pread, block):
         raise StaleIndexError(
             f"{path}: there is no header of {index.name(member)!r} before byte "
             f"{int(index.offsets[member]):,}: the index is not that of this tar; make it anew "
@@ -196,17 +201,16 @@ def check_file_sizes(
         )
 
 
-def _fits(path: str, index: TarIndex, member: int, pread: Pread) -> bool:
-    name, offset, size = index.name(member), int(index.offsets[member]), int(index.sizes[member])
-    block = pread(BLOCK, offset - BLOCK)
+def _fits(path: str, index: TarIndex, member: int, pread: Pread, block: bytes) -> bool:
     if len(block) != BLOCK or block[156] not in MEMBER_KINDS:
         return False
-    end = offset + size
-    until = TarBytes(lambda least, at: pread(max(min(least, end - at), 0), at), end, path)
+    name, offset, size = index.name(member), index.offsets.item(member), index.sizes.item(member)
     try:
         if header_size(block) == size and _is_called(name, header_name(block)):
             return True
         # The name or the size may stand in an extended header before this one.
+        end = offset + size
+        until = TarBytes(lambda least, at: pread(max(min(least, end - at), 0), at), end, path)
         start = int(header_starts(index, np.array([member]))[0])
         for stretch in walked(until, start=start):
             if stretch.offsets[0] >= offset:

@@ -12,9 +12,9 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ import pyarrow as pa
 from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo, Int64Array
 from headrace.process import PerProcess
+from headrace.sources.tar._headers import BLOCK
 from headrace.sources.tar.checks import check_header, header_starts
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.index import TarIndex
@@ -34,9 +35,15 @@ __all__ = ["Ints", "LocalTar", "LocalTars", "Payloads", "by_shard", "cut_by_byte
 Ints = Sequence[int] | npt.NDArray[np.integer[Any]]
 """Numbers of shards or members."""
 
+Memory = memoryview | bytearray
+
 _BATCHES_AHEAD = 3
-_NEAR_BYTES = 1 << 14
+_WORTH_A_REQUEST = 1 << 14
 """Bytes between members that are fetched rather than making another request."""
+_NEAR_BYTES = 4096
+"""Bytes between members that are read rather than making another system call."""
+_MOST_AT_ONCE = 500
+"""Members of a system call, which takes 1,024 memories at most."""
 _MOST_ROWS = 4096
 """Rows of a run, however small they are."""
 _OPEN_AT_ONCE = 1024
@@ -73,16 +80,20 @@ class LocalTar:
             data += more
         return data
 
-    def read_into(self, memory: memoryview, offset: int) -> memoryview:
-        """Fill memory with a part of the tar; return what was filled."""
-        size = len(memory)
-        done = os.preadv(self._descriptor, [memory], offset)
-        while done < size:
-            more = os.preadv(self._descriptor, [memory[done:]], offset + done)
+    def read_into(self, memories: list[Memory], size: int, offset: int) -> int:
+        """Fill memories of ``size`` bytes, one after the other; return how many bytes there are."""
+        done = os.preadv(self._descriptor, memories, offset)
+        while done < size:  # it is a short one: only then it pays to look at what it has filled
+            left = [memoryview(one) for one in memories]
+            skipped = done
+            while skipped >= len(left[0]):
+                skipped -= len(left.pop(0))
+            left[0] = left[0][skipped:]
+            more = os.preadv(self._descriptor, left, offset + done)
             if not more:
-                return memory[:done]
+                break
             done += more
-        return memory
+        return done
 
     def check(self) -> None:
         """Raise a FileChangedError if the tar is no longer what was opened."""
@@ -114,11 +125,15 @@ class RemoteTar:
         data: bytes = self._opened.read(size)
         return data
 
-    def read_into(self, memory: memoryview, offset: int) -> memoryview:
-        """Fill memory with a part of the tar; return what was filled."""
-        data = self.read(len(memory), offset)
-        memory[: len(data)] = data
-        return memory[: len(data)]
+    def read_into(self, memories: list[Memory], size: int, offset: int) -> int:
+        """Fill memories of ``size`` bytes, one after the other; return how many bytes there are."""
+        data = memoryview(self.read(size, offset))
+        done = 0
+        for memory in memories:
+            part = data[done : done + len(memory)]
+            memory[: len(part)] = part
+            done += len(part)
+        return done
 
     def check(self) -> None:
         """Do nothing: reading has compared the version."""
@@ -204,28 +219,74 @@ class _Part:
     places: Int64Array
     members: Ints
 
-    def payload(self, member: int, memory: memoryview | None = None) -> Any:
-        """Return a payload whose header was compared with the index, or fill memory with it."""
+    def payload(self, member: int) -> bytes:
+        """Return a payload whose header was compared with the index."""
         index, tar = self.index, self.tar
-        offset, size = index.offsets.item(member), index.sizes.item(member)
+        size = index.sizes.item(member)
         try:
             if index.unchecked.item(member) or isinstance(tar, RemoteTar):
                 check_header(self.path, index, member, tar.read)
-            data = tar.read(size, offset) if memory is None else tar.read_into(memory, offset)
-        except StaleIndexError:
-            raise
+            data = tar.read(size, index.offsets.item(member))
         except OSError as error:
-            kind, why = ReadError, f"{self.path}: {error}"
-            if isinstance(error, ReadError):
-                kind, why = type(error), str(error)
-            raise kind(f"member {index.name(member)!r} cannot be read: {why}") from None
+            self._fail(member, error)
         if len(data) != size:
-            tar.check()
-            raise ReadError(
-                f"{self.path}: member {index.name(member)!r} has {size:,} bytes, of which "
-                f"{len(data):,} can be read; the tar breaks off or its index is not its own"
-            )
+            self._refuse(member, len(data))
         return data
+
+    def fill(self, memory: memoryview, starts: Sequence[int]) -> None:
+        """Put each payload into memory, from its place in ``starts`` on, as ``payload`` returns it.
+
+        Members that lie near each other are read by one call, with the headers between them.
+        """
+        offsets, sizes = self.index.offsets[self.members], self.index.sizes[self.members]
+        gaps = offsets[1:] - (offsets + sizes)[:-1]
+        most = 0 if isinstance(self.tar, RemoteTar) else _NEAR_BYTES
+        apart = np.flatnonzero((gaps < BLOCK) | (gaps > most)) + 1
+        edges = sorted({0, *apart.tolist(), *range(0, len(sizes), _MOST_AT_ONCE), len(sizes)})
+        rows = self.members, offsets.tolist(), sizes.tolist(), starts
+        for first, stop in pairwise(edges):
+            self._fill_run(memory, *(column[first:stop] for column in rows))
+        self.tar.check()
+
+    def _fill_run(
+        self, memory: memoryview, members: Ints, offsets: Ints, sizes: Ints, starts: Ints
+    ) -> None:
+        begin = end = offsets[0] - BLOCK
+        memories: list[Memory] = []
+        for offset, size, start in zip(offsets, sizes, starts, strict=True):
+            memories.append(bytearray(offset - end))
+            memories.append(memory[start : start + size])
+            end = offset + size
+        always, unchecked = isinstance(self.tar, RemoteTar), self.index.unchecked.item
+        try:
+            read = self.tar.read_into(memories, end - begin, begin)
+            for member, offset, size, head in zip(
+                members, offsets, sizes, memories[::2], strict=True
+            ):
+                if begin + read < offset + size:
+                    self._refuse(member, max(begin + read - offset, 0))
+                if always or unchecked(member):
+                    check_header(self.path, self.index, member, self.tar.read, bytes(head[-BLOCK:]))
+        except OSError as error:
+            self._fail(members[0], error)
+
+    def _fail(self, member: int, error: OSError) -> NoReturn:
+        """Raise an error that names the member; a wrong index is none of it alone."""
+        if isinstance(error, StaleIndexError):
+            raise error
+        kind, why = ReadError, f"{self.path}: {error}"
+        if isinstance(error, ReadError):
+            kind, why = type(error), str(error)
+        raise kind(f"member {self.index.name(member)!r} cannot be read: {why}") from None
+
+    def _refuse(self, member: int, length: int) -> NoReturn:
+        """Raise an error for a payload of which only some bytes are there."""
+        self.tar.check()
+        size, name = self.index.sizes.item(member), self.index.name(member)
+        raise ReadError(
+            f"{self.path}: member {name!r} has {size:,} bytes, of which {length:,} can be read; "
+            "the tar breaks off or its index is not its own"
+        )
 
     def payloads(self) -> list[bytes]:
         """Return the payloads of all members."""
@@ -285,11 +346,7 @@ class Payloads:
             buffer = pa.allocate_buffer(int(edges[-1]))
             memory = memoryview(buffer).cast("B")
             for part in parts:
-                starts, stops = edges[there[part.places]], edges[1 + there[part.places]]
-                spans = zip(part.members, starts.tolist(), stops.tolist(), strict=True)
-                for member, start, stop in spans:
-                    part.payload(member, memory[start:stop])
-                part.tar.check()
+                part.fill(memory, edges[there[part.places]].tolist())
         valid = None if len(there) == len(members) else pa.array(members >= 0).buffers()[1]
         buffers = [valid, pa.py_buffer(edges), buffer]
         return pa.Array.from_buffers(pa.large_binary(), len(members), buffers)
@@ -364,6 +421,6 @@ def _spans(index: TarIndex, members: npt.NDArray[Any], stops: Int64Array) -> lis
     """Return the bytes of members with their headers, and of what lies between near ones."""
     starts = header_starts(index, members)
     reached = np.maximum.accumulate(stops)
-    begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _NEAR_BYTES))
+    begins = np.flatnonzero(np.append(True, starts[1:] - reached[:-1] > _WORTH_A_REQUEST))
     ends = reached[np.append(begins[1:], len(starts)) - 1]
     return list(zip(starts[begins].tolist(), ends.tolist(), strict=True))
