@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Any, NoReturn
 
@@ -238,37 +238,43 @@ class _Part:
 
         Members that lie near each other are read by one call, with the headers between them.
         """
-        offsets, sizes = self.index.offsets[self.members], self.index.sizes[self.members]
-        gaps = offsets[1:] - (offsets + sizes)[:-1]
-        most = 0 if isinstance(self.tar, RemoteTar) else _NEAR_BYTES
-        apart = np.flatnonzero((gaps < BLOCK) | (gaps > most)) + 1
-        edges = sorted({0, *apart.tolist(), *range(0, len(sizes), _MOST_AT_ONCE), len(sizes)})
-        rows = self.members, offsets.tolist(), sizes.tolist(), starts
-        for first, stop in pairwise(edges):
-            self._fill_run(memory, *(column[first:stop] for column in rows))
+        index, remote = self.index, isinstance(self.tar, RemoteTar)
+        checks = remote or bool(index.unchecked[self.members].any())
+        most = 0 if remote else _NEAR_BYTES
+        offsets, sizes = index.offsets[self.members].tolist(), index.sizes[self.members].tolist()
+        run: list[int] = []
+        memories: list[Memory] = []
+        begin = end = 0
+        for member, offset, size, start in zip(self.members, offsets, sizes, starts, strict=True):
+            gap = offset - end
+            if not BLOCK <= gap <= most or len(run) == _MOST_AT_ONCE or not run:
+                if run:
+                    self._fill_run(run, memories, begin, end, checks)
+                run, memories, begin, gap = [], [], offset - BLOCK, BLOCK
+            run.append(member)
+            memories += (bytearray(gap), memory[start : start + size])
+            end = offset + size
+        if run:
+            self._fill_run(run, memories, begin, end, checks)
         self.tar.check()
 
     def _fill_run(
-        self, memory: memoryview, members: Ints, offsets: Ints, sizes: Ints, starts: Ints
+        self, run: list[int], memories: list[Memory], begin: int, end: int, checks: bool
     ) -> None:
-        begin = end = offsets[0] - BLOCK
-        memories: list[Memory] = []
-        for offset, size, start in zip(offsets, sizes, starts, strict=True):
-            memories.append(bytearray(offset - end))
-            memories.append(memory[start : start + size])
-            end = offset + size
-        always, unchecked = isinstance(self.tar, RemoteTar), self.index.unchecked.item
+        """Read from ``begin`` to ``end``: each member of a run, behind its header."""
+        index, tar = self.index, self.tar
         try:
-            read = self.tar.read_into(memories, end - begin, begin)
-            for member, offset, size, head in zip(
-                members, offsets, sizes, memories[::2], strict=True
-            ):
-                if begin + read < offset + size:
-                    self._refuse(member, max(begin + read - offset, 0))
-                if always or unchecked(member):
-                    check_header(self.path, self.index, member, self.tar.read, bytes(head[-BLOCK:]))
+            read = tar.read_into(memories, end - begin, begin)
+            if read == end - begin and not checks:
+                return
+            for member, head in zip(run, memories[::2], strict=True):
+                left = begin + read - index.offsets.item(member)
+                if left < index.sizes.item(member):
+                    self._refuse(member, max(left, 0))
+                if index.unchecked.item(member) or isinstance(tar, RemoteTar):
+                    check_header(self.path, index, member, tar.read, bytes(head[-BLOCK:]))
         except OSError as error:
-            self._fail(members[0], error)
+            self._fail(run[0], error)
 
     def _fail(self, member: int, error: OSError) -> NoReturn:
         """Raise an error that names the member; a wrong index is none of it alone."""
