@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tars_made import members, tar_bytes, write_shards, write_tar
 
-from headrace.errors import FileChangedError, ReadError
+from headrace.errors import FileChangedError, ReadError, StaleIndexError
 from headrace.model import DataFileInfo
 from headrace.sources.tar import index_tars
 from headrace.sources.tar._locate import access_of
@@ -102,6 +102,30 @@ def test_system_calls_that_give_less(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "preadv", lambda file, to, at: preadv(file, [to[0][:1000]], at))
     pairs = some_pairs(50)
     assert read(reader, pairs) == expected(pairs)
+
+
+def test_neighbours_and_their_headers_are_read_by_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = [(f"{number:03}.txt", b"x" * number) for number in range(600)]
+    path = write_tar(tmp_path / "a.tar", shard)
+    index_tars(path)
+    reader = reader_of(path)
+    index = reader.collection.index(0)
+    calls: list[Any] = []
+    pread, preadv = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda *what: calls.append(what) or pread(*what))
+    monkeypatch.setattr(os, "preadv", lambda *what: calls.append(what) or preadv(*what))
+    column = reader.column(np.zeros(600, np.int64), np.arange(600))
+    assert column.to_pylist() == [data for _, data in shard]
+    assert len(calls) == 2
+    assert not index.unchecked.any()
+    index.unchecked[300] = True
+    sizes = index.sizes.copy()
+    sizes[300] -= 1
+    object.__setattr__(index, "sizes", sizes)
+    with pytest.raises(StaleIndexError, match=r"no header of '300\.txt'"):
+        reader.column(np.zeros(600, np.int64), np.arange(600))
 
 
 # --- what is not there

@@ -127,7 +127,8 @@ class RemoteTar:
 
     def read_into(self, memories: list[Memory], size: int, offset: int) -> int:
         """Fill memories of ``size`` bytes, one after the other; return how many bytes there are."""
-        data = memoryview(self.read(size, offset))
+        self._opened.seek(offset)
+        data = memoryview(self._opened.read_buffer(size)).cast("B")
         done = 0
         for memory in memories:
             part = data[done : done + len(memory)]
@@ -238,9 +239,9 @@ class _Part:
 
         Members that lie near each other are read by one call, with the headers between them.
         """
-        index, remote = self.index, isinstance(self.tar, RemoteTar)
-        checks = remote or bool(index.unchecked[self.members].any())
-        most = 0 if remote else _NEAR_BYTES
+        index = self.index
+        checks = bool(index.unchecked[self.members].any())
+        most = 0 if isinstance(self.tar, RemoteTar) else _NEAR_BYTES
         offsets, sizes = index.offsets[self.members].tolist(), index.sizes[self.members].tolist()
         run: list[int] = []
         memories: list[Memory] = []
@@ -264,6 +265,8 @@ class _Part:
         """Read from ``begin`` to ``end``: each member of a run, behind its header."""
         index, tar = self.index, self.tar
         try:
+            if isinstance(tar, RemoteTar):  # of which what was read may be let go
+                check_header(self.path, index, run[0], tar.read)
             read = tar.read_into(memories, end - begin, begin)
             if read == end - begin and not checks:
                 return
@@ -271,7 +274,7 @@ class _Part:
                 left = begin + read - index.offsets.item(member)
                 if left < index.sizes.item(member):
                     self._refuse(member, max(left, 0))
-                if index.unchecked.item(member) or isinstance(tar, RemoteTar):
+                if index.unchecked.item(member):
                     check_header(self.path, index, member, tar.read, bytes(head[-BLOCK:]))
         except OSError as error:
             self._fail(run[0], error)
