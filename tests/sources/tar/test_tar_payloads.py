@@ -212,7 +212,7 @@ def test_a_disk_that_fails_is_an_error_that_names_the_member(
 ) -> None:
     path = write_tar(tmp_path / "a.tar", members(3))
     reader = reader_of(path)
-    reader.collection.index(0)
+    index, pread = reader.collection.index(0), os.pread
 
     def failing(*_: Any) -> Any:
         raise OSError(errno.EIO, "Input/output error")
@@ -222,6 +222,13 @@ def test_a_disk_that_fails_is_an_error_that_names_the_member(
     for ask in (lambda: reader.read(0, [4]), lambda: column_of(reader, 4)):
         with pytest.raises(ReadError, match=r"'00_0002\.jpg' cannot be read: .*a\.tar.*output"):
             ask()
+
+    def failing_at(file: int, size: int, at: int) -> bytes:
+        return failing() if at == index.offsets[3] else pread(file, size, at)
+
+    monkeypatch.setattr(os, "pread", failing_at)
+    with pytest.raises(ReadError, match=r"'00_0001\.json' cannot be read"):
+        reader.column(np.zeros(6, np.int64), np.arange(6))
 
 
 def test_a_tar_that_may_not_be_opened(tmp_path: Path) -> None:

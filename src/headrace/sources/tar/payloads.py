@@ -268,16 +268,18 @@ class _Part:
             if isinstance(tar, RemoteTar):  # of which what was read may be let go
                 check_header(self.path, index, run[0], tar.read)
             read = tar.read_into(memories, end - begin, begin)
-            if read == end - begin and not checks:
-                return
-            for member, head in zip(run, memories[::2], strict=True):
-                left = begin + read - index.offsets.item(member)
-                if left < index.sizes.item(member):
-                    self._refuse(member, max(left, 0))
-                if index.unchecked.item(member):
-                    check_header(self.path, index, member, tar.read, bytes(head[-BLOCK:]))
         except OSError as error:
+            for member in run if len(run) > 1 else ():  # which one it is
+                self.payload(member)
             self._fail(run[0], error)
+        if read == end - begin and not checks:
+            return
+        for member, head in zip(run, memories[::2], strict=True):
+            left = begin + read - index.offsets.item(member)
+            if left < index.sizes.item(member):
+                self._refuse(member, max(left, 0))
+            if index.unchecked.item(member):
+                check_header(self.path, index, member, tar.read, bytes(head[-BLOCK:]))
 
     def _fail(self, member: int, error: OSError) -> NoReturn:
         """Raise an error that names the member; a wrong index is none of it alone."""
