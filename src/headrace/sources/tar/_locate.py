@@ -282,12 +282,18 @@ def _with_indexes(listing: Listing) -> Listing:
     store = listing.store
     alone = [s.path for s in _tars(listing) if s.path in listing.named]
     wanted = [stem_of(path) + ending for path in alone for ending in _ENDINGS]
-    if not store.local and any(_MAGIC.search(place) for place in listing.locations):
+    asked: Iterable[FileStatus | None]
+    if not wanted:
+        return listing
+    if store.local:
+        asked = map(store.status, wanted)
+    elif any(_MAGIC.search(place) for place in listing.locations):
         beside = (s for root in listing.roots for s in store.list(root))
-        more = [status for status in beside if status.path in set(wanted)]
+        known = set(wanted)
+        asked = [status for status in beside if status.path in known]
     else:
         asked = side_by_side(store.status, wanted, threads=_ASKING_THREADS)
-        more = [status for status in asked if status is not None]
+    more = [status for status in asked if status is not None]
     files = {status.path: status for status in (*listing.files, *more)}
     return replace(listing, files=[files[path] for path in sorted(files)])
 
