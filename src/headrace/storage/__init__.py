@@ -2,7 +2,6 @@
 
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._engine import Engine, RequestError, StoreFailure
-from headrace.storage._manifest import load_manifest, save_manifest
 from headrace.storage._ranges import Parts, Requests, will_read
 from headrace.storage._remote import RemoteStore, RetryPolicy
 from headrace.storage._threads import (
@@ -13,8 +12,17 @@ from headrace.storage._threads import (
     side_by_side,
     side_threads,
 )
-from headrace.storage.access import Access, protocol_of, shown_location, store_for
-from headrace.storage.listing import Listing, find_files, named_locations
+from headrace.storage.access import (
+    Access,
+    Listing,
+    find_files,
+    load_manifest,
+    named_locations,
+    protocol_of,
+    save_manifest,
+    shown_location,
+    store_for,
+)
 from headrace.storage.options import Options, ResolvedOptions, resolve
 from headrace.storage.redaction import Redaction
 from headrace.storage.store import (

@@ -30,7 +30,6 @@ __all__ = [
     "gcsfs_options",
     "http_options",
     "hub_options",
-    "is_gcs_emulator",
     "is_url",
     "new_store",
     "refuse_wrong_options",
@@ -424,28 +423,12 @@ def bucket_region(bucket: str, host: str = "s3.amazonaws.com", *, secure: bool =
 # --- Google Cloud Storage
 
 
-_GCSFS_TOKENS = ("anon", "browser", "cache", "cloud", "google_default")
-
-
-def is_gcs_emulator(given: Mapping[str, Any]) -> bool:
-    """Return True if a server is named that speaks the JSON API only, as emulators do."""
-    return bool(given.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST"))
-
-
 def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords of gcsfs, by which emulators are read."""
-    options = dict(given)
-    for alias in ("bearer_token", "access_token"):
-        options.setdefault("token", options.pop(alias, None))
     names = "token project access endpoint_url anon"
-    options = _only("an emulator of Google Cloud Storage", names, options)
-    token = options.get("token")
+    options = _only("an emulator of Google Cloud Storage", names, given)
     if options.pop("anon", False):
         options["token"] = "anon"
-    elif isinstance(token, str) and token not in _GCSFS_TOKENS and not os.path.exists(token):
-        from google.oauth2.credentials import Credentials
-
-        options["token"] = Credentials(token)  # type: ignore[no-untyped-call]
     return options
 
 

@@ -24,7 +24,7 @@ from headrace.storage import (
     save_manifest,
     side_by_side,
 )
-from headrace.storage.listing import named_locations
+from headrace.storage.access import named_locations
 
 __all__ = [
     "INDEX_ENDINGS",

@@ -28,8 +28,7 @@ from headrace.sources.tar._locate import (
 )
 from headrace.sources.tar.index import COLUMNAR_ENDING, IndexFile, TarIndex
 from headrace.storage import Access, FileStatus, Store, will_read
-from headrace.storage.access import protocol_of
-from headrace.storage.listing import named_locations
+from headrace.storage.access import named_locations, protocol_of
 
 __all__ = ["IndexPlace", "file_of", "places_of", "whole_file"]
 

@@ -39,8 +39,7 @@ from headrace.sources.tar.index_files import (
 from headrace.sources.tar.scan import ScanProgress, scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
 from headrace.storage import FileStatus, Options, Store, side_by_side
-from headrace.storage.pool import run_by_processes
-from headrace.storage.ray_tasks import check_on, run_on_ray
+from headrace.storage.pool import check_on, run_by_processes, run_on_ray
 
 __all__ = ["IndexReport", "Indexed", "ReportProgress", "index_tars", "verify_tars"]
 
