@@ -11,7 +11,7 @@ from nothing_around import KEYS, _nothing_around  # noqa: F401  # fixtures
 
 from headrace.errors import OptionError, ReadError
 from headrace.storage import Access, RetryPolicy, store_for
-from headrace.storage.options import azure_options, gcs_options, gcsfs_options, s3_options
+from headrace.storage._options import azure_options, gcs_options, gcsfs_options, s3_options
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,7 @@ from headrace.plan import (
 )
 from headrace.process import usable_cores
 from headrace.sources.reader import Discovered, TabularReader
-from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
-from headrace.storage.access import shown_location
+from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest, shown_location
 
 __all__ = ["TabularDataset", "rows_of", "store_access"]
 

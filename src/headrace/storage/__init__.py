@@ -1,18 +1,6 @@
 """Storage: files on this machine, in object stores, on web servers, and wherever fsspec goes."""
 
-from headrace.storage._disk_cache import DiskCache
-from headrace.storage._engine import Engine, RequestError, StoreFailure
-from headrace.storage._ranges import Parts, Requests, will_read
-from headrace.storage._remote import RemoteStore, RetryPolicy
-from headrace.storage._threads import (
-    PYARROW_CLIENTS,
-    NativeLibrary,
-    Patience,
-    interruptibly,
-    side_by_side,
-    side_threads,
-)
-from headrace.storage.access import (
+from headrace.storage._access import (
     Access,
     Listing,
     find_files,
@@ -23,18 +11,34 @@ from headrace.storage.access import (
     shown_location,
     store_for,
 )
-from headrace.storage.options import Options, ResolvedOptions, resolve
-from headrace.storage.redaction import Redaction
-from headrace.storage.store import (
+from headrace.storage._disk_cache import DiskCache
+from headrace.storage._engine import Engine, RequestError
+from headrace.storage._options import Options, ResolvedOptions, resolve, store_options
+from headrace.storage._pool import check_on, cores_of_a_node, run_by_processes, run_on_ray
+from headrace.storage._ranges import Parts, Requests, will_read
+from headrace.storage._redaction import Redaction, has_secret, of_environment, without_secrets
+from headrace.storage._remote import RemoteStore, RetryPolicy
+from headrace.storage._store import (
     UNKNOWN_SIZE,
     FileStatus,
     LocalStore,
     Meter,
     Store,
     atomic_write,
+    changed,
     file_lock,
     flush_directory,
+    matches,
     remove_partial,
+    vanished,
+)
+from headrace.storage._threads import (
+    PYARROW_CLIENTS,
+    NativeLibrary,
+    Patience,
+    interruptibly,
+    side_by_side,
+    side_threads,
 )
 
 __all__ = [
@@ -58,21 +62,31 @@ __all__ = [
     "ResolvedOptions",
     "RetryPolicy",
     "Store",
-    "StoreFailure",
     "atomic_write",
+    "changed",
+    "check_on",
+    "cores_of_a_node",
     "file_lock",
     "find_files",
     "flush_directory",
+    "has_secret",
     "interruptibly",
     "load_manifest",
+    "matches",
     "named_locations",
+    "of_environment",
     "protocol_of",
     "remove_partial",
     "resolve",
+    "run_by_processes",
+    "run_on_ray",
     "save_manifest",
     "shown_location",
     "side_by_side",
     "side_threads",
     "store_for",
+    "store_options",
+    "vanished",
     "will_read",
+    "without_secrets",
 ]

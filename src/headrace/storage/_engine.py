@@ -13,8 +13,8 @@ from os import environ
 from typing import Any, TypeVar
 
 from headrace.errors import OptionError, WorkerError
+from headrace.storage._store import FileStatus
 from headrace.storage._threads import TooSlowError, within
-from headrace.storage.store import FileStatus
 
 T = TypeVar("T")
 
@@ -199,7 +199,7 @@ def connect(
 
         return BucketEngine(kind, options, timeout_s)
     from headrace.storage._filesystems import FsspecEngine, filesystem_for
-    from headrace.storage.options import gcsfs_options
+    from headrace.storage._options import gcsfs_options
 
     options = gcsfs_options(options) if kind is not None else options
     engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)

@@ -14,8 +14,8 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
 from headrace.storage._engine import Engine, RequestError, StoreFailure, complete
+from headrace.storage._store import FileStatus
 from headrace.storage._threads import PYARROW_CLIENTS
-from headrace.storage.store import FileStatus
 
 T = TypeVar("T")
 

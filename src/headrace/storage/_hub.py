@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from headrace.errors import MissingExtraError, OptionError
 from headrace.storage._engine import Engine, RequestError, StoreFailure
 from headrace.storage._objects import WebEngine
-from headrace.storage.options import hub_options
-from headrace.storage.store import FileStatus
+from headrace.storage._options import hub_options
+from headrace.storage._store import FileStatus
 
 _PATH = re.compile(
     r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"

@@ -25,15 +25,15 @@ from obstore.store import HTTPStore
 
 from headrace.errors import OptionError
 from headrace.storage._engine import Engine, RequestError, StoreFailure, complete
-from headrace.storage._threads import NativeLibrary
-from headrace.storage.options import (
+from headrace.storage._options import (
     bucket_region,
     http_options,
     new_store,
     refuse_wrong_options,
     store_options,
 )
-from headrace.storage.store import UNKNOWN_SIZE, FileStatus
+from headrace.storage._store import UNKNOWN_SIZE, FileStatus
+from headrace.storage._threads import NativeLibrary
 
 _OBSTORE = NativeLibrary("an object store or a web server")
 _PAGE = 1000

@@ -31,6 +31,7 @@ from headrace.errors import FileChangedError, MissingExtraError, OptionError, Re
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage import (
+    UNKNOWN_SIZE,
     Access,
     DiskCache,
     FileStatus,
@@ -39,10 +40,10 @@ from headrace.storage import (
     NativeLibrary,
     Store,
     find_files,
+    matches,
     side_by_side,
     will_read,
 )
-from headrace.storage.store import UNKNOWN_SIZE, matches
 
 __all__ = [
     "FileInstruction",

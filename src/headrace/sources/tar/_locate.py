@@ -21,10 +21,10 @@ from headrace.storage import (
     Store,
     find_files,
     load_manifest,
+    named_locations,
     save_manifest,
     side_by_side,
 )
-from headrace.storage.access import named_locations
 
 __all__ = [
     "INDEX_ENDINGS",

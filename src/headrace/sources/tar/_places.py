@@ -27,8 +27,7 @@ from headrace.sources.tar._locate import (
     stem_of,
 )
 from headrace.sources.tar.index import COLUMNAR_ENDING, IndexFile, TarIndex
-from headrace.storage import Access, FileStatus, Store, will_read
-from headrace.storage.access import named_locations, protocol_of
+from headrace.storage import Access, FileStatus, Store, named_locations, protocol_of, will_read
 
 __all__ = ["IndexPlace", "file_of", "places_of", "whole_file"]
 

@@ -29,8 +29,7 @@ from headrace.sources.tar.index import (
     TarIndex,
     write_index,
 )
-from headrace.storage import Options, atomic_write, file_lock, remove_partial
-from headrace.storage.access import protocol_of
+from headrace.storage import Options, atomic_write, file_lock, protocol_of, remove_partial
 
 __all__ = [
     "ENDINGS",

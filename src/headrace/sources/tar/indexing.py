@@ -38,8 +38,15 @@ from headrace.sources.tar.index_files import (
 )
 from headrace.sources.tar.scan import ScanProgress, scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
-from headrace.storage import FileStatus, Options, Store, side_by_side
-from headrace.storage.pool import check_on, run_by_processes, run_on_ray
+from headrace.storage import (
+    FileStatus,
+    Options,
+    Store,
+    check_on,
+    run_by_processes,
+    run_on_ray,
+    side_by_side,
+)
 
 __all__ = ["IndexReport", "Indexed", "ReportProgress", "index_tars", "verify_tars"]
 

@@ -28,15 +28,6 @@ from typing import IO, Any, Self
 
 from headrace.errors import MissingExtraError, OptionError, WriteError
 
-__all__ = [
-    "Advance",
-    "RunTask",
-    "check_on",
-    "cores_of_a_node",
-    "run_by_processes",
-    "run_on_ray",
-]
-
 RunTask = Callable[[Any, Callable[[Any], None]], Any]
 """Does a task, and calls its second argument with its progress."""
 Advance = Callable[[Any, Any], None]
@@ -50,7 +41,7 @@ _START = """
 import pickle, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = pickle.loads({path!r})
-from headrace.storage.pool import serve
+from headrace.storage._pool import serve
 serve()
 """
 

@@ -28,23 +28,6 @@ from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage._threads import Patience
 
-__all__ = [
-    "UNKNOWN_SIZE",
-    "FileStatus",
-    "LocalStore",
-    "Meter",
-    "Store",
-    "atomic_write",
-    "changed",
-    "check_version",
-    "file_lock",
-    "flush_directory",
-    "matches",
-    "matching",
-    "remove_partial",
-    "vanished",
-]
-
 UNKNOWN_SIZE = -1
 _NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 

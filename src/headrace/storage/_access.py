@@ -23,24 +23,12 @@ from pyarrow import ipc
 from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
 from headrace.model import DataFileInfo
 from headrace.storage._disk_cache import DiskCache
+from headrace.storage._options import Options, is_url
 from headrace.storage._ranges import Parts, Requests
+from headrace.storage._redaction import has_secret, public_url, unsigned_url, without_secrets
 from headrace.storage._remote import RemoteStore, RetryPolicy
+from headrace.storage._store import FileStatus, LocalStore, Meter, Store, atomic_write
 from headrace.storage._threads import side_by_side
-from headrace.storage.options import Options, is_url
-from headrace.storage.redaction import has_secret, public_url, unsigned_url, without_secrets
-from headrace.storage.store import FileStatus, LocalStore, Meter, Store, atomic_write
-
-__all__ = [
-    "Access",
-    "Listing",
-    "find_files",
-    "load_manifest",
-    "named_locations",
-    "protocol_of",
-    "save_manifest",
-    "shown_location",
-    "store_for",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -20,24 +20,6 @@ from urllib.parse import urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
 
-__all__ = [
-    "Options",
-    "ResolvedOptions",
-    "StoreOptions",
-    "azure_options",
-    "bucket_region",
-    "gcs_options",
-    "gcsfs_options",
-    "http_options",
-    "hub_options",
-    "is_url",
-    "new_store",
-    "refuse_wrong_options",
-    "resolve",
-    "s3_options",
-    "store_options",
-]
-
 Options = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Options as a user gives them: a mapping, or a function that returns one."""
 
