@@ -11,9 +11,8 @@ import pytest
 
 from headrace.errors import OptionError
 from headrace.testing import AuditReport, audit
-from headrace.testing.auditing import Leg, Outcome, Schedule, Size
-from headrace.testing.auditing.report import compare
-from headrace.testing.auditing.schedule import draw_schedule
+from headrace.testing._legs import Leg, Schedule, Size, draw_schedule
+from headrace.testing.auditing import Outcome, compare
 
 ONE, TWO, ONE_AHEAD, TWO_AHEAD = Size(1, 0), Size(2, 0), Size(1, 2), Size(2, 2)
 AHEAD = 4

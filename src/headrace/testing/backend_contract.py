@@ -101,12 +101,6 @@ class BackendContract:
         assert_same(taken, whole.take(pa.array(np.where(places < 0, places + self.rows, places))))
         assert taken.schema.equals(backend.projected(columns))
 
-    def test_random_takes(self, backend: Backend, table: pa.Table) -> None:
-        rng = np.random.default_rng(8)
-        for size in (1, 2, 64, 500):
-            places = rng.integers(0, self.rows, size)
-            assert_same(backend.take(places), table.take(pa.array(places)))
-
     @pytest.mark.parametrize("nothing", [[], np.array([], np.int64), np.array([]), range(0)])
     def test_nothing_is_an_empty_table(self, backend: Backend, nothing: Sequence[int]) -> None:
         taken = backend.take(nothing)
