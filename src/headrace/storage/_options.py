@@ -276,19 +276,12 @@ def s3_options(given: Mapping[str, Any]) -> StoreOptions:
     if config.pop("addressing_style", "path") == "virtual":
         config["virtual_hosted_style_request"] = True
     secure = config.pop("use_ssl", True)
-    if not isinstance(secure, bool):
-        raise OptionError("storage option 'use_ssl' must be True or False")
     endpoint = config.get("endpoint")
     endpoint = endpoint or _from_environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     if isinstance(endpoint, str) and "://" not in endpoint:
         endpoint = f"{'https' if secure else 'http'}://{endpoint}"
     if endpoint is not None:
         config["endpoint"] = endpoint
-    elif not secure:
-        raise OptionError(
-            "use_ssl=False for S3 needs an endpoint_url of a server of your own, such as "
-            "http://host:port: without one it is Amazon's, which is read over TLS only"
-        )
     region = _from_environment("AWS_REGION", "AWS_DEFAULT_REGION")
     if region is not None:
         config.setdefault("region", region)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock, FileLock
 
 from headrace.errors import FileChangedError
 from headrace.model import DataFileInfo
@@ -271,19 +271,9 @@ def file_lock(path: str | os.PathLike[str], *, wait: bool = True) -> BaseFileLoc
 
     Args:
         path: The file that is locked. It is made if it does not exist, and stays.
-        wait: Wait for the lock. If False, entering raises BlockingIOError while it is held.
+        wait: Wait for the lock. If False, entering raises a TimeoutError while it is held.
     """
-    kind = FileLock if wait else _ImpatientLock
-    return kind(path, mode=0o600, poll_interval=_POLL_S, thread_local=False)
-
-
-class _ImpatientLock(FileLock):
-    def __enter__(self) -> _ImpatientLock:
-        try:
-            self.acquire(timeout=0)
-        except Timeout:
-            raise BlockingIOError(f"{self.lock_file} is locked by another process") from None
-        return self
+    return FileLock(path, mode=0o600, poll_interval=_POLL_S, thread_local=False, blocking=wait)
 
 
 @contextmanager
