@@ -257,7 +257,7 @@ def test_rows_that_are_equal_are_counted_one_by_one() -> None:
         ({"sizes": [(0, 1)]}, "sizes must be"),
         ({"order": "any"}, "order must be"),
         ({"epochs": 0}, "must be positive"),
-        ({"schedules": -1}, "schedules must be"),
+        ({"schedules": -1}, "schedules 0 or more"),
         ({"start_method": "teleport"}, "start_method must be"),
     ],
 )

@@ -81,7 +81,14 @@ def audit(
     """
     given = [] if isinstance(schedules, int) else [s.size for one in schedules for s in one.legs]
     checked = list(dict.fromkeys(Size(*size) for size in (*sizes, *given)))
-    _check(factory, checked, schedules, epochs, order, timeout_s)
+    if not checked or any(size.ranks < 1 or size.workers < 0 for size in checked):
+        raise OptionError(
+            f"sizes must be pairs of ranks (1 or more) and workers (0 or more), not {checked}"
+        )
+    if epochs < 1 or timeout_s <= 0 or (isinstance(schedules, int) and schedules < 0):
+        raise OptionError("epochs and timeout_s must be positive, and schedules 0 or more")
+    if order not in ("rank", "global", None):
+        raise OptionError(f'order must be "rank", "global" or None, not {order!r}')
     for name, sent in (("factory", factory), ("row_id", row_id), ("merge", merge)):
         _check_importable(name, sent)
     loaders = Loaders(factory, row_id or column_ids, epochs, timeout_s, merge)
@@ -242,31 +249,9 @@ def _context(start_method: str) -> BaseContext:
     return multiprocessing.get_context(start_method)
 
 
-def _check(
-    factory: object,
-    sizes: Sequence[Size],
-    schedules: object,
-    epochs: int,
-    order: object,
-    timeout_s: float,
-) -> None:
-    if not callable(factory):
-        raise OptionError(
-            f"factory must be a function of (rank, world_size, num_workers): {factory!r}"
-        )
-    if not sizes or any(size.ranks < 1 or size.workers < 0 for size in sizes):
-        raise OptionError(
-            f"sizes must be pairs of ranks (1 or more) and workers (0 or more), not {sizes}"
-        )
-    if isinstance(schedules, int) and schedules < 0:
-        raise OptionError(f"schedules must be 0 or more, not {schedules}")
-    if epochs < 1 or timeout_s <= 0:
-        raise OptionError(f"epochs and timeout_s must be positive, not {epochs} and {timeout_s}")
-    if order not in ("rank", "global", None):
-        raise OptionError(f'order must be "rank", "global" or None, not {order!r}')
-
-
 def _check_importable(name: str, sent: object) -> None:
+    if sent is not None and not callable(sent):
+        raise OptionError(f"{name} must be a function: {sent!r}")
     try:
         pickle.dumps(sent)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
