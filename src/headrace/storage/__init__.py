@@ -17,13 +17,12 @@ from headrace.storage._options import Options, ResolvedOptions, resolve, store_o
 from headrace.storage._pool import check_on, cores_of_a_node, run_by_processes, run_on_ray
 from headrace.storage._ranges import Parts, Requests, will_read
 from headrace.storage._redaction import Redaction, has_secret, of_environment, without_secrets
-from headrace.storage._remote import RemoteStore, RetryPolicy
+from headrace.storage._remote import RemoteStore, RetryPolicy, Store
 from headrace.storage._store import (
     UNKNOWN_SIZE,
     FileStatus,
     LocalStore,
     Meter,
-    Store,
     atomic_write,
     changed,
     file_lock,

@@ -26,8 +26,8 @@ from headrace.storage._disk_cache import DiskCache
 from headrace.storage._options import Options, is_url
 from headrace.storage._ranges import Parts, Requests
 from headrace.storage._redaction import has_secret, public_url, unsigned_url, without_secrets
-from headrace.storage._remote import RemoteStore, RetryPolicy
-from headrace.storage._store import FileStatus, LocalStore, Meter, Store, atomic_write
+from headrace.storage._remote import RemoteStore, RetryPolicy, Store
+from headrace.storage._store import FileStatus, LocalStore, Meter, atomic_write
 from headrace.storage._threads import side_by_side
 
 logger = logging.getLogger(__name__)

@@ -37,6 +37,7 @@ from headrace.storage._redaction import Redaction, of_environment, unsigned_url
 from headrace.storage._store import (
     UNKNOWN_SIZE,
     FileStatus,
+    LocalStore,
     Meter,
     changed,
     check_version,
@@ -420,6 +421,10 @@ class RemoteStore:
             check_version(file, self._status(file.path))
         self.meter.add(fetched_bytes=stop - start)
         return memoryview(data)
+
+
+Store = LocalStore | RemoteStore
+"""A place with files."""
 
 
 def _path(entry: FileStatus | str) -> str:
