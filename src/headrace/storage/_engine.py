@@ -19,7 +19,12 @@ from headrace.storage._threads import TooSlowError, within
 T = TypeVar("T")
 
 _LEAST_BYTES_PER_S = 8 << 10
-"""With less, an answer of several MiB would take hours before it is given up."""
+
+
+def longest_wait(timeout_s: float, size: int) -> float:
+    """Return the seconds after which an answer of ``size`` bytes is given up."""
+    return timeout_s + size / _LEAST_BYTES_PER_S
+
 
 OBJECT_STORES = {
     "s3": "s3",
@@ -85,12 +90,14 @@ class Engine:
 
     Attributes:
         conditional: True if ``fetch`` itself refuses to return bytes of another version.
+        limits_time: True if the client itself gives up an answer that takes too long.
         secrets: Credentials, as or in options, that the engine found by itself.
         place: Tells apart stores in which the same path may be another file, such as those of two
             endpoints. Credentials do not change it.
     """
 
     conditional = False
+    limits_time = False
     place = ""
     secrets: Collection[Any] = ()
 
@@ -108,9 +115,9 @@ class Engine:
             RequestError: It failed. There is no cause or context, which may hold secrets.
         """
         try:
-            if size is None:
+            if size is None or self.limits_time:
                 return work()
-            return within(self._timeout_s + size / _LEAST_BYTES_PER_S, work)
+            return within(longest_wait(self._timeout_s, size), work)
         except (RequestError, OptionError, WorkerError):
             raise
         except TooSlowError as error:

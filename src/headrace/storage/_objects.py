@@ -24,7 +24,13 @@ from obstore import exceptions
 from obstore.store import HTTPStore
 
 from headrace.errors import OptionError
-from headrace.storage._engine import Engine, RequestError, StoreFailure, complete
+from headrace.storage._engine import (
+    Engine,
+    RequestError,
+    StoreFailure,
+    complete,
+    longest_wait,
+)
 from headrace.storage._options import (
     bucket_region,
     http_options,
@@ -39,8 +45,6 @@ _OBSTORE = NativeLibrary("an object store or a web server")
 _PAGE = 1000
 _MOST_STORES = 128
 """Stores with connections of their own that are kept; signed URLs have one each."""
-_LONGEST = timedelta(hours=1)
-"""The time after which obstore ends an answer that has been given up."""
 _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 
@@ -48,6 +52,7 @@ class StoreEngine(Engine):
     """A store of obstore that a user gives; paths are those of the store."""
 
     conditional = True
+    limits_time = True
 
     def __init__(self, store: Any, timeout_s: float) -> None:
         super().__init__(timeout_s)
@@ -76,14 +81,24 @@ class StoreEngine(Engine):
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         def read() -> Any:
-            answer = self._get(path, etag, size, range=(start, stop))
+            answer = self._get(path, etag, size, stop - start, range=(start, stop))
             return complete(answer.bytes(), stop - start)
 
-        return self._ask(read, stop - start)
+        return self._ask(read)
 
-    def _get(self, path: str, etag: str | None, size: int | None, **how: Any) -> Any:
-        """Return the answer to a GET, which is of the version with this etag and size."""
-        store, key, _ = self._place(path)
+    def _get(
+        self, path: str, etag: str | None, size: int | None, wanted: int = 0, **how: Any
+    ) -> Any:
+        """Return the answer to a GET, which is of the version with this etag and size.
+
+        Args:
+            path: The object.
+            etag: Its etag; None for any.
+            size: Its size; None for any.
+            wanted: The number of bytes that are read of the answer.
+            how: Options of the request.
+        """
+        store, key, _ = self._place(path, wanted)
         if etag is not None and etag.startswith('"'):
             how["if_match"] = etag
         answer = obstore.get(store, key, options=how)
@@ -98,8 +113,8 @@ class StoreEngine(Engine):
             raise RequestError(StoreFailure.CHANGED, "it has another size by now")
 
     def put(self, file: str, path: str) -> None:
-        store, key, _ = self._place(path)
-        self._ask(lambda: _writing(obstore.put, store, key, Path(file)), os.path.getsize(file))
+        store, key, _ = self._place(path, os.path.getsize(file))
+        self._ask(lambda: _writing(obstore.put, store, key, Path(file)))
 
     def delete(self, path: str) -> None:
         store, key, _ = self._place(path)
@@ -108,14 +123,23 @@ class StoreEngine(Engine):
     def _failure(self, error: Exception) -> RequestError:
         return _request_error(error)
 
-    def _place(self, path: str) -> tuple[Any, str, str]:
-        """Return the store of a path, its key in there, and the text before the key."""
+    def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
+        """Return the store of a path, its key in there, and the text before the key.
+
+        Args:
+            path: The object.
+            size: The number of bytes that cross.
+        """
         _OBSTORE.use()
         return self._store, path.strip("/"), ""
 
 
 class BucketEngine(StoreEngine):
-    """A store for each bucket or container, made when it is first needed."""
+    """Stores for each bucket or container, made when they are first needed.
+
+    obstore limits the time of an answer by an option of the store. So there is one store for
+    answers of up to 1 KiB, of up to 4 KiB, 16 KiB, and so on.
+    """
 
     def __init__(self, kind: str, options: Mapping[str, Any], timeout_s: float) -> None:
         self._set_up(timeout_s)
@@ -152,18 +176,21 @@ class BucketEngine(StoreEngine):
             credential_provider=self._options.keys,
         )
 
-    def _place(self, path: str) -> tuple[Any, str, str]:
+    def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
         protocol, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
-        return self._made(bucket), key.rstrip("/"), f"{protocol}://{bucket}/"
+        return self._made(bucket, size), key.rstrip("/"), f"{protocol}://{bucket}/"
 
-    def _made(self, name: Any) -> Any:
-        """Return the store of a bucket or URL."""
+    def _made(self, name: Any, size: int) -> Any:
+        """Return the store of a bucket or URL for answers of some size."""
         _OBSTORE.use()
+        bits = max(size - 1, 0).bit_length()
+        size = 1 << (bits + bits % 2)  # the next power of 4
         silence = timedelta(seconds=self._timeout_s)
-        client = {"connect_timeout": silence, "read_timeout": silence, "timeout": _LONGEST}
+        limit = timedelta(seconds=longest_wait(self._timeout_s, size))
+        client = {"connect_timeout": silence, "read_timeout": silence, "timeout": limit}
         with self._lock:
-            store = self._stores.get(name)
+            store = self._stores.get((name, size))
             if store is None:
                 try:
                     store = self._make(name, client)
@@ -171,8 +198,8 @@ class BucketEngine(StoreEngine):
                     raise
                 except (exceptions.BaseError, TypeError, ValueError) as error:
                     raise RequestError(StoreFailure.REFUSED, _detail(error)) from None
-                self._stores[name] = store
-            self._stores.move_to_end(name)
+                self._stores[name, size] = store
+            self._stores.move_to_end((name, size))
             if len(self._stores) > _MOST_STORES:
                 self._stores.popitem(last=False)
             return store
@@ -233,7 +260,7 @@ class WebEngine(BucketEngine):
         client = {**client, **more, "allow_http": True}
         return HTTPStore(url, client_options=client, retry_config=_NO_RETRY)
 
-    def _place(self, path: str) -> tuple[Any, str, str]:
+    def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
         parts = urlsplit(self._signed.get(path, path))
         host = parts.netloc.rpartition("@")[2]
         login = self._logins.get(host, self._logins.get(""))
@@ -241,9 +268,9 @@ class WebEngine(BucketEngine):
         plain = quote(key, _KEPT_IN_PATHS) == parts.path[1:] and not parts.query
         usual = key and not any(part in ("", ".", "..") for part in key.split("/"))
         if plain and usual:
-            return self._made((f"{parts.scheme}://{host}", login)), key, ""
+            return self._made((f"{parts.scheme}://{host}", login), size), key, ""
         url = parts._replace(netloc=host, fragment="").geturl()
-        return self._made((url, login)), "", ""
+        return self._made((url, login), size), "", ""
 
     def status(self, path: str) -> FileStatus | None:
         try:
@@ -311,13 +338,13 @@ class WebEngine(BucketEngine):
 
         def read() -> Any:
             data = bytearray()
-            for piece in self._get(path, etag, size).stream():
+            for piece in self._get(path, etag, size, stop).stream():
                 data += piece
                 if len(data) >= stop:
                     break
             return complete(data[start:stop], stop - start)
 
-        return self._ask(read, stop)
+        return self._ask(read)
 
     def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
         encoding = answer.attributes.get("Content-Encoding", "identity").strip().lower()

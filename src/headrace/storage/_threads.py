@@ -216,7 +216,7 @@ class TooSlowError(TimeoutError):
 def within(seconds: float, work: Callable[[], T]) -> T:
     """Return what ``work`` returns, or give it up after ``seconds``.
 
-    Clients cannot be interrupted. A call that is given up goes on in a thread of
+    This is for clients that cannot be interrupted. A call that is given up goes on in a thread of
     its own until the client returns. When there are as many lost calls as threads, further ones
     do not begin, and are given up as well.
 
