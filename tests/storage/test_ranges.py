@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.storage import Requests
-from headrace.storage._ranges import wanted_bytes
+from headrace.storage._ranges import shares, without
 
 Span = tuple[int, int]
 
@@ -129,5 +129,12 @@ def test_nothing_wanted_is_nothing_requested() -> None:
 @given(SPANS, st.none() | st.integers(0, 500), st.integers(1, 700))
 def test_requests_share_what_is_wanted(wanted: list[Span], max_gap: int | None, most: int) -> None:
     requests = Requests(max_gap_bytes=max_gap, max_request_bytes=most).plan(wanted)
-    for count, request in zip(wanted_bytes(wanted, requests), requests, strict=True):
-        assert count == len(bytes_of(wanted) & bytes_of([request]))
+    for share, request in zip(shares(wanted, requests), requests, strict=True):
+        assert bytes_of(share) == bytes_of(wanted) & bytes_of([request])
+
+
+@given(SPANS, st.integers(0, 3000), st.integers(0, 2000))
+def test_taking_a_range_away(spans: list[Span], start: int, length: int) -> None:
+    left = without(spans, start, start + length)
+    assert bytes_of(left) == bytes_of(spans) - set(range(start, start + length))
+    assert all(first < last for first, last in left)

@@ -32,7 +32,7 @@ _WASTE = 16
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How wanted ranges become requests.
+    """The rules by which wanted ranges become requests.
 
     Attributes:
         max_gap_bytes: Bytes between two ranges that are fetched rather than asking twice; None: up
@@ -80,16 +80,23 @@ class Requests:
         return list(pairwise(cuts))
 
 
-def wanted_bytes(wanted: Iterable[ByteSpan], requests: Sequence[ByteSpan]) -> list[int]:
-    """Return how many wanted bytes each of some requests, sorted by place, holds."""
-    found = [0] * len(requests)
-    for start, stop in _joined_overlaps(wanted):
+def shares(wanted: Iterable[ByteSpan], requests: Sequence[ByteSpan]) -> list[list[ByteSpan]]:
+    """Return the wanted ranges that each of some requests, sorted by place, holds."""
+    found: list[list[ByteSpan]] = [[] for _ in requests]
+    for start, stop in wanted:
         index = max(bisect_right(requests, start, key=lambda span: span[0]) - 1, 0)
         while index < len(requests) and requests[index][0] < stop:
-            first, last = requests[index]
-            found[index] += max(min(stop, last) - max(start, first), 0)
+            share = max(start, requests[index][0]), min(stop, requests[index][1])
+            if share[0] < share[1]:
+                found[index].append(share)
             index += 1
     return found
+
+
+def without(spans: Iterable[ByteSpan], start: int, stop: int) -> list[ByteSpan]:
+    """Return what is left of some ranges when one is taken away."""
+    cut = [part for a, b in spans for part in ((a, min(b, start)), (max(a, stop), b))]
+    return [(a, b) for a, b in cut if a < b]
 
 
 def _joined_overlaps(wanted: Iterable[ByteSpan]) -> list[ByteSpan]:
@@ -221,7 +228,7 @@ class RangeReader:
         self._spans: list[ByteSpan] = []
         self._waiting: dict[int, Future[memoryview]] = {}
         self._lets_go = False
-        self._unread: list[int] = []
+        self._unread: list[list[ByteSpan]] = []
 
     # --- the methods that pyarrow calls
 
@@ -289,7 +296,7 @@ class RangeReader:
             self._spans = self._requests.plan(missing)
             total = sum(stop - start for start, stop in self._spans)
             self._lets_go = total > _HELD_BYTES
-            self._unread = wanted_bytes(missing, self._spans) if self._lets_go else []
+            self._unread = shares(missing, self._spans) if self._lets_go else []
             held = 0
             for index, (start, stop) in enumerate(self._spans):
                 held += stop - start
@@ -335,15 +342,20 @@ class RangeReader:
         data = self._patience.wait_for(future)[start - first : stop - first]
         if self._lets_go:
             with self._lock:
-                self._unread[index] -= len(data)
-                if self._unread[index] <= 0:  # all that is wanted of it was read, in any order
-                    self._waiting.pop(index, None)
+                self._note_read(index, start, stop)
         return data
 
     def _follows(self, index: int, last: int) -> bool:
         """Return True if a request goes on where another ends, and has not been read already."""
         known = index < len(self._spans) and self._spans[index][0] == last
-        return known and self._unread[index] > 0
+        return known and bool(self._unread[index])
+
+    def _note_read(self, index: int, start: int, stop: int) -> None:
+        """Let a request's bytes go once all that is wanted of them was read, in any order."""
+        if index < len(self._unread):
+            self._unread[index] = without(self._unread[index], start, stop)
+            if not self._unread[index]:
+                self._waiting.pop(index, None)
 
     # --- other ranges
 

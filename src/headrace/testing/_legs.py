@@ -54,7 +54,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One life of a job: from a start or a resume to an end of some kind.
+    """A life of a job: from a start or a resume to an end of some kind.
 
     Attributes:
         size: The ranks and workers.
@@ -225,7 +225,7 @@ class LegRun:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's part in a leg; it is sent to a fresh process."""
+    """The part of a rank in a leg; it is sent to a fresh process."""
 
     loaders: Loaders
     leg: Leg

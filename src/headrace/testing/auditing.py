@@ -337,7 +337,7 @@ def _longest_rising_run(places: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row that should not be where it is, or is nowhere; ``leg`` is None if not known."""
+    """A row that should not be where it is, or is nowhere; ``leg`` is None if not known."""
 
     kind: Literal["lost", "duplicated", "reordered"]
     row: Hashable

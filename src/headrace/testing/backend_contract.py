@@ -65,7 +65,7 @@ class BackendContract:
     @pytest.fixture(scope="class")
     @classmethod
     def backend(cls, tmp_path_factory: pytest.TempPathFactory, table: pa.Table) -> Backend:
-        """One backend for all that only read."""
+        """Return a backend for all tests that only read."""
         directory = tmp_path_factory.mktemp("rows")
         cls.write(directory, table)
         return cls.open(directory)

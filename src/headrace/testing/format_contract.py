@@ -307,6 +307,6 @@ def _bounds(start: int, stop: int, cuts: Iterable[float]) -> list[int]:
 
 
 def joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """One table; of no tables, one without rows."""
+    """Return one table; of no tables, one without rows."""
     parts = list(tables)
     return pa.concat_tables(parts) if parts else schema.empty_table()
