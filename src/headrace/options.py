@@ -12,6 +12,7 @@ that editors and type checkers see, the default, a sentence of documentation, an
 import difflib
 import functools
 import inspect
+import multiprocessing
 import os
 import re
 import textwrap
@@ -54,12 +55,12 @@ __all__ = [
     "StructuredOptions",
     "TarOptions",
     "VideoFramesOptions",
+    "arguments",
     "check_count",
     "check_together",
     "checked_keywords",
     "documented",
     "known_options",
-    "options_table",
     "parse_bytes",
     "resolve",
     "split_options",
@@ -131,6 +132,12 @@ def _check_strategy(name: str, value: object) -> None:
             f"{name} must have a method generate(files, num_workers, epoch), which {value!r} "
             "does not have"
         )
+
+
+def _check_context(name: str, value: object) -> None:
+    known = multiprocessing.get_all_start_methods()
+    if not isinstance(value, BaseContext) and value not in known:
+        raise OptionError(f"{name} must be one of {', '.join(known)} or a context, not {value!r}")
 
 
 _UNITS = {
@@ -471,7 +478,10 @@ class LoaderOptions(TypedDict, total=False):
     ]
     persistent_workers: Annotated[bool, False, "Keep worker processes for the next epoch."]
     multiprocessing_context: Annotated[
-        str | BaseContext | None, None, "Start method of worker processes, or a context."
+        str | BaseContext | None,
+        None,
+        "Start method of worker processes, or a context.",
+        _check_context,
     ]
     timeout: Annotated[
         float,
@@ -739,6 +749,15 @@ def split_options(given: Mapping[str, Any], kind: type) -> tuple[dict[str, Any],
     return mine, others
 
 
+def arguments(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of some options that a function or class takes as keywords, by their names."""
+    taken, chosen = inspect.signature(function).parameters, dict[str, Any]()
+    for name, value in options.items():
+        if name in taken and taken[name].kind is inspect.Parameter.KEYWORD_ONLY:
+            chosen[name] = value
+    return chosen
+
+
 def _unknown(name: str, known: Iterable[str], place: str) -> UnknownOptionError:
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"help({place}) lists all of them"
@@ -886,18 +905,4 @@ def _listing(kind: type) -> str:
                 shown = " | ".join(map(repr, option.choices))
             text = f"{name} ({_MODULES.sub('', shown)}, default {option.default!r}): {option.doc}"
             lines += textwrap.wrap(text, 88, initial_indent="    ", subsequent_indent="        ")
-    return "\n".join(lines)
-
-
-def options_table(*kinds: type) -> str:
-    """Return the keywords of options classes as a Markdown table."""
-    lines = ["| keyword | default | meaning |", "|---|---|---|"]
-    for kind in kinds:
-        for heading, options in groupby(known_options(kind).items(), lambda item: item[1].group):
-            lines.append(f"| **{heading}** | | |")
-            for name, option in options:
-                default = option.default
-                default = f'"{default}"' if isinstance(default, str) else default
-                doc = option.doc.replace("|", r"\|")
-                lines.append(f"| `{name}` | `{default}` | {doc} |")
     return "\n".join(lines)
