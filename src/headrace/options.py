@@ -436,7 +436,7 @@ class StorageGroup(TypedDict, total=False):
     timeout_s: Annotated[
         float,
         30.0,
-        "Seconds that a server may be silent, or send less than 1 KiB a second.",
+        "Seconds that a server may be silent; n bytes may take n / 8192 seconds more.",
         _check_seconds,
     ]
     max_elapsed_s: Annotated[

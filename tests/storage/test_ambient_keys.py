@@ -19,7 +19,7 @@ from store_contract import ROWS, file_of, ids
 
 from headrace.errors import MissingExtraError, OptionError, ReadError
 from headrace.storage import store_for
-from headrace.storage.options import bucket_region, s3_options
+from headrace.storage._options import bucket_region, s3_options
 
 EVERYTHING = list(range(ROWS))
 

@@ -39,9 +39,9 @@ class Source:
 
 def size_meanwhile(folder: Path) -> int:
     """The same while others use the cache, who may not remove anything as long as it is counted."""
-    if not (folder / "used").exists():
+    if not (folder / "used.lock").exists():
         return 0
-    with open(folder / "used", "rb") as used:
+    with open(folder / "used.lock", "rb") as used:
         fcntl.flock(used, fcntl.LOCK_EX)
         return size_on_disk(folder)
 

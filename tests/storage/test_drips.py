@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,8 @@ from servers.hub import HubServer
 from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
-from headrace import ReadError, StatefulLoader, StructuredDataset
+from headrace import DataFileInfo, ReadError, StatefulLoader, StructuredDataset
+from headrace.storage import Access, RetryPolicy
 
 BUCKET = "drips"
 TIMEOUT_S = 0.3
@@ -89,6 +91,31 @@ def test_a_drip_that_passes_costs_a_retry_and_no_row(
     assert ids_of(loader) == list(range(ROWS))
     assert rule.hits == 2
     assert loader.stats()["retries"] >= 1
+
+
+@pytest.mark.parametrize("source", ["http"], indirect=True)
+def test_answers_that_were_given_up_are_in_nobodys_way(source: Source) -> None:
+    """There are more of them than threads for calls that cannot be interrupted."""
+    retrying = RetryPolicy(retries=1000, timeout_s=TIMEOUT_S, max_elapsed_s=4.0)
+    access = Access(storage_options=source.options, retry=retrying)
+    store, [path] = access.store_for([f"{source.folder}/a.parquet"])
+    found = store.status(path)
+    assert found is not None
+    file = DataFileInfo(path, found.size, etag=found.etag)
+    rule = source.proxy.inject(FOR_EVER, ranged=True, first=150)
+
+    def read(start: int) -> bytes:
+        try:
+            with store.open(file) as opened:
+                opened.seek(start)
+                return bytes(opened.read(4_000))
+        except ReadError:
+            return b""
+
+    with ThreadPoolExecutor(60) as threads:
+        while rule.hits < 150:
+            list(threads.map(read, range(20_000, 20_060)))
+    assert read(20_000) == BODIES[0][20_000:24_000]
 
 
 def test_a_listing_that_drips_is_an_error(source: Source) -> None:

@@ -20,7 +20,7 @@ from servers.proxy import FaultProxy
 from servers.s3 import S3Server
 
 from headrace import OptionError, ReadError, StatefulLoader, WorkerError
-from headrace.storage import options as storage_options_module
+from headrace.storage import _options as storage_options_module
 from headrace.storage import resolve
 
 BUCKET = "expiring"

@@ -115,7 +115,7 @@ def _try_to_lock(lock: Path, answer: Path) -> None:
     try:
         with file_lock(lock, wait=False):
             answer.write_text("locked")
-    except BlockingIOError:
+    except TimeoutError:
         answer.write_text("refused")
 
 

@@ -143,9 +143,9 @@ def test_a_list_that_goes_on_at_another_host(hub_server: HubServer) -> None:
     hub_server.put_all(REPO, {f"{i}.parquet": file_of(first=100 * i) for i in range(3)})
     hub_server.page_size = 2
     hub_server.next_pages_at = hub_server.cdn.url
-    with pytest.raises(ReadError, match=r"goes on at another host \(127.0.0.1:\d+\)"):
+    with pytest.raises(ReadError):
         ids(f"hf://datasets/{REPO}", storage_options={"token": "hf_right"})
-    assert not hub_server.cdn.seen
+    assert {seen.authorization for seen in hub_server.cdn.seen} == {None}
     hub_server.next_pages_at = hub_server.url
     assert len(ids(f"hf://datasets/{REPO}", storage_options={"token": "hf_right"})) == 3 * ROWS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.storage.redaction import Redaction, has_secret, public_url, without_secrets
+from headrace.storage._redaction import Redaction, has_secret, public_url, without_secrets
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nothing_around import KEYS, _nothing_around  # noqa: F401  # fixtures
 
-from headrace.storage.options import azure_options, gcs_options, gcsfs_options, s3_options
+from headrace.storage._options import azure_options, gcs_options, gcsfs_options, s3_options
 
 # --- names
 

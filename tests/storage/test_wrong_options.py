@@ -11,7 +11,7 @@ from nothing_around import KEYS, _nothing_around  # noqa: F401  # fixtures
 
 from headrace.errors import OptionError, ReadError
 from headrace.storage import Access, RetryPolicy, store_for
-from headrace.storage.options import azure_options, gcs_options, gcsfs_options, s3_options
+from headrace.storage._options import azure_options, gcs_options, gcsfs_options, s3_options
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,6 @@ def test_an_unknown_option_is_named(url: str, options: dict[str, Any], said: str
         ({"key": "a", "secret": 5}, "must be strs"),
         ({**KEYS, "token": "hunter2\n"}, "'token' holds characters that cannot be sent"),
         ({"anon": "hunter2"}, "failed to parse .* as boolean"),
-        ({"use_ssl": 1}, "'use_ssl' must be True or False"),
         ({"config_kwargs": {"hunter": 1}}, "'hunter', which is not known; known are s3"),
         ({"endpoint_url": "http://bad host"}, "'endpoint' must be a URL"),
         ({"endpoint_url": "ftp://h"}, "'endpoint' must be a URL"),
@@ -50,7 +49,6 @@ def test_an_unknown_option_is_named(url: str, options: dict[str, Any], said: str
         ({"endpoint_url": 5}, "'endpoint' must be a URL"),
         ({"verify": "/no/such/file"}, "'verify' must be .* a file of certificates: .*No such file"),
         ({"verify": 1}, "'verify' must be True, False, or a file of certificates"),
-        ({"use_ssl": False}, "use_ssl=False for S3 needs an endpoint_url"),
         ({"profile": "nobody"}, "no AWS profile is called 'nobody'"),
     ],
 )

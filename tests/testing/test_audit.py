@@ -11,9 +11,8 @@ import pytest
 
 from headrace.errors import OptionError
 from headrace.testing import AuditReport, audit
-from headrace.testing.auditing import Leg, Outcome, Schedule, Size
-from headrace.testing.auditing.report import compare
-from headrace.testing.auditing.schedule import draw_schedule
+from headrace.testing._legs import Leg, Schedule, Size, draw_schedule
+from headrace.testing.auditing import Outcome, compare
 
 ONE, TWO, ONE_AHEAD, TWO_AHEAD = Size(1, 0), Size(2, 0), Size(1, 2), Size(2, 2)
 AHEAD = 4
@@ -258,7 +257,7 @@ def test_rows_that_are_equal_are_counted_one_by_one() -> None:
         ({"sizes": [(0, 1)]}, "sizes must be"),
         ({"order": "any"}, "order must be"),
         ({"epochs": 0}, "must be positive"),
-        ({"schedules": -1}, "schedules must be"),
+        ({"schedules": -1}, "schedules 0 or more"),
         ({"start_method": "teleport"}, "start_method must be"),
     ],
 )

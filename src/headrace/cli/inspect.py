@@ -15,7 +15,7 @@ from headrace import StructuredDataset, TarDataset
 from headrace.convert.arrays import dense_type
 from headrace.loader.datasets import kind_of
 from headrace.options import FileFormat
-from headrace.storage.access import shown_location
+from headrace.storage import shown_location
 
 __all__ = ["ColumnLine", "Report", "add_arguments", "examine", "run"]
 

@@ -55,8 +55,7 @@ from headrace.plan import (
 )
 from headrace.process import usable_cores
 from headrace.sources.reader import Discovered, TabularReader
-from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest
-from headrace.storage.access import shown_location
+from headrace.storage import Access, DiskCache, Requests, RetryPolicy, save_manifest, shown_location
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from headrace.errors import HeadraceError, OptionError
-from headrace.storage.store import Meter, file_lock
+from headrace.storage._store import Meter, file_lock
 
 logger = logging.getLogger(__name__)
 

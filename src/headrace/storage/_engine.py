@@ -8,14 +8,23 @@ Hugging Face hub, fsspec for all other protocols, and whatever filesystem a user
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from enum import Enum
 from os import environ
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.errors import OptionError, WorkerError
-from headrace.storage._threads import TooSlowError
-from headrace.storage.store import FileStatus
+from headrace.storage._store import FileStatus
+from headrace.storage._threads import TooSlowError, within
+
+T = TypeVar("T")
+
+_LEAST_BYTES_PER_S = 8 << 10
+
+
+def longest_wait(timeout_s: float, size: int) -> float:
+    """Return the seconds after which an answer of ``size`` bytes is given up."""
+    return timeout_s + size / _LEAST_BYTES_PER_S
+
 
 OBJECT_STORES = {
     "s3": "s3",
@@ -73,23 +82,6 @@ class RequestError(Exception):
         return cls(failure, detail)
 
 
-@contextmanager
-def translated(classify: Callable[[Exception], RequestError]) -> Iterator[None]:
-    """Raise what a client raises in the block as RequestErrors, without a cause that may be secret.
-
-    Args:
-        classify: Returns the RequestError for an error of the client.
-    """
-    try:
-        yield
-    except (RequestError, OptionError, WorkerError):
-        raise
-    except TooSlowError as error:
-        raise RequestError(StoreFailure.TRANSIENT, str(error)) from None
-    except Exception as error:  # clients raise what they like
-        raise classify(error) from None
-
-
 class Engine:
     """A client with native handles: it lives in one process and serves many threads.
 
@@ -98,14 +90,45 @@ class Engine:
 
     Attributes:
         conditional: True if ``fetch`` itself refuses to return bytes of another version.
+        limits_time: True if the client itself gives up an answer that takes too long.
         secrets: Credentials, as or in options, that the engine found by itself.
         place: Tells apart stores in which the same path may be another file, such as those of two
             endpoints. Credentials do not change it.
     """
 
     conditional = False
+    limits_time = False
     place = ""
     secrets: Collection[Any] = ()
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def _ask(self, work: Callable[[], T], size: int | None = 0) -> T:
+        """Make a request, and give it up if it takes too long.
+
+        Args:
+            work: Makes the request.
+            size: The number of bytes that cross, which may take some time; None for any time.
+
+        Raises:
+            RequestError: It failed. There is no cause or context, which may hold secrets.
+        """
+        try:
+            if size is None or self.limits_time:
+                return work()
+            return within(longest_wait(self._timeout_s, size), work)
+        except (RequestError, OptionError, WorkerError):
+            raise
+        except TooSlowError as error:
+            failed = RequestError(StoreFailure.TRANSIENT, str(error))
+        except Exception as error:  # clients raise what they like
+            failed = self._failure(error)
+        raise failed
+
+    def _failure(self, error: Exception) -> RequestError:
+        """Return the error for an exception of the client."""
+        raise NotImplementedError
 
     def resolved(self, location: str) -> str:
         """Return a location that will always mean what this one means now."""
@@ -176,22 +199,19 @@ def connect(
         from headrace.storage._hub import HubEngine
 
         return HubEngine(options, timeout_s)
-    from headrace.storage.options import gcsfs_options, is_gcs_emulator
-
     kind = OBJECT_STORES.get(protocol)
-    by_gcsfs = kind == "gcs" and is_gcs_emulator(options)
-    if kind is not None and not by_gcsfs:
+    emulator = options.get("endpoint_url") or environ.get("STORAGE_EMULATOR_HOST")
+    if kind is not None and not (kind == "gcs" and emulator):
         from headrace.storage._objects import BucketEngine
 
         return BucketEngine(kind, options, timeout_s)
     from headrace.storage._filesystems import FsspecEngine, filesystem_for
+    from headrace.storage._options import gcsfs_options
 
-    place = repr(sorted(options.items(), key=str))  # any of them may say where files are
-    if by_gcsfs:
-        place = options.get("endpoint_url") or environ["STORAGE_EMULATOR_HOST"]
-        options = gcsfs_options(options)
+    options = gcsfs_options(options) if kind is not None else options
     engine = FsspecEngine(filesystem_for(protocol, options), protocol, timeout_s)
-    engine.place = place
+    # Any option may say where files are; of an emulator its address does.
+    engine.place = str(emulator) if kind is not None else repr(sorted(options.items(), key=str))
     return engine
 
 
@@ -206,7 +226,7 @@ def _given(filesystem: Any, timeout_s: float) -> Engine:
     if type(filesystem).__module__.startswith("obstore"):
         from headrace.storage._objects import StoreEngine
 
-        return StoreEngine(filesystem)
+        return StoreEngine(filesystem, timeout_s)
     raise OptionError(
         "filesystem must be a filesystem of fsspec or pyarrow, or a store of obstore, not a "
         f"{type(filesystem).__name__}"

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import partial
 from ssl import SSLError
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 import pyarrow.fs as pafs
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from headrace.errors import MissingExtraError, OptionError, WorkerError
-from headrace.storage._engine import Engine, RequestError, StoreFailure, complete, translated
-from headrace.storage._threads import PYARROW_CLIENTS, longest_wait, within
-from headrace.storage.store import FileStatus
+from headrace.storage._engine import Engine, RequestError, StoreFailure, complete
+from headrace.storage._store import FileStatus
+from headrace.storage._threads import PYARROW_CLIENTS
+
+T = TypeVar("T")
 
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _WITHOUT_THREADS = (pafs.LocalFileSystem, pafs.PyFileSystem)
 _DENIED = ("ACCESS_DENIED", "HTTP status 403", "ExpiredToken")
 """Words by which pyarrow's clients say that access was denied."""
 
-_MISTAKES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-    IsADirectoryError,
-    NotADirectoryError,
-)
+_MISTAKES = (AttributeError, ImportError, LookupError, NotImplementedError, TypeError, ValueError)
+_NO_FILES = (IsADirectoryError, NotADirectoryError)
 """Errors of filesystems that come again however often one asks; others may pass."""
 
 
@@ -59,46 +48,50 @@ class FsspecEngine(Engine):
                 "this process was forked from the one that made the filesystem, which fsspec does "
                 'not allow: start worker processes with multiprocessing_context="forkserver"'
             )
+        super().__init__(timeout_s)
         self._filesystem = filesystem
         self.secrets = [getattr(filesystem, "storage_options", None)]
         self._protocol = protocol
-        self._timeout_s = timeout_s
 
     def status(self, path: str) -> FileStatus | None:
-        with self._translated():
+        def look() -> FileStatus | None:
             self._filesystem.invalidate_cache()
-            info = self._ask(longest_wait(self._timeout_s), "info", path)
+            info = self._filesystem.info(path)
             return self._status(path, info) if info["type"] == "file" else None
+
+        return self._ask(look)
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
-        with self._translated():
-            if recursive:
-                found = self._filesystem.find(directory, detail=True)
-                yield from (self._status(path, info) for path, info in found.items())
-            else:
-                for info in self._filesystem.ls(directory, detail=True):
-                    path = self._url(info["name"])
-                    yield self._status(path, info) if info["type"] == "file" else path
+        # A tree comes in one call, which may take any time.
+        if recursive:
+            found = self._ask(lambda: self._filesystem.find(directory, detail=True), None)
+            yield from (self._status(path, info) for path, info in found.items())
+            return
+        for info in self._ask(lambda: self._filesystem.ls(directory, detail=True), None):
+            path = self._url(info["name"])
+            yield self._status(path, info) if info["type"] == "file" else path
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
-        with self._translated():
-            limit_s = longest_wait(self._timeout_s, stop - start)
-            data = self._ask(limit_s, "cat_file", path, start=start, end=stop)
-        return complete(data, stop - start)
+        def read() -> Any:
+            return self._filesystem.cat_file(path, start=start, end=stop)
+
+        return complete(self._ask(read, stop - start), stop - start)
 
     def put(self, file: str, path: str) -> None:
-        with self._translated():
-            self._filesystem.put_file(file, path)
+        self._ask(lambda: self._filesystem.put_file(file, path), os.path.getsize(file))
 
     def delete(self, path: str) -> None:
-        with self._translated():
-            self._filesystem.rm_file(path)
+        self._ask(lambda: self._filesystem.rm_file(path))
 
-    def _ask(self, limit_s: float, name: str, *args: Any, **options: Any) -> Any:
-        """Call a method of the filesystem, and give it up after ``limit_s`` seconds."""
-        return within(limit_s, partial(getattr(self._filesystem, name), *args, **options))
+    def _ask(self, work: Callable[[], T], size: int | None = 0) -> T:
+        if self._has_arrow_threads:
+            PYARROW_CLIENTS.use()
+        return super()._ask(work, size)
+
+    def _failure(self, error: Exception) -> RequestError:
+        return _request_error(error)
 
     def _status(self, path: str, info: Mapping[str, Any]) -> FileStatus:
         mark = next((info[key] for key in _MARKS if info.get(key) is not None), None)
@@ -115,12 +108,6 @@ class FsspecEngine(Engine):
             return path
         return f"{self._protocol}://{path.lstrip('/')}"
 
-    def _translated(self) -> AbstractContextManager[None]:
-        """Raise errors of the filesystem as RequestErrors; refuse where a request would hang."""
-        if self._has_arrow_threads:
-            PYARROW_CLIENTS.use()
-        return translated(_request_error)
-
 
 def _request_error(error: Exception) -> RequestError:
     """Return the error for an exception of a filesystem, which may raise anything."""
@@ -135,7 +122,7 @@ def _request_error(error: Exception) -> RequestError:
     if type(error).__name__.endswith("CredentialsError"):  # of botocore, and of Google's
         return RequestError(StoreFailure.DENIED, detail)
     # An SSLError is also a ValueError.
-    mistaken = isinstance(error, _MISTAKES) and not isinstance(error, SSLError)
+    mistaken = isinstance(error, (*_MISTAKES, *_NO_FILES)) and not isinstance(error, SSLError)
     return RequestError(StoreFailure.REFUSED if mistaken else StoreFailure.TRANSIENT, detail)
 
 

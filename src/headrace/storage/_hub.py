@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
-from headrace.storage._engine import Engine, RequestError, StoreFailure, translated
+from headrace.storage._engine import Engine, RequestError, StoreFailure
 from headrace.storage._objects import WebEngine
-from headrace.storage._threads import longest_wait, within
-from headrace.storage.options import hub_options
-from headrace.storage.store import FileStatus
-
-T = TypeVar("T")
+from headrace.storage._options import hub_options
+from headrace.storage._store import FileStatus
 
 _PATH = re.compile(
     r"hf://(?:(datasets|spaces)/)?([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?"
@@ -52,7 +49,7 @@ class HubEngine(Engine):
         self._token = token or False
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self._token)
         self.place = self._api.endpoint
-        self._timeout_s = timeout_s
+        super().__init__(timeout_s)
         self._own_host = WebEngine({"token": token} if token else {}, timeout_s, {})
         self._other_hosts = WebEngine({}, timeout_s, {})
         self.secrets = [token] if token else []
@@ -69,7 +66,7 @@ class HubEngine(Engine):
         if not place.inner.rstrip("/"):
             return None
         paths = [place.inner.rstrip("/")]
-        found = self._ask(self._api.get_paths_info, place.repo, paths, **place.where)
+        found = self._ask(lambda: self._api.get_paths_info(place.repo, paths, **place.where))
         files = [entry for entry in found if isinstance(entry, self._hub.hf_api.RepoFile)]
         return _status(place, files[0]) if files else None
 
@@ -82,7 +79,7 @@ class HubEngine(Engine):
         url = "/".join([self._api.endpoint, "api", *parts, *filter(None, [folder])])
         following: str | None = f"{url}?recursive={recursive}&expand=False"
         while following is not None:
-            page, following = self._ask(self._page, following)
+            page, following = self._ask(partial(self._page, following))
             for entry in page:
                 if entry["type"] == "file":
                     yield _status(place, self._hub.hf_api.RepoFile(**entry))
@@ -96,19 +93,11 @@ class HubEngine(Engine):
         a link to the next page names.
         """
         utils = self._hub.utils
-        headers = utils.build_hf_headers(token=self._token)
+        headers = utils.build_hf_headers(token=self._token if self._is_own(url) else False)
         answer = utils.get_session().get(url, headers=headers, timeout=self._timeout_s)
         utils.hf_raise_for_status(answer)
         link = answer.links.get("next", {}).get("url")
-        following = None if link is None else urljoin(url, link)
-        if following is not None and not self._is_own(following):
-            host = urlsplit(following).netloc.rpartition("@")[2]
-            raise RequestError(
-                StoreFailure.REFUSED,
-                f"the hub says that the list goes on at another host ({host}), which must not get "
-                "the token; check the endpoint",
-            )
-        return answer.json(), following
+        return answer.json(), None if link is None else urljoin(url, link)
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
         place = self._pinned(path)
@@ -129,9 +118,8 @@ class HubEngine(Engine):
                 if error.failure is StoreFailure.TRANSIENT:
                     raise
                 self._links.pop(url, None)  # its signature has expired
-        about = self._ask(
-            self._hub.get_hf_file_metadata, url, token=self._token, timeout=self._timeout_s
-        )
+        ask = partial(self._hub.get_hf_file_metadata, url, token=self._token)
+        about = self._ask(lambda: ask(timeout=self._timeout_s))
         link = self._links[url] = about.location
         return self._web(link).fetch(link, start, stop, None, size)
 
@@ -150,15 +138,19 @@ class HubEngine(Engine):
         key = place.kind, place.repo, place.revision
         with self._lock:
             if key not in self._commits:
-                info = self._ask(
-                    self._api.repo_info, place.repo, timeout=self._timeout_s, **place.where
-                )
+                ask = partial(self._api.repo_info, place.repo, **place.where)
+                info = self._ask(lambda: ask(timeout=self._timeout_s))
                 self._commits[key] = str(info.sha)
             return place._replace(revision=self._commits[key])
 
-    def _ask(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
-        with translated(_request_error):
-            return within(longest_wait(self._timeout_s), partial(method, *args, **options))
+    def _failure(self, error: Exception) -> RequestError:
+        """Return the error for one of huggingface_hub, by the status of the answer."""
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        text = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(status, int):
+            return RequestError.of_status(status, f"HTTP {status}: {text}")
+        # What is not the JSON that was asked for may be a proxy's page, for a while.
+        return RequestError(StoreFailure.TRANSIENT, f"{type(error).__name__}: {text}")
 
 
 class _Place(NamedTuple):
@@ -191,13 +183,3 @@ def _status(place: _Place, entry: Any) -> FileStatus:
     large = entry.lfs
     size, oid = (large.size, large.sha256) if large else (entry.size, entry.blob_id)
     return FileStatus(str(place._replace(inner=entry.path)), int(size), oid)
-
-
-def _request_error(error: Exception) -> RequestError:
-    """Return the error for one of huggingface_hub, by the status of the answer."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(status, int):
-        return RequestError.of_status(status, f"HTTP {status}: {text}")
-    # What is not the JSON that was asked for may be a proxy's page, for a while.
-    return RequestError(StoreFailure.TRANSIENT, f"{type(error).__name__}: {text}")

@@ -6,15 +6,13 @@ asynchronous ones are at work aborts. Its own retries are off, for ours are coun
 
 from __future__ import annotations
 
-import math
+import os
 import re
 import threading
-import time
 from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from functools import partial
 from html.parser import HTMLParser
 from os import environ
 from pathlib import Path
@@ -26,26 +24,27 @@ from obstore import exceptions
 from obstore.store import HTTPStore
 
 from headrace.errors import OptionError
-from headrace.storage._engine import Engine, RequestError, StoreFailure, complete, translated
-from headrace.storage._threads import AnswerPace, NativeLibrary
-from headrace.storage.options import (
+from headrace.storage._engine import (
+    Engine,
+    RequestError,
+    StoreFailure,
+    complete,
+    longest_wait,
+)
+from headrace.storage._options import (
     bucket_region,
     http_options,
     new_store,
     refuse_wrong_options,
     store_options,
 )
-from headrace.storage.store import UNKNOWN_SIZE, FileStatus
+from headrace.storage._store import UNKNOWN_SIZE, FileStatus
+from headrace.storage._threads import NativeLibrary
 
 _OBSTORE = NativeLibrary("an object store or a web server")
 _PAGE = 1000
 _MOST_STORES = 128
 """Stores with connections of their own that are kept; signed URLs have one each."""
-_WHOLE_ANSWER = 3
-"""Times the time-out that a whole answer may take before its rate is looked at."""
-_STAYS_SLOW = 10
-"""Times the time-out that a connection is taken to be slow after an answer that was."""
-_A_DAY_S = 86400.0
 _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 
@@ -53,8 +52,10 @@ class StoreEngine(Engine):
     """A store of obstore that a user gives; paths are those of the store."""
 
     conditional = True
+    limits_time = True
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, timeout_s: float) -> None:
+        super().__init__(timeout_s)
         self._store = store
         self.secrets = [getattr(store, "config", None)]
 
@@ -62,51 +63,47 @@ class StoreEngine(Engine):
         store, key, root = self._place(path)
         if not key:
             return None
-        with translated(_request_error):
-            return _status(root, obstore.head(store, key))
+        return _status(root, self._ask(lambda: obstore.head(store, key)))
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
     ) -> Iterator[FileStatus | str]:
         store, key, root = self._place(directory)
-        with translated(_request_error):
-            if recursive:
-                offset = after.removeprefix(root) or None
-                for page in store.list(key or None, offset=offset, chunk_size=_PAGE):
-                    yield from (_status(root, meta) for meta in page)
-            else:
-                found = obstore.list_with_delimiter(store, key or None)
-                yield from (_status(root, meta) for meta in found["objects"])
-                yield from (root + prefix for prefix in found["common_prefixes"])
+        if not recursive:
+            found = self._ask(lambda: obstore.list_with_delimiter(store, key or None))
+            yield from (_status(root, meta) for meta in found["objects"])
+            yield from (root + prefix for prefix in found["common_prefixes"])
+            return
+        offset = after.removeprefix(root) or None
+        pages = self._ask(lambda: store.list(key or None, offset=offset, chunk_size=_PAGE))
+        while (page := self._ask(lambda: next(pages, None))) is not None:
+            yield from (_status(root, meta) for meta in page)
 
     def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
-        store, key, _ = self._place(path)
-        return self._get(store, key, (start, stop), etag, size, lambda answer: answer.bytes())
+        def read() -> Any:
+            answer = self._get(path, etag, size, stop - start, range=(start, stop))
+            return complete(answer.bytes(), stop - start)
+
+        return self._ask(read)
 
     def _get(
-        self,
-        store: Any,
-        key: str,
-        span: tuple[int, int],
-        etag: str | None,
-        size: int | None,
-        read: Callable[[Any], Any],
-        *,
-        whole: bool = False,
+        self, path: str, etag: str | None, size: int | None, wanted: int = 0, **how: Any
     ) -> Any:
-        """Return the bytes of a span, which ``read`` takes from the answer.
+        """Return the answer to a GET, which is of the version with this etag and size.
 
         Args:
-            whole: Ask for all of the object, for a server that has no ranges.
+            path: The object.
+            etag: Its etag; None for any.
+            size: Its size; None for any.
+            wanted: The number of bytes that are read of the answer.
+            how: Options of the request.
         """
-        start, stop = span
-        how: dict[str, Any] = {} if whole else {"range": span}
+        store, key, _ = self._place(path, wanted)
         if etag is not None and etag.startswith('"'):
             how["if_match"] = etag
-        with translated(_request_error):
-            answer = obstore.get(store, key, options=how)
-            self._check(answer, etag, size)
-            return complete(read(answer), stop - start)
+        answer = obstore.get(store, key, options=how)
+        self._check(answer, etag, size)
+        return answer
 
     def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
         """Refuse an answer of another version than the one that was asked for."""
@@ -116,31 +113,36 @@ class StoreEngine(Engine):
             raise RequestError(StoreFailure.CHANGED, "it has another size by now")
 
     def put(self, file: str, path: str) -> None:
-        store, key, _ = self._place(path)
-        with translated(partial(_request_error, writing=True)):
-            obstore.put(store, key, Path(file))
+        store, key, _ = self._place(path, os.path.getsize(file))
+        self._ask(lambda: _writing(obstore.put, store, key, Path(file)))
 
     def delete(self, path: str) -> None:
         store, key, _ = self._place(path)
-        with translated(partial(_request_error, writing=True)):
-            obstore.delete(store, key)
+        self._ask(lambda: _writing(obstore.delete, store, key))
 
-    def _place(self, path: str, *, slow: bool = False) -> tuple[Any, str, str]:
-        """Return the store of a path, its key in there, and the text before the key."""
+    def _failure(self, error: Exception) -> RequestError:
+        return _request_error(error)
+
+    def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
+        """Return the store of a path, its key in there, and the text before the key.
+
+        Args:
+            path: The object.
+            size: The number of bytes that cross.
+        """
         _OBSTORE.use()
         return self._store, path.strip("/"), ""
 
 
 class BucketEngine(StoreEngine):
-    """A store for each bucket or container, made when it is first needed.
+    """Stores for each bucket or container, made when they are first needed.
 
-    obstore can limit the time of a whole answer, whatever its size, but it has no least rate. So an
-    answer that takes longer than that is asked for again by a second store without this limit,
-    and its bytes are looked at piece by piece as they come. That takes Python's lock for each
-    piece, and is done only while the connection is slow.
+    obstore limits the time of an answer by an option of the store. So there is one store for
+    answers of up to 1 KiB, of up to 4 KiB, 16 KiB, and so on.
     """
 
     def __init__(self, kind: str, options: Mapping[str, Any], timeout_s: float) -> None:
+        self._set_up(timeout_s)
         self._kind = kind
         self._options = store_options(kind, options)
         self._wants_region = kind == "s3" and not self._options.config.keys() & {
@@ -150,14 +152,11 @@ class BucketEngine(StoreEngine):
         known = {"account_name": environ.get("AZURE_STORAGE_ACCOUNT_NAME"), **self._options.config}
         self.place = " ".join(str(known.get(name)) for name in _NAMES_OF_PLACES)
         keys = self._options.keys
-        self._set_up(timeout_s, keys.secrets if keys is not None else ())
+        self.secrets = keys.secrets if keys is not None else ()
 
-    def _set_up(self, timeout_s: float, secrets: Collection[Any]) -> None:
-        self.secrets = secrets
-        self._timeout_s = timeout_s
-        self._whole_answer_s = _WHOLE_ANSWER * timeout_s
-        self._slow_until = -math.inf
-        self._stores: OrderedDict[tuple[Any, bool], Any] = OrderedDict()
+    def _set_up(self, timeout_s: float) -> None:
+        Engine.__init__(self, timeout_s)
+        self._stores: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def _make(self, name: Any, client: dict[str, Any]) -> Any:
@@ -177,49 +176,21 @@ class BucketEngine(StoreEngine):
             credential_provider=self._options.keys,
         )
 
-    def fetch(self, path: str, start: int, stop: int, etag: str | None, size: int | None) -> Any:
-        began = time.monotonic()
-        if began >= self._slow_until:
-            try:
-                return super().fetch(path, start, stop, etag, size)
-            except RequestError as error:
-                was_cut_off = time.monotonic() - began >= self._whole_answer_s
-                if error.failure is not StoreFailure.TRANSIENT or not was_cut_off:
-                    raise
-                self._note_slowness()
-        began = time.monotonic()
-        store, key, _ = self._place(path, slow=True)
-        data = self._get(store, key, (start, stop), etag, size, self._read_slowly)
-        if time.monotonic() - began >= self._whole_answer_s:
-            self._note_slowness()
-        return data
-
-    def _read_slowly(self, answer: Any, stop: float = math.inf) -> bytearray:
-        """Return the bytes of an answer, or its first ones up to ``stop``."""
-        data, pace = bytearray(), AnswerPace(self._timeout_s)
-        for piece in answer.stream(min_chunk_size=1):
-            data += piece
-            pace.add(len(piece))
-            if len(data) >= stop:
-                break
-        return data
-
-    def _note_slowness(self) -> None:
-        self._slow_until = time.monotonic() + _STAYS_SLOW * self._timeout_s
-
-    def _place(self, path: str, *, slow: bool = False) -> tuple[Any, str, str]:
+    def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
         protocol, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
-        return self._made(bucket, slow), key.rstrip("/"), f"{protocol}://{bucket}/"
+        return self._made(bucket, size), key.rstrip("/"), f"{protocol}://{bucket}/"
 
-    def _made(self, name: Any, slow: bool) -> Any:
-        """Return the store of a bucket or URL."""
+    def _made(self, name: Any, size: int) -> Any:
+        """Return the store of a bucket or URL for answers of some size."""
         _OBSTORE.use()
+        bits = max(size - 1, 0).bit_length()
+        size = 1 << (bits + bits % 2)  # the next power of 4
         silence = timedelta(seconds=self._timeout_s)
-        limit = timedelta(seconds=_A_DAY_S if slow else self._whole_answer_s)
+        limit = timedelta(seconds=longest_wait(self._timeout_s, size))
         client = {"connect_timeout": silence, "read_timeout": silence, "timeout": limit}
         with self._lock:
-            store = self._stores.get((name, slow))
+            store = self._stores.get((name, size))
             if store is None:
                 try:
                     store = self._make(name, client)
@@ -227,8 +198,8 @@ class BucketEngine(StoreEngine):
                     raise
                 except (exceptions.BaseError, TypeError, ValueError) as error:
                     raise RequestError(StoreFailure.REFUSED, _detail(error)) from None
-                self._stores[name, slow] = store
-            self._stores.move_to_end((name, slow))
+                self._stores[name, size] = store
+            self._stores.move_to_end((name, size))
             if len(self._stores) > _MOST_STORES:
                 self._stores.popitem(last=False)
             return store
@@ -277,7 +248,7 @@ class WebEngine(BucketEngine):
             userinfo, _, host = urlsplit(url).netloc.rpartition("@")
             if userinfo:
                 self._logins[host] = unquote(userinfo)
-        self._set_up(timeout_s, ())
+        self._set_up(timeout_s)
         refuse_wrong_options(lambda: self._make(("http://check", None), {}))
 
     def _make(self, name: tuple[str, str | None], client: dict[str, Any]) -> Any:
@@ -289,7 +260,7 @@ class WebEngine(BucketEngine):
         client = {**client, **more, "allow_http": True}
         return HTTPStore(url, client_options=client, retry_config=_NO_RETRY)
 
-    def _place(self, path: str, *, slow: bool = False) -> tuple[Any, str, str]:
+    def _place(self, path: str, size: int = 0) -> tuple[Any, str, str]:
         parts = urlsplit(self._signed.get(path, path))
         host = parts.netloc.rpartition("@")[2]
         login = self._logins.get(host, self._logins.get(""))
@@ -297,32 +268,28 @@ class WebEngine(BucketEngine):
         plain = quote(key, _KEPT_IN_PATHS) == parts.path[1:] and not parts.query
         usual = key and not any(part in ("", ".", "..") for part in key.split("/"))
         if plain and usual:
-            return self._made((f"{parts.scheme}://{host}", login), slow), key, ""
+            return self._made((f"{parts.scheme}://{host}", login), size), key, ""
         url = parts._replace(netloc=host, fragment="").geturl()
-        return self._made((url, login), slow), "", ""
+        return self._made((url, login), size), "", ""
 
     def status(self, path: str) -> FileStatus | None:
         try:
-            answer = self._answer(path, head=True)
+            answer = self._ask(lambda: self._get(path, None, None, head=True))
         except RequestError as error:
             if error.failure is StoreFailure.MISSING or error.failure is StoreFailure.TRANSIENT:
                 raise
-            answer = None  # signed for GET alone, or not allowed
-        if answer is None:
-            try:
-                answer = self._answer(path, range=(0, 1))
-            except RequestError as error:
-                if "HTTP 416" not in error.detail and error.detail != _NO_RANGES:
-                    raise
-                answer = self._answer(path)  # an empty file has no first byte
+            answer = self._first_byte(path)  # signed for GET alone, or HEAD is not allowed
         if _is_html(answer):
             return None  # an index page, or what a site shows instead of nothing
         return FileStatus(path, int(answer.meta["size"]), _mark(answer.meta))
 
-    def _answer(self, path: str, **how: Any) -> Any:
-        store, key, _ = self._place(path)
-        with translated(_request_error):
-            return obstore.get(store, key, options=how)
+    def _first_byte(self, path: str) -> Any:
+        try:
+            return self._ask(lambda: self._get(path, None, None, range=(0, 1)))
+        except RequestError as error:
+            if "HTTP 416" not in error.detail and error.detail != _NO_RANGES:
+                raise
+        return self._ask(lambda: self._get(path, None, None))  # an empty file has no first byte
 
     def entries(
         self, directory: str, recursive: bool, after: str = ""
@@ -341,12 +308,13 @@ class WebEngine(BucketEngine):
 
     def _links(self, directory: str) -> tuple[list[str], list[str]]:
         """Return the files and directories right below an index page that it links to."""
-        answer = self._answer(directory)
+        answer = self._ask(lambda: self._get(directory, None, None))
         if not _is_html(answer):
             return [], []
         page = _Links()
-        with translated(_request_error):
-            page.feed(bytes(answer.bytes()).decode("utf-8", "replace"))
+        page.feed(
+            bytes(self._ask(answer.bytes, int(answer.meta["size"]))).decode("utf-8", "replace")
+        )
         below = set()
         for link in page.found:
             url = urljoin(directory, link).partition("#")[0]
@@ -367,12 +335,16 @@ class WebEngine(BucketEngine):
                 raise RequestError(StoreFailure.CHANGED, "it is shorter by now") from None
             if error.detail != _NO_RANGES:
                 raise
-        store, key, _ = self._place(path, slow=True)
 
-        def read(answer: Any) -> bytearray:
-            return self._read_slowly(answer, stop)[start:stop]
+        def read() -> Any:
+            data = bytearray()
+            for piece in self._get(path, etag, size, stop).stream():
+                data += piece
+                if len(data) >= stop:
+                    break
+            return complete(data[start:stop], stop - start)
 
-        return self._get(store, key, (start, stop), etag, size, read, whole=True)
+        return self._ask(read)
 
     def _check(self, answer: Any, etag: str | None, size: int | None) -> None:
         encoding = answer.attributes.get("Content-Encoding", "identity").strip().lower()
@@ -433,6 +405,16 @@ def _mark(meta: Mapping[str, Any]) -> str | None:
         # Where a web server does not say when, obstore says 1970.
         return None if changed is None or not changed.timestamp() else str(changed.isoformat())
     return etag if etag.endswith('"') else f'"{etag}"'  # Azure quotes it in some answers only
+
+
+def _writing(method: Callable[..., Any], *args: Any) -> None:
+    """Make a request that writes: what it puts or posts is no request for credentials."""
+    try:
+        method(*args)
+        return
+    except Exception as error:
+        failed = _request_error(error, writing=True)
+    raise failed
 
 
 def _request_error(error: Exception, *, writing: bool = False) -> RequestError:

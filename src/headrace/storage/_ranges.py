@@ -32,7 +32,7 @@ _WASTE = 16
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How wanted ranges become requests.
+    """The rules by which wanted ranges become requests.
 
     Attributes:
         max_gap_bytes: Bytes between two ranges that are fetched rather than asking twice; None: up

@@ -31,19 +31,20 @@ from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage._disk_cache import DiskCache
 from headrace.storage._engine import Engine, RequestError, StoreFailure, connect
+from headrace.storage._options import Options, ResolvedOptions, resolve
 from headrace.storage._ranges import Parts, RangeReader, RemoteFile, Requests
-from headrace.storage._threads import Patience, in_background, interruptibly
-from headrace.storage.options import Options, ResolvedOptions, resolve
-from headrace.storage.redaction import Redaction, of_environment, unsigned_url
-from headrace.storage.store import (
+from headrace.storage._redaction import Redaction, of_environment, unsigned_url
+from headrace.storage._store import (
     UNKNOWN_SIZE,
     FileStatus,
+    LocalStore,
     Meter,
     changed,
     check_version,
     matching,
     vanished,
 )
+from headrace.storage._threads import Patience, in_background, interruptibly
 
 T = TypeVar("T")
 
@@ -420,6 +421,10 @@ class RemoteStore:
             check_version(file, self._status(file.path))
         self.meter.add(fetched_bytes=stop - start)
         return memoryview(data)
+
+
+Store = LocalStore | RemoteStore
+"""A place with files."""
 
 
 def _path(entry: FileStatus | str) -> str:

@@ -30,9 +30,6 @@ _REQUESTS_AT_ONCE = 64
 _IDLE_S = 1.0
 _EXIT_PATIENCE_S = 4.0
 """Seconds that a silent server may hold up the end of the interpreter."""
-_LEAST_BYTES_PER_S = 1 << 10
-_LEAST_BYTES_PER_S_UNSEEN = 8 << 10
-"""For whole answers: with less, one of several MiB would hang for hours before it is given up."""
 
 
 class Submit(Protocol):
@@ -215,6 +212,10 @@ def interruptibly(work: Callable[[], T]) -> T:
     return work()
 
 
+class TooSlowError(TimeoutError):
+    """A call was given up."""
+
+
 def within(seconds: float, work: Callable[[], T]) -> T:
     """Return what ``work`` returns, or give it up after ``seconds``.
 
@@ -231,7 +232,9 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if not done:
         limited.drop(future)  # if it waits for a thread
     if not done or future.cancelled():
-        raise TooSlowError.after(seconds)
+        raise TooSlowError(
+            f"time-out: the answer is too slow, not all of it came in {seconds:.1f} s"
+        )
     return future.result()
 
 
@@ -264,63 +267,6 @@ def side_threads(threads: int, *, see_off: bool = False) -> Iterator[Submit]:
         for thread in mine.close():
             if see_off:
                 thread.join()
-
-
-# --- answers that never fall silent and yet hardly come
-
-
-class TooSlowError(TimeoutError):
-    """An answer comes too slowly."""
-
-    @classmethod
-    def after(cls, seconds: float) -> TooSlowError:
-        """Return the error for an answer that was not complete in time."""
-        return cls(f"time-out: the answer is too slow, not all of it came in {seconds:.1f} s")
-
-
-class AnswerPace:
-    """Checks that bytes keep coming, for clients that show bytes while they come.
-
-    Time is divided into windows, the first of which begins with the first bytes. In each window
-    at least 1 KiB a second must come, so an answer of n bytes takes ``window_s + n / 1024`` seconds
-    at most, counted from its first byte.
-
-    Args:
-        window_s: Length of a window in seconds.
-    """
-
-    def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._began: float | None = None
-        self._bytes = 0
-
-    def add(self, count: int) -> None:
-        """Count bytes that have come.
-
-        Raises:
-            TooSlowError: A window is over, and too few bytes came in it.
-        """
-        now = time.monotonic()
-        if self._began is None:
-            self._began = now
-        self._bytes += count
-        elapsed = now - self._began
-        if elapsed < self._window_s:
-            return
-        if self._bytes < _LEAST_BYTES_PER_S * elapsed:
-            raise TooSlowError(
-                f"time-out: the answer is too slow, {self._bytes} bytes came in {elapsed:.1f} s, "
-                f"and {_LEAST_BYTES_PER_S} bytes a second are the least"
-            )
-        self._began, self._bytes = now, 0
-
-
-def longest_wait(timeout_s: float, size: int = 0) -> float:
-    """Return the seconds after which an answer of ``size`` bytes is given up.
-
-    This is for clients that return an answer when all of it has come.
-    """
-    return timeout_s + size / _LEAST_BYTES_PER_S_UNSEEN
 
 
 # --- native libraries whose threads do not survive a fork: a child would wait for them for ever

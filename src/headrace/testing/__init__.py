@@ -12,10 +12,14 @@ from headrace.testing.auditing import AuditReport, audit
 
 if TYPE_CHECKING:
     from headrace.testing.backend_contract import BackendContract
-    from headrace.testing.chunks import assert_same_rows
-    from headrace.testing.format_contract import FormatContract
-    from headrace.testing.loader_contract import LoaderContract, frozen, ids_of
-    from headrace.testing.resume_contract import ResumeContract, saved
+    from headrace.testing.format_contract import FormatContract, assert_same_rows
+    from headrace.testing.loader_contract import (
+        LoaderContract,
+        ResumeContract,
+        frozen,
+        ids_of,
+        saved,
+    )
 
 __all__ = [
     "AuditReport",
@@ -30,22 +34,15 @@ __all__ = [
     "saved",
 ]
 
-_CONTRACTS = {
-    "BackendContract": "headrace.testing.backend_contract",
-    "FormatContract": "headrace.testing.format_contract",
-    "LoaderContract": "headrace.testing.loader_contract",
-    "ResumeContract": "headrace.testing.resume_contract",
-    "assert_same_rows": "headrace.testing.chunks",
-    "frozen": "headrace.testing.loader_contract",
-    "ids_of": "headrace.testing.loader_contract",
-    "saved": "headrace.testing.resume_contract",
-}
+_CONTRACTS = [f"{__name__}.{kind}_contract" for kind in ("backend", "format", "loader")]
 
 if "pytest" in sys.modules:
-    sys.modules["pytest"].register_assert_rewrite(*sorted(set(_CONTRACTS.values())))
+    sys.modules["pytest"].register_assert_rewrite(*_CONTRACTS)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _CONTRACTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_CONTRACTS[name]), name)
+    found = map(import_module, _CONTRACTS if name in __all__ else ())
+    for module in found:
+        if name in module.__all__:
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -65,7 +65,7 @@ class BackendContract:
     @pytest.fixture(scope="class")
     @classmethod
     def backend(cls, tmp_path_factory: pytest.TempPathFactory, table: pa.Table) -> Backend:
-        """One backend for all that only read."""
+        """Return a backend for all tests that only read."""
         directory = tmp_path_factory.mktemp("rows")
         cls.write(directory, table)
         return cls.open(directory)
@@ -100,12 +100,6 @@ class BackendContract:
         places = np.asarray(indices, np.int64)
         assert_same(taken, whole.take(pa.array(np.where(places < 0, places + self.rows, places))))
         assert taken.schema.equals(backend.projected(columns))
-
-    def test_random_takes(self, backend: Backend, table: pa.Table) -> None:
-        rng = np.random.default_rng(8)
-        for size in (1, 2, 64, 500):
-            places = rng.integers(0, self.rows, size)
-            assert_same(backend.take(places), table.take(pa.array(places)))
 
     @pytest.mark.parametrize("nothing", [[], np.array([], np.int64), np.array([]), range(0)])
     def test_nothing_is_an_empty_table(self, backend: Backend, nothing: Sequence[int]) -> None:

@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from headrace.errors import OptionError, WriteError
 from headrace.process import usable_cores
-from headrace.storage.pool import run_by_processes
-from headrace.storage.ray_tasks import check_on, cores_of_a_node, run_on_ray
+from headrace.storage import check_on, cores_of_a_node, run_by_processes, run_on_ray
 from headrace.write._journal import Journal
 from headrace.write._targets import Receipt, TargetWriter
 

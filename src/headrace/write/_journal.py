@@ -53,7 +53,7 @@ class Journal:
             self._lock = file_lock(directory / _LOCK, wait=False)
             try:
                 self._lock.__enter__()
-            except BlockingIOError:
+            except TimeoutError:
                 raise WriteError(
                     f"another process is working in {directory}; wait for it"
                 ) from None

@@ -431,7 +431,7 @@ class TarWriter:
             lock = file_lock(self.directory / _LOCK, wait=False)
             try:
                 lock.__enter__()
-            except BlockingIOError:
+            except TimeoutError:
                 raise WriteError(
                     f"another process is writing to {self.directory}; wait for it"
                 ) from None

@@ -34,9 +34,7 @@ from headrace.sources.backend import Backend
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.files.failures import may_be_skipped
 from headrace.sources.tar._locate import access_of
-from headrace.storage import Access, Options
-from headrace.storage.access import protocol_of
-from headrace.storage.listing import named_locations
+from headrace.storage import Access, Options, named_locations, protocol_of
 
 __all__ = ["ArrayRecordBackend"]
 

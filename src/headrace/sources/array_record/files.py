@@ -31,6 +31,7 @@ from headrace.errors import FileChangedError, MissingExtraError, OptionError, Re
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage import (
+    UNKNOWN_SIZE,
     Access,
     DiskCache,
     FileStatus,
@@ -38,11 +39,13 @@ from headrace.storage import (
     LocalStore,
     NativeLibrary,
     Store,
+    changed,
     find_files,
+    matches,
     side_by_side,
+    vanished,
     will_read,
 )
-from headrace.storage.store import UNKNOWN_SIZE, changed, matches, vanished
 
 __all__ = [
     "FileInstruction",

@@ -35,8 +35,7 @@ from headrace.sources.files._plain_types import plain_batch, plain_schema
 from headrace.sources.files.blocks import cut_rows, in_blocks, rows_only, shares_of
 from headrace.sources.files.failures import naming
 from headrace.sources.files.protocol import FileFacts
-from headrace.storage import Store, will_read
-from headrace.storage.store import changed, vanished
+from headrace.storage import Store, changed, vanished, will_read
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_V1_MAGIC = b"FEA1"

@@ -17,8 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from headrace.errors import AccessDeniedError, OptionError
-from headrace.storage import FileStatus, Listing, Store, side_by_side
-from headrace.storage.access import protocol_of
+from headrace.storage import FileStatus, Listing, Store, protocol_of, side_by_side
 
 __all__ = ["refuse_tables"]
 

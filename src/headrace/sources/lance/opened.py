@@ -18,10 +18,18 @@ from headrace.process import PerProcess
 from headrace.sources.files.blocks import rows_only
 from headrace.sources.lance._native import Failed, Handle
 from headrace.sources.tables._catalog import shown
-from headrace.storage import Access, Options, Redaction
-from headrace.storage.access import protocol_of
-from headrace.storage.options import ResolvedOptions, resolve, store_options
-from headrace.storage.redaction import has_secret, of_environment, without_secrets
+from headrace.storage import (
+    Access,
+    Options,
+    Redaction,
+    ResolvedOptions,
+    has_secret,
+    of_environment,
+    protocol_of,
+    resolve,
+    store_options,
+    without_secrets,
+)
 
 __all__ = ["LanceVersion", "lance_options", "located"]
 

@@ -46,8 +46,7 @@ from headrace.errors import (
 from headrace.model import RowRange
 from headrace.sources.files.blocks import in_blocks, rows_only
 from headrace.sources.files.schemas import align
-from headrace.storage import PYARROW_CLIENTS, Redaction
-from headrace.storage.access import protocol_of
+from headrace.storage import PYARROW_CLIENTS, Redaction, protocol_of
 
 __all__ = [
     "ForeignRows",

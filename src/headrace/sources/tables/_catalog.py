@@ -12,8 +12,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from headrace.errors import HeadraceError, NothingFoundError, OptionError
-from headrace.storage import Access, Redaction, RemoteStore, Store
-from headrace.storage.access import protocol_of
+from headrace.storage import Access, Redaction, RemoteStore, Store, protocol_of
 
 __all__ = [
     "Failures",

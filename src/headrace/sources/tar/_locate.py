@@ -51,12 +51,12 @@ from headrace.storage import (
     Store,
     find_files,
     load_manifest,
+    named_locations,
+    protocol_of,
     save_manifest,
     side_by_side,
     will_read,
 )
-from headrace.storage.access import protocol_of
-from headrace.storage.listing import named_locations
 
 logger = logging.getLogger(__name__)
 

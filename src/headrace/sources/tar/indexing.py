@@ -50,10 +50,17 @@ from headrace.sources.tar.index_files import (
 )
 from headrace.sources.tar.scan import scan_tar
 from headrace.sources.tar.sidecars import TEXT_FIELDS
-from headrace.storage import FileStatus, Options, Store, remove_partial, side_by_side
-from headrace.storage.access import protocol_of
-from headrace.storage.pool import run_by_processes
-from headrace.storage.ray_tasks import check_on, run_on_ray
+from headrace.storage import (
+    FileStatus,
+    Options,
+    Store,
+    check_on,
+    protocol_of,
+    remove_partial,
+    run_by_processes,
+    run_on_ray,
+    side_by_side,
+)
 
 __all__ = [
     "IndexReport",

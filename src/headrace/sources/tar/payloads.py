@@ -27,8 +27,7 @@ from headrace.sources.tar._headers import BLOCK
 from headrace.sources.tar.checks import check_header, header_starts
 from headrace.sources.tar.collection import TarCollection
 from headrace.sources.tar.index import TarIndex
-from headrace.storage import Meter, Patience, will_read
-from headrace.storage.store import changed, vanished
+from headrace.storage import Meter, Patience, changed, vanished, will_read
 
 __all__ = ["Ints", "LocalTar", "LocalTars", "Payloads", "by_shard", "cut_by_bytes"]
 

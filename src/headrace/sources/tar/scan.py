@@ -43,8 +43,7 @@ from headrace.sources.tar._headers import (
 )
 from headrace.sources.tar.index import TarFacts, TarIndex
 from headrace.sources.tar.sidecars import LONGEST_SIDECAR, is_sidecar, with_sidecars
-from headrace.storage import Store, will_read
-from headrace.storage.store import changed, vanished
+from headrace.storage import Store, changed, vanished, will_read
 
 __all__ = [
     "BrokenTar",

@@ -35,8 +35,7 @@ from headrace.sources.tar.index import IMAGES, TarIndex
 from headrace.sources.tar.payloads import Payloads, by_shard, cut_by_bytes
 from headrace.sources.tar.sidecars import TEXT_FIELDS, canonical_captions, text_caption
 from headrace.sources.threads import in_threads
-from headrace.storage import Access, LocalStore, Options, RemoteStore, Store
-from headrace.storage.listing import named_locations
+from headrace.storage import Access, LocalStore, Options, RemoteStore, Store, named_locations
 
 __all__ = ["METADATA", "TarBackend"]
 

@@ -20,25 +20,6 @@ from urllib.parse import urlsplit
 
 from headrace.errors import MissingExtraError, OptionError
 
-__all__ = [
-    "Options",
-    "ResolvedOptions",
-    "StoreOptions",
-    "azure_options",
-    "bucket_region",
-    "gcs_options",
-    "gcsfs_options",
-    "http_options",
-    "hub_options",
-    "is_gcs_emulator",
-    "is_url",
-    "new_store",
-    "refuse_wrong_options",
-    "resolve",
-    "s3_options",
-    "store_options",
-]
-
 Options = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Options as a user gives them: a mapping, or a function that returns one."""
 
@@ -295,19 +276,12 @@ def s3_options(given: Mapping[str, Any]) -> StoreOptions:
     if config.pop("addressing_style", "path") == "virtual":
         config["virtual_hosted_style_request"] = True
     secure = config.pop("use_ssl", True)
-    if not isinstance(secure, bool):
-        raise OptionError("storage option 'use_ssl' must be True or False")
     endpoint = config.get("endpoint")
     endpoint = endpoint or _from_environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     if isinstance(endpoint, str) and "://" not in endpoint:
         endpoint = f"{'https' if secure else 'http'}://{endpoint}"
     if endpoint is not None:
         config["endpoint"] = endpoint
-    elif not secure:
-        raise OptionError(
-            "use_ssl=False for S3 needs an endpoint_url of a server of your own, such as "
-            "http://host:port: without one it is Amazon's, which is read over TLS only"
-        )
     region = _from_environment("AWS_REGION", "AWS_DEFAULT_REGION")
     if region is not None:
         config.setdefault("region", region)
@@ -427,24 +401,17 @@ def bucket_region(bucket: str, host: str = "s3.amazonaws.com", *, secure: bool =
 _GCSFS_TOKENS = ("anon", "browser", "cache", "cloud", "google_default")
 
 
-def is_gcs_emulator(given: Mapping[str, Any]) -> bool:
-    """Return True if a server is named that speaks the JSON API only, as emulators do."""
-    return bool(given.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST"))
-
-
 def gcsfs_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords of gcsfs, by which emulators are read."""
-    options = dict(given)
-    for alias in ("bearer_token", "access_token"):
-        options.setdefault("token", options.pop(alias, None))
     names = "token project access endpoint_url anon"
-    options = _only("an emulator of Google Cloud Storage", names, options)
+    options = _only("an emulator of Google Cloud Storage", names, given)
     token = options.get("token")
     if options.pop("anon", False):
         options["token"] = "anon"
     elif isinstance(token, str) and token not in _GCSFS_TOKENS and not os.path.exists(token):
         from google.oauth2.credentials import Credentials
 
+        # Of a bearer token gcsfs would ask Google first what it is.
         options["token"] = Credentials(token)  # type: ignore[no-untyped-call]
     return options
 

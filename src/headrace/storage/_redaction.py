@@ -13,15 +13,6 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit, urlunsplit
 
 from headrace.model import computed_once
 
-__all__ = [
-    "Redaction",
-    "has_secret",
-    "of_environment",
-    "public_url",
-    "unsigned_url",
-    "without_secrets",
-]
-
 _HIDDEN = "***"
 # In paths of Azure a container stands before the @, and no password.
 _USERINFO = re.compile(

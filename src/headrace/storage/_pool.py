@@ -1,9 +1,12 @@
-"""Worker processes that do tasks, and end with the process that started them.
+"""Tasks that run in worker processes of this machine, or on a Ray cluster.
 
-A worker is a Python interpreter of its own that reads tasks from its standard input. It inherits no
-threads, locks or native clients, and never imports the user's script: what it runs arrives pickled
-by value. A thread of the worker waits for the input to end. That happens whenever the parent ends,
-also if it is killed, and then the worker ends at once, whatever it is doing.
+A worker process is a Python interpreter of its own that reads tasks from its standard input. It
+inherits no threads, locks or native clients, and never imports the user's script: what it runs
+arrives pickled by value. A thread of the worker waits for the input to end. That happens whenever
+the parent ends, also if it is killed, and then the worker ends at once, whatever it is doing.
+
+Tasks on Ray may run anywhere and more than once: Ray runs those of a lost node again on another
+one. Their results come to the process that began the work.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
+from itertools import islice
 from types import TracebackType
 from typing import IO, Any, Self
 
-from headrace.errors import WriteError
-
-__all__ = ["Advance", "RunTask", "perform", "run_by_processes"]
+from headrace.errors import MissingExtraError, OptionError, WriteError
 
 RunTask = Callable[[Any, Callable[[Any], None]], Any]
 """Does a task, and calls its second argument with its progress."""
@@ -38,7 +41,7 @@ _START = """
 import pickle, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = pickle.loads({path!r})
-from headrace.storage.pool import serve
+from headrace.storage._pool import serve
 serve()
 """
 
@@ -187,3 +190,91 @@ def _pickled_error(error: BaseException) -> bytes:
         return data
     except Exception:
         return pickle.dumps(("error", WriteError(f"{type(error).__name__}: {error}")))
+
+
+# --- Ray
+
+_RAY_RETRIES = 5
+"""Retries of a task whose node or process is lost."""
+_SUBMITTED_BEYOND = 16
+"""Tasks that are submitted beyond twice the cores of the cluster."""
+
+
+def check_on(on: str | None) -> None:
+    """Raise an OptionError unless ``on`` names a place where tasks can run."""
+    if on not in (None, "ray"):
+        raise OptionError(f'on must be "ray", or None for this machine, not {on!r}')
+
+
+def run_on_ray(run: RunTask, tasks: Sequence[Any], count: int | None) -> Iterator[tuple[Any, Any]]:
+    """Yield tasks and their results, in the order in which the nodes of a cluster do them.
+
+    Args:
+        run: Does a task.
+        tasks: The tasks.
+        count: How many run at a time; None for as many as the cluster has cores.
+    """
+    import cloudpickle
+
+    ray = _connected()
+    shared = ray.put(cloudpickle.dumps(run))
+    remote = ray.remote(num_cpus=1, max_retries=_RAY_RETRIES)(_do)
+    waiting = iter(tasks)
+    running: dict[Any, Any] = {}
+
+    def begin() -> None:
+        # More than the cluster can run: one that grows on demand has to see a demand.
+        limit = count or 2 * int(ray.cluster_resources().get("CPU", 1)) + _SUBMITTED_BEYOND
+        for task in islice(waiting, max(limit - len(running), 0)):
+            running[remote.remote(shared, task)] = task
+
+    try:
+        begin()
+        while running:
+            [done], _ = ray.wait(list(running), num_returns=1)
+            task = running.pop(done)
+            try:
+                kind, value = pickle.loads(ray.get(done))
+            except ray.exceptions.RayError as error:
+                raise WriteError(
+                    f"Ray gave up {task} after {_RAY_RETRIES} retries: {error}; run the same "
+                    "again: it continues where it stopped"
+                ) from error
+            if kind == "error":
+                raise value
+            begin()
+            yield task, value
+    finally:
+        for reference in running:
+            ray.cancel(reference, force=True)
+
+
+def cores_of_a_node() -> int:
+    """Return the number of cores of the largest node, which share its memory."""
+    ray = _connected()
+    alive = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+    return max(1, int(max(alive, default=1)))
+
+
+def _do(run: bytes, task: Any) -> bytes:
+    return perform(_loaded(run), task, lambda rows: None)
+
+
+@lru_cache(maxsize=1)
+def _loaded(run: bytes) -> RunTask:
+    function: RunTask = pickle.loads(run)
+    return function
+
+
+def _connected() -> Any:
+    """Return Ray, connected to the cluster of the user, else to one of this machine alone."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError(
+            'on="ray" needs Ray, which is not installed; run: pip install ray'
+        ) from None
+    if not ray.is_initialized():
+        # Without an address Ray would join whatever an earlier cluster left on this machine.
+        ray.init(address=os.environ.get("RAY_ADDRESS", "local"))
+    return ray

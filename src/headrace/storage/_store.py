@@ -18,32 +18,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock, FileLock
 
 from headrace.errors import FileChangedError
 from headrace.model import DataFileInfo
 from headrace.process import PerProcess
 from headrace.storage._threads import Patience
-
-__all__ = [
-    "UNKNOWN_SIZE",
-    "FileStatus",
-    "LocalStore",
-    "Meter",
-    "Store",
-    "atomic_write",
-    "changed",
-    "check_version",
-    "file_lock",
-    "flush_directory",
-    "matches",
-    "matching",
-    "remove_partial",
-    "vanished",
-]
 
 UNKNOWN_SIZE = -1
 _NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -94,67 +77,16 @@ class Meter:
         return Meter, ()
 
 
-class Store(Protocol):
-    """A place with files. Stores pickle, and open native handles only in the process that reads."""
-
-    @property
-    def fork_safe(self) -> bool:
-        """True if a forked child may go on using a store that its parent has used."""
-        ...
-
-    @property
-    def local(self) -> bool:
-        """True if reading costs no waiting."""
-        ...
-
-    @property
-    def identity(self) -> str:
-        """A text that tells stores apart in which the same path may mean different files."""
-        ...
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        """The user's options that a worker process has to be sent, by name."""
-        ...
-
-    def resolved(self, location: str) -> str:
-        """Return a location in the form in which the paths of its files begin.
-
-        A branch of a repository, which may move, becomes a commit.
-        """
-        ...
-
-    def list(self, directory: str) -> Iterator[FileStatus]:
-        """Yield all files below a directory, in any order; none if it does not exist."""
-        ...
-
-    def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
-        """Yield files that match, and those below directories that do, each after what matched."""
-        ...
-
-    def status(self, path: str) -> FileStatus | None:
-        """Return the file at exactly this path; None if there is none, or a directory."""
-        ...
-
-    def during(self, meter: Meter, patience: Patience) -> Store:
-        """Return the store for another reader, which counts requests and may give up waiting."""
-        ...
-
-    def open(self, file: DataFileInfo) -> pa.NativeFile:
-        """Open a file for reading at random offsets.
-
-        Raises:
-            FileChangedError: It is another by now, or gone.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LocalStore:
-    """The file system of this machine.
+    """The file system of this machine, with the methods that a ``RemoteStore`` has, too.
+
+    Stores pickle, and open native handles only in the process that reads.
 
     Attributes:
-        fork_safe: False if what is read beside the files must not be used after a fork.
+        fork_safe: True if a forked child may go on using a store that its parent has used.
+        local: True if reading costs no waiting.
+        identity: A text that tells stores apart in which the same path may mean different files.
     """
 
     fork_safe: bool = True
@@ -163,13 +95,21 @@ class LocalStore:
 
     @property
     def given(self) -> Mapping[str, Any]:
+        """Return the user's options that a worker process has to be sent, by name."""
         return {}
 
     def resolved(self, location: str) -> str:
+        """Return a location in the form in which the paths of its files begin.
+
+        A branch of a repository, which may move, becomes a commit.
+        """
         return location
 
     def list(self, directory: str) -> Iterator[FileStatus]:
-        """Follow links; a directory that several paths lead to is listed by one of them."""
+        """Yield all files below a directory, in any order; none if it does not exist.
+
+        Links are followed; a directory that several paths lead to is listed by one of them.
+        """
         seen: set[tuple[int, int]] = set()
         pending = [(False, directory)]  # links last: of two paths the real one is taken
         while pending:
@@ -193,7 +133,11 @@ class LocalStore:
                         yield status
 
     def glob(self, pattern: str) -> Iterator[tuple[str, FileStatus]]:
-        """Match as a shell does; a leading directory that exists is itself, whatever its name."""
+        """Yield files that match, and those below directories that do, each after what matched.
+
+        A pattern matches as in a shell; a leading directory that exists is itself, whatever its
+        name.
+        """
         root = pattern
         while not os.path.isdir(root):
             root = os.path.dirname(root)
@@ -208,6 +152,7 @@ class LocalStore:
                 yield from ((found, status) for status in self.list(found))
 
     def status(self, path: str) -> FileStatus | None:
+        """Return the file at exactly this path; None if there is none, or a directory."""
         try:
             found = os.stat(path)
         except OSError as error:
@@ -219,9 +164,15 @@ class LocalStore:
         return FileStatus(path, found.st_size, f"{found.st_mtime_ns:x}")
 
     def during(self, meter: Meter, patience: Patience) -> LocalStore:
+        """Return the store for another reader, which counts requests and may give up waiting."""
         return self
 
     def open(self, file: DataFileInfo) -> pa.NativeFile:
+        """Open a file for reading at random offsets.
+
+        Raises:
+            FileChangedError: It is another by now, or gone.
+        """
         check_version(file, self.status(file.path))
         return pa.OSFile(os.fsencode(file.path), "rb")  # names need not be UTF-8
 
@@ -288,19 +239,9 @@ def file_lock(path: str | os.PathLike[str], *, wait: bool = True) -> BaseFileLoc
 
     Args:
         path: The file that is locked. It is made if it does not exist, and stays.
-        wait: Wait for the lock. If False, entering raises BlockingIOError while it is held.
+        wait: Wait for the lock. If False, entering raises a TimeoutError while it is held.
     """
-    kind = FileLock if wait else _ImpatientLock
-    return kind(path, mode=0o600, poll_interval=_POLL_S, thread_local=False)
-
-
-class _ImpatientLock(FileLock):
-    def __enter__(self) -> _ImpatientLock:
-        try:
-            self.acquire(timeout=0)
-        except Timeout:
-            raise BlockingIOError(f"{self.lock_file} is locked by another process") from None
-        return self
+    return FileLock(path, mode=0o600, poll_interval=_POLL_S, thread_local=False, blocking=wait)
 
 
 @contextmanager

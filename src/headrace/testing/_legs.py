@@ -1,7 +1,8 @@
-"""Run a leg of a schedule: its ranks as processes of their own, watched until the last has ended.
+"""The legs of a schedule: drawn from a seed, and run by ranks that are processes of their own.
 
-``run_leg`` is the side of the parent. ``_run_rank`` runs in a child: it iterates over the loader,
-notes every row in a file, saves, and dies where the schedule says so.
+``draw_schedule`` says all that is done to a loader, before anything runs. ``run_leg`` is the side
+of the parent, which watches the ranks until the last has ended. ``_run_rank`` runs in a child: it
+iterates over the loader, notes every row in a file, saves, and dies where the schedule says so.
 """
 
 from __future__ import annotations
@@ -22,13 +23,11 @@ from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any, Literal
+from random import Random
+from typing import IO, Any, Literal, NamedTuple
 
 from headrace.errors import OptionError
 from headrace.loader import StatefulLoader
-from headrace.testing.auditing.schedule import Leg, Size
-
-__all__ = ["AuditedBatch", "LegRun", "Loaders", "Resume", "Trouble", "column_ids", "run_leg"]
 
 Trouble = Literal["", "hung", "failed"]
 _START_S = 60.0
@@ -36,6 +35,126 @@ _START_S = 60.0
 _GRACE_S = 2.0
 _LOOK_EVERY_S = 0.005
 _LAST_LINES = 40
+_MOST_LEGS = 5
+_MOST_STEPS_BEYOND = 4
+_KEEPS_ITS_SIZE = 0.3
+_RESIZES = 0.7
+_MERGES_WITHOUT_NEED = 0.25
+
+
+class Size(NamedTuple):
+    """A number of ranks, and of workers of each."""
+
+    ranks: int
+    workers: int
+
+    def __str__(self) -> str:
+        return f"{self.ranks}x{self.workers}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A life of a job: from a start or a resume to an end of some kind.
+
+    Attributes:
+        size: The ranks and workers.
+        steps: Number of batches that a rank takes before the states are saved; None: to the end of
+            the last epoch.
+        beyond: Number of batches that a rank takes after the save; at least one if there is one.
+        victims: Ranks that are then killed, and the others ended with them; none: the loop is left.
+        merged: Whether ranks load the merged state of all ranks before them, and not each its own.
+    """
+
+    size: Size
+    steps: int | None = None
+    beyond: int = 0
+    victims: tuple[int, ...] = ()
+    merged: bool = False
+
+    def __str__(self) -> str:
+        if self.steps is None:
+            return f"{self.size} to the end"
+        ending = "killed" if len(self.victims) == self.size.ranks else "leaves"
+        if 0 < len(self.victims) < self.size.ranks:
+            ending = f"rank {', '.join(map(str, self.victims))} killed"
+        return f"{self.size} saves at {self.steps}, {ending} at +{self.beyond}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The legs of one run; the last of them goes to the end."""
+
+    name: str
+    legs: tuple[Leg, ...]
+
+    @property
+    def resized(self) -> bool:
+        """True if the size changes on the way."""
+        return len({leg.size for leg in self.legs}) > 1
+
+    def __str__(self) -> str:
+        """Return it in words.
+
+        >>> print(Schedule("1", (Leg(Size(2, 0), 5, 1, (0, 1)), Leg(Size(1, 2), merged=True))))
+        2x0 saves at 5, killed at +1 → 1x2 to the end
+        """
+        return " → ".join(map(str, self.legs))
+
+
+def draw_schedule(
+    seed: int, number: int, *, steps: Mapping[Size, int], can_merge: bool
+) -> Schedule:
+    """Return schedule ``number`` of a seed.
+
+    Args:
+        seed: The seed.
+        number: The number of the schedule.
+        steps: Number of steps of an uninterrupted run of each size.
+        can_merge: Whether states can be merged; the size changes only then.
+    """
+    random = Random(f"{seed}/{number}")
+    count = random.randint(2, _MOST_LEGS)
+    sizes = _draw_sizes(random, list(steps), count, can_merge)
+    places = [0.0, *sorted(random.random() for _ in range(count - 1))]
+    legs = []
+    for place, size in enumerate(sizes):
+        resizes = place > 0 and size != sizes[place - 1]
+        merges_anyway = can_merge and random.random() < _MERGES_WITHOUT_NEED
+        merged = place > 0 and (resizes or merges_anyway)
+        if place == count - 1:
+            legs.append(Leg(size, merged=merged))
+            continue
+        share = places[place + 1] - places[place]
+        legs.append(
+            Leg(
+                size,
+                steps=max(1, round(share * steps[size])),
+                beyond=random.randint(1, _MOST_STEPS_BEYOND),
+                victims=_draw_victims(random, size.ranks),
+                merged=merged,
+            )
+        )
+    return Schedule(str(number), tuple(legs))
+
+
+def _draw_sizes(random: Random, sizes: Sequence[Size], count: int, can_merge: bool) -> list[Size]:
+    drawn = [random.choice(sizes)]
+    stays = not can_merge or random.random() < _KEEPS_ITS_SIZE
+    while len(drawn) < count:
+        others = [size for size in sizes if size != drawn[-1]]
+        resizes = bool(others) and not stays and random.random() < _RESIZES
+        drawn.append(random.choice(others) if resizes else drawn[-1])
+    return drawn
+
+
+def _draw_victims(random: Random, ranks: int) -> tuple[int, ...]:
+    fate = random.choice(["all", "all", "one", "none"])
+    if fate == "one":
+        return (random.randrange(ranks),)
+    return tuple(range(ranks)) if fate == "all" else ()
+
+
+# --- running
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +225,7 @@ class LegRun:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's part in a leg; it is sent to a fresh process."""
+    """The part of a rank in a leg; it is sent to a fresh process."""
 
     loaders: Loaders
     leg: Leg
@@ -278,7 +397,7 @@ def _train(task: _Rank) -> None:
                 task.path("went-on").touch()
             taken += rows is not None
             if rows is not None and taken == leg.steps:
-                _write_state(task.path("state"), loader.state_dict())
+                task.path("state").write_bytes(pickle.dumps(loader.state_dict()))
                 _note(log, "saved", epoch)
                 _meet(task, "saved")  # a checkpoint is whole when all have written theirs
             if taken >= leg.steps + leg.beyond:
@@ -290,8 +409,8 @@ def _train(task: _Rank) -> None:
 def _state_to_load(task: _Rank) -> Any:
     states, merge = task.start.states, task.loaders.merge
     if merge is not None and (task.leg.merged or task.leg.size != task.start.size):
-        return merge([_read_state(path) for path in states])
-    return _read_state(states[task.rank])
+        return merge([pickle.loads(path.read_bytes()) for path in states])
+    return pickle.loads(states[task.rank].read_bytes())
 
 
 def _passes(loader: Any, task: _Rank) -> Iterator[tuple[int, list[Hashable] | None]]:
@@ -329,21 +448,6 @@ def _note(log: IO[str], *event: object) -> None:
     """Write one line, which is on its way to the disk before the loader is asked for more."""
     log.write(json.dumps(event, default=repr) + "\n")
     log.flush()
-
-
-def _write_state(path: Path, state: Any) -> None:
-    """Write a state as JSON, as users do, or pickle one of which JSON makes something else."""
-    with contextlib.suppress(TypeError, ValueError):
-        text = json.dumps(state)
-        if json.loads(text) == state:
-            path.write_text(text)
-            return
-    path.write_bytes(pickle.dumps(state))
-
-
-def _read_state(path: Path) -> Any:
-    written = path.read_bytes()
-    return pickle.loads(written) if written.startswith(b"\x80") else json.loads(written)
 
 
 def _meet(task: _Rank, where: str) -> None:

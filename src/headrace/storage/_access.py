@@ -1,0 +1,436 @@
+"""Find the files that a user names: sorted, each once, nothing hidden; and keep what was found.
+
+An ``Access`` holds the options of a user for all stores that a dataset reads. ``find_files`` lists
+what lies at some locations. A manifest is a listing in a file, so that a job of many ranks lists
+once and not a thousand times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from headrace.errors import AccessDeniedError, NothingFoundError, OptionError, ReadError
+from headrace.model import DataFileInfo
+from headrace.storage._disk_cache import DiskCache
+from headrace.storage._options import Options, is_url
+from headrace.storage._ranges import Parts, Requests
+from headrace.storage._redaction import has_secret, public_url, unsigned_url, without_secrets
+from headrace.storage._remote import RemoteStore, RetryPolicy, Store
+from headrace.storage._store import FileStatus, LocalStore, Meter, atomic_write
+from headrace.storage._threads import side_by_side
+
+logger = logging.getLogger(__name__)
+
+_MAGIC = re.compile(r"[*?\[]")
+_ASKING_THREADS = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Credentials and other options of stores, retries, requests and the cache.
+
+    Attributes:
+        storage_options: Options of the store, or a function that returns them.
+        filesystem: A filesystem that the user gives, which is used as it is.
+        retry: The effort that a request is worth.
+        requests: How wanted byte ranges become requests.
+        cache: Keeps fetched bytes on a local disk.
+        meter: Counts requests while files are found.
+    """
+
+    storage_options: Options = field(default_factory=dict, repr=False)
+    filesystem: Any = field(default=None, repr=False)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    requests: Requests = field(default_factory=Requests)
+    cache: DiskCache | None = None
+    meter: Meter = field(default_factory=Meter, repr=False)
+
+    def __post_init__(self) -> None:
+        given = self.storage_options
+        if not (isinstance(given, Mapping) or callable(given)):
+            raise OptionError(
+                "storage_options must be a mapping, or a function that returns one, not a "
+                f"{type(given).__name__}"
+            )
+        if self.filesystem is not None and given:
+            raise OptionError(
+                "storage_options have no effect beside filesystem, which is used as it is"
+            )
+
+    def store_for(self, locations: list[str]) -> tuple[Store, list[str]]:
+        """Return the store that holds some locations, and the locations without secrets in them."""
+        protocols = {""} if self.filesystem is not None else set(map(protocol_of, locations))
+        if protocols == {""} and self.filesystem is None:
+            return LocalStore(), locations
+        shown = [shown_location(one) for one in locations]
+        if len(protocols) > 1:
+            raise OptionError(f"paths lie in different stores: {', '.join(sorted(shown))}")
+        [protocol] = protocols
+        is_web = protocol in ("http", "https")
+        if is_web:
+            shown = _shown_urls(locations, shown)
+        signed = {new: old for new, old in zip(shown, locations, strict=True) if new != old}
+        if signed and not is_web:
+            raise OptionError(
+                f"{min(signed)}: credentials do not belong into a URL of "
+                f"{'a filesystem that is given' if protocol == '' else f'{protocol}://'}; "
+                "give them as storage_options"
+            )
+        store = RemoteStore(
+            protocol=protocol,
+            options=self.storage_options,
+            filesystem=self.filesystem,
+            signed_urls=signed,
+            retry=self.retry,
+            requests=self.requests,
+            cache=self.cache,
+            meter=self.meter,
+        )
+        store.check()
+        return store, shown
+
+
+def _shown_urls(locations: list[str], shown: list[str]) -> list[str]:
+    """Return what is shown of URLs, numbered where several look alike: ``https://host/get#2``.
+
+    They differ in parameters that may name files or be secrets, which are not shown. The numbers
+    follow from the URLs alone, in whatever order these are given.
+
+    Raises:
+        OptionError: A location is no URL, or two differ only in what signs them.
+    """
+    alike: dict[str, set[str]] = {}
+    for location, public in zip(locations, shown, strict=True):
+        if not is_url(location):
+            raise OptionError(f"{without_secrets(public)} is no URL of a web server")
+        alike.setdefault(public, set()).add(location)
+    numbers = {}
+    for public, group in alike.items():
+        if len({unsigned_url(one) for one in group}) < len(group):
+            raise OptionError(
+                "two URLs differ only in what signs them, so that their files could not be "
+                f"distinguished: {public}"
+            )
+        if len(group) > 1:
+            for number, location in enumerate(sorted(group), 1):
+                numbers[location] = f"{public}#{number}"
+    return [numbers.get(one, public) for one, public in zip(locations, shown, strict=True)]
+
+
+def shown_location(location: str) -> str:
+    """Return a location without secrets, which only URLs hold."""
+    if protocol_of(location) == "" or not has_secret(location):
+        return location
+    try:
+        return public_url(location)
+    except ValueError:  # it is no URL
+        return without_secrets(location)
+
+
+def protocol_of(location: str | os.PathLike[str]) -> str:
+    """Return the part of a URL before ``://``; nothing for paths of this machine."""
+    protocol, separator, _ = os.fspath(location).partition("://")
+    return protocol if separator and protocol not in ("file", "local") else ""
+
+
+def store_for(url: str, storage_options: Options | None = None) -> Store:
+    """Return the store that holds one location."""
+    return Access(storage_options=storage_options or {}).store_for([url])[0]
+
+
+# --- finding files
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of some locations, all in one store.
+
+    Attributes:
+        store: Where they are.
+        files: The files, sorted by path.
+        roots: The directories that were searched, or that hold the files that were named.
+        named: Paths that were given in full or by a glob, and not found by walking a directory.
+        locations: The locations that the user named, without secrets.
+        walked: The directories of which everything was listed.
+        hidden_folders: Folders in them whose files are left out because of their names.
+    """
+
+    store: Store
+    files: Sequence[FileStatus]
+    roots: Sequence[str]
+    named: frozenset[str]
+    locations: Sequence[str] = ()
+    walked: Sequence[str] = ()
+    hidden_folders: frozenset[str] = frozenset()
+
+
+def find_files(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    access: Access | None = None,
+) -> Listing:
+    """List files, directories (recursively) and globs.
+
+    Hidden files, and those that begin with an underscore (``_SUCCESS``, ``_metadata``), are
+    left out unless they are named in full.
+
+    Raises:
+        NothingFoundError: There is no file at a location.
+    """
+    access = access or Access()
+    as_they_are = access.filesystem is not None
+    store, locations = access.store_for(named_locations(path, as_they_are=as_they_are))
+    search = _Search(store)
+    places = locations if store.local else list(map(store.resolved, locations))
+    statuses: Iterator[FileStatus | None] = map(store.status, places)
+    if not store.local and len(places) > 1:
+        statuses = side_by_side(store.status, places, threads=_ASKING_THREADS)
+    files: dict[str, FileStatus] = {}
+    for location, place, status in zip(locations, places, statuses, strict=True):
+        found = search.expand(place, status)
+        if not found:
+            raise NothingFoundError(_nothing_found(store, location))
+        twice = found.keys() & files.keys()
+        if twice:
+            logger.warning("%d files are named twice and read once: %s", len(twice), min(twice))
+        files.update(found)
+    return Listing(
+        store,
+        list(map(files.__getitem__, sorted(files))),
+        list(dict.fromkeys(search.roots)),
+        frozenset(search.named),
+        tuple(locations),
+        search.walked,
+        frozenset(search.hidden),
+    )
+
+
+def named_locations(path: object, *, as_they_are: bool) -> list[str]:
+    """Return absolute paths and URLs for what a user calls a path.
+
+    Args:
+        path: A path, a URL, or several.
+        as_they_are: Change nothing: only a filesystem that is given knows what its paths mean.
+    """
+    several = [path] if isinstance(path, str | os.PathLike) else path
+    if not isinstance(several, Iterable) or isinstance(several, bytes):
+        raise OptionError(f"path must be a str, a Path or a list of them, not {path!r}")
+    locations: list[str] = []
+    for one in several:
+        location = os.fspath(one) if isinstance(one, str | os.PathLike) else None
+        if not isinstance(location, str):
+            raise OptionError(f"path must be a str, a Path or a list of them, not {one!r}")
+        if not location:
+            raise OptionError("path is empty; give a file, a directory or a glob")
+        protocol, separator, rest = location.partition("://")
+        if as_they_are:
+            pass
+        elif not separator:
+            location = os.path.abspath(os.path.expanduser(location))
+        elif protocol in ("file", "local"):
+            local = rest.removeprefix("localhost")
+            # Some people escape the path of such a URL, and others do not.
+            location = os.path.abspath(local if os.path.exists(local) else unquote(local))
+        locations.append(location)
+    if not locations:
+        raise OptionError("path is an empty list; give a file, a directory or a glob")
+    return locations
+
+
+class _Search:
+    """Collects what was found on the way; the attributes are those of ``Listing``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.roots: list[str] = []
+        self.named: set[str] = set()
+        self.walked: list[str] = []
+        self.hidden: set[str] = set()
+
+    def expand(self, location: str, status: FileStatus | None) -> dict[str, FileStatus]:
+        """Return the files of a location. A path that exists is itself, also if it looks a glob."""
+        if status is not None and not self._marks_a_folder(status):
+            self.roots.append(location.rpartition("/")[0])
+            self.named.add(status.path)
+            return {status.path: status}
+        found = dict(self._walk(location))
+        magic = _MAGIC.search(location)
+        if found or magic is None:
+            self.roots.append(location)
+            self.walked.append(location)
+            return found
+        root = location[: magic.start()].rpartition("/")[0]
+        self.roots.append(root)
+        for match, status in self._store.glob(location):
+            if _hidden_part(match[len(root) :], location[len(root) :]) >= 0:
+                continue
+            if match == status.path:
+                self.named.add(status.path)
+            elif _hidden_part(status.path[len(match) :]) >= 0:
+                continue
+            found[status.path] = status
+        return found
+
+    def _walk(self, directory: str) -> Iterator[tuple[str, FileStatus]]:
+        """Yield the files below a directory; note the folders that are left out."""
+        directory = directory.rstrip("/")
+        for status in self._store.list(directory):
+            below = status.path[len(directory) :]
+            part = _hidden_part(below)
+            if part < 0:
+                yield status.path, status
+            elif (end := below.find("/", part)) >= 0:
+                self.hidden.add(directory + below[:end])
+
+    def _marks_a_folder(self, status: FileStatus) -> bool:
+        """Return True for an empty object that some tool has put where a folder with others is."""
+        if status.size or self._store.local or protocol_of(status.path) in ("http", "https"):
+            return False
+        try:
+            return any(True for _ in self._walk(status.path))
+        except AccessDeniedError:  # objects may be readable where listing is not allowed
+            return False
+
+
+def _hidden_part(relative: str, pattern: str = "") -> int:
+    """Return where the first part of a path begins that starts with . or _, or -1.
+
+    Args:
+        relative: A path below a directory.
+        pattern: A glob; parts of it that start so make such parts of the path visible.
+    """
+    place = 0
+    for part in relative.split("/"):
+        if part[:1] in ("_", ".") and "=" not in part and f"/{part[0]}" not in f"/{pattern}":
+            return place
+        place += len(part) + 1
+    return -1
+
+
+def _nothing_found(store: Store, location: str) -> str:
+    if _MAGIC.search(location):
+        return f"no file matches {location}"
+    if store.local and os.path.isdir(location):
+        return (
+            f"no data file in {location} or below it (hidden files and those "
+            "that begin with an underscore are not counted)"
+        )
+    return f"{location} does not exist"
+
+
+# --- manifests
+
+
+def save_manifest(listing: Listing, path: str | os.PathLike[str]) -> None:
+    """Write the files that were found to a local file, whole or not at all.
+
+    A manifest is an Arrow IPC stream with a row for each file: path, size, etag, and the parts of
+    it that planning looks at (a footer, mostly). It holds no credentials and no options. A last
+    line holds the version of the format and a checksum of all before it.
+    """
+    if protocol_of(path):
+        place = public_url(os.fspath(path))
+        raise OptionError(f"{place}: a manifest is saved to a file here, to be uploaded from there")
+    [target] = named_locations(path, as_they_are=False)
+    known = listing.store.parts if isinstance(listing.store, RemoteStore) else Parts()
+    table = pa.table(
+        [
+            [status.path for status in listing.files],
+            [status.size for status in listing.files],
+            [status.etag for status in listing.files],
+            [status.path in listing.named for status in listing.files],
+            [known.of(_file(status)) for status in listing.files],
+        ],
+        schema=_MANIFEST.with_metadata(
+            {_ABOUT: json.dumps({"locations": listing.locations, "roots": listing.roots})}
+        ),
+    )
+    content = pa.BufferOutputStream()
+    with ipc.new_stream(
+        content, table.schema, options=ipc.IpcWriteOptions(compression="zstd")
+    ) as stream:
+        stream.write_table(table)
+    data = content.getvalue()
+    try:
+        with atomic_write(target) as partial, open(partial, "wb") as file:
+            file.write(data)
+            file.write(_last_line(data))
+    except OSError as error:
+        raise OptionError(f"{target}: the manifest cannot be saved: {error}") from error
+
+
+def load_manifest(path: Any, access: Access, manifest: str | os.PathLike[str]) -> Listing:
+    """Return the files that were at a location when the manifest was saved; nothing is listed."""
+    as_they_are = access.filesystem is not None
+    store, locations = access.store_for(named_locations(path, as_they_are=as_they_are))
+    if as_they_are or protocol_of(manifest) != protocol_of(locations[0]):
+        # It lies in another kind of store than the files, for which their options do not hold.
+        access = replace(access, storage_options={}, filesystem=None)
+    table, place = _read_manifest(access, manifest)
+    about = json.loads(table.schema.metadata[_ABOUT])
+    if [one.rstrip("/") for one in locations] != [one.rstrip("/") for one in about["locations"]]:
+        raise OptionError(
+            f"{place} is a manifest of {', '.join(about['locations'])}, and not of "
+            f"{', '.join(locations)}"
+        )
+    columns = [table[name].to_pylist() for name in ("path", "size", "etag")]
+    files = [FileStatus(*values) for values in zip(*columns, strict=True)]
+    if isinstance(store, RemoteStore):
+        for status, parts in zip(files, table["parts"].to_pylist(), strict=True):
+            for part in parts:
+                store.parts.add(_file(status), part["start"], part["data"])
+    named = frozenset(table.filter(table["named"])["path"].to_pylist())
+    return Listing(store, files, about["roots"], named, tuple(locations))
+
+
+def _read_manifest(access: Access, manifest: str | os.PathLike[str]) -> tuple[pa.Table, str]:
+    """Return the rows of a manifest, and its place without secrets.
+
+    What was damaged or cut short is refused by its last line, so all else need not be checked.
+    """
+    store, [place] = access.store_for(named_locations(manifest, as_they_are=False))
+    status = store.status(place)
+    if status is None:
+        raise NothingFoundError(f"{place}: there is no such manifest")
+    with store.open(_file(status)) as source:
+        content = source.read_buffer()
+    data = content[: max(content.size - len(_last_line(b"")), 0)]
+    if content[data.size :].to_pybytes() != _last_line(data):
+        raise ReadError(
+            f"{place}: not a manifest, or one that was damaged or cut short, or one of another "
+            "release: save it again (save_manifest)"
+        )
+    return ipc.open_stream(data).read_all(), place
+
+
+_ABOUT = b"headrace.manifest"
+_VERSION = 3
+_PART = pa.struct([("start", pa.int64()), ("data", pa.large_binary())])
+_MANIFEST = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("named", pa.bool_()),
+        ("parts", pa.list_(_PART)),
+    ]
+)
+
+
+def _last_line(data: Any) -> bytes:
+    """Return the last line of a manifest: its version, and a checksum of all before it."""
+    return b"headrace.manifest %d %s\n" % (_VERSION, hashlib.sha256(data).hexdigest().encode())
+
+
+def _file(status: FileStatus) -> DataFileInfo:
+    return DataFileInfo(status.path, status.size, etag=status.etag)
