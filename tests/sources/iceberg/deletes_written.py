@@ -37,13 +37,13 @@ def position_file(path: Path, rows: Sequence[int], data_path: str = DATA) -> Pos
 
 
 def equality_file(
-    path: Path, columns: dict[int, pa.Array], format: str = "parquet"
+    path: Path, columns: dict[int, pa.Array], format: str = "parquet", *, int96: bool = False
 ) -> EqualityDeleteFile:
     key = {"parquet": "PARQUET:field_id", "orc": "iceberg.id"}[format]
     fields = [pa.field(f"old{i}", a.type, metadata={key: str(i)}) for i, a in columns.items()]
     table = pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
     if format == "parquet":
-        pq.write_table(table, path)
+        pq.write_table(table, path, use_deprecated_int96_timestamps=int96)
     else:
         orc.write_table(table, str(path))
     return EqualityDeleteFile(str(path), path.stat().st_size, format, tuple(sorted(columns)))
@@ -65,6 +65,7 @@ def source_of(
     vector: DeletionVector | None = None,
     written_path: str = DATA,
     types: Mapping[str, pa.DataType] | None = None,
+    int96: bool = False,
 ) -> IcebergSource:
     """Write a data file, whose columns have the ids 1, 2, …, and return the source of its rows.
 
@@ -74,7 +75,8 @@ def source_of(
     fields = [
         one.with_metadata({"PARQUET:field_id": str(at)}) for at, one in enumerate(data.schema, 1)
     ]
-    pq.write_table(data.cast(pa.schema(fields)), path, row_group_size=30)
+    stored = data.cast(pa.schema(fields))
+    pq.write_table(stored, path, row_group_size=30, use_deprecated_int96_timestamps=int96)
     size = Path(path).stat().st_size
     columns = {
         one.name: TableColumn(at, one.name, (types or {}).get(one.name, one.type))

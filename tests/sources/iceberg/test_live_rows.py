@@ -300,3 +300,15 @@ def test_files_that_delete_by_different_columns_are_kept_apart(tmp_path: Path) -
 def test_all_rows_may_be_deleted(tmp_path: Path) -> None:
     source = source_of(tmp_path, ROWS, positions=[position_file(tmp_path / "d", range(100))])
     assert rows_left(source) == []
+
+
+@pytest.mark.parametrize("stored_as_int96", [(True, True), (True, False), (False, True)])
+def test_times_as_spark_stores_them_outside_of_nanoseconds(
+    tmp_path: Path, stored_as_int96: tuple[bool, bool]
+) -> None:
+    """Timestamps of 96 bits tell no unit: as nanoseconds these are other times."""
+    times = pa.array([datetime(1066, 10, 14), datetime(2020, 1, 1), datetime(3000, 1, 1)])
+    data, delete = stored_as_int96
+    keys = equality_file(tmp_path / "e", {1: times.take([0, 2])}, int96=delete)
+    source = source_of(tmp_path, pa.table({"t": times}), equalities=[keys], int96=data)
+    assert rows_left(source, column="t") == [datetime(2020, 1, 1)]

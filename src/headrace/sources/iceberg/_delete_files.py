@@ -33,21 +33,26 @@ from headrace.sources.tables._catalog import store_path
 from headrace.sources.tables._columns import TableColumn, field_id, match_columns
 from headrace.storage import Store
 
-__all__ = ["BLOCK_BYTES", "CACHE_BYTES", "EqualityKeys", "equality_keys", "positions"]
+__all__ = ["BLOCK_BYTES", "CACHE_BYTES", "FORMATS", "EqualityKeys", "equality_keys", "positions"]
 
 CACHE_BYTES = 256 << 20
 BLOCK_BYTES = 32 << 20
 _POSITION_COLUMNS = (2147483546, "file_path"), (2147483545, "pos")
 """ids and names that the specification reserves"""
-_FORMATS: Mapping[str, Format] = {"parquet": ParquetFormat(), "orc": OrcFormat()}
+FORMATS: Mapping[str, Format] = {
+    # Spark writes timestamps in a way that tells no unit, and a table's are microseconds.
+    "parquet": ParquetFormat({"coerce_int96_timestamp_unit": "us"}),
+    "orc": OrcFormat(),
+}
+"""of data files and of delete files"""
 
 Positions = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
 
 
 def _format(delete: PositionDeleteFile | EqualityDeleteFile) -> Format:
-    if delete.format not in _FORMATS:
+    if delete.format not in FORMATS:
         raise ReadError(f"{delete.path}: delete files in {delete.format} cannot be read; {WAY_OUT}")
-    return _FORMATS[delete.format]
+    return FORMATS[delete.format]
 
 
 def _file(delete: PositionDeleteFile | EqualityDeleteFile) -> DataFileInfo:

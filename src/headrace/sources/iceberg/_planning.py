@@ -19,9 +19,9 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from headrace.errors import ReadError
 from headrace.model import DataFileInfo, RowGroups
-from headrace.sources.files._orc import OrcFormat
-from headrace.sources.files.protocol import FileFacts, Format
+from headrace.sources.files.protocol import FileFacts
 from headrace.sources.iceberg._catalog import IcebergSnapshot
+from headrace.sources.iceberg._delete_files import FORMATS
 from headrace.sources.iceberg._deletes import (
     NO_DELETES,
     DeleteIndex,
@@ -29,20 +29,14 @@ from headrace.sources.iceberg._deletes import (
     read_delete_entries,
 )
 from headrace.sources.iceberg._schema import arrow_value, name_mapping
-from headrace.sources.parquet._format import ParquetFormat
 from headrace.sources.tables._catalog import store_path
 from headrace.sources.tables._columns import NameMapping, TableColumn, field_id, nested_fields
 from headrace.sources.tables._rows import TableFile
 from headrace.sources.tables._table import log_plan
 from headrace.storage import Store, side_by_side
 
-__all__ = ["FORMATS", "IcebergFile", "plan_files", "read_row_groups"]
+__all__ = ["IcebergFile", "plan_files", "read_row_groups"]
 
-FORMATS: Mapping[str, Format] = {
-    # Spark writes timestamps in a way that tells no unit, and a table's are microseconds.
-    "parquet": ParquetFormat({"coerce_int96_timestamp_unit": "us"}),
-    "orc": OrcFormat(),
-}
 _THREADS = 16
 _REMOTE_MANIFEST_THREADS = 48
 

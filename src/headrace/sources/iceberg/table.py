@@ -32,10 +32,11 @@ from headrace.sources.iceberg._catalog import (
 from headrace.sources.iceberg._delete_files import (
     BLOCK_BYTES,
     CACHE_BYTES,
+    FORMATS,
     equality_keys,
     positions,
 )
-from headrace.sources.iceberg._planning import FORMATS, IcebergFile, plan_files, read_row_groups
+from headrace.sources.iceberg._planning import IcebergFile, plan_files, read_row_groups
 from headrace.sources.iceberg._schema import (
     IcebergWords,
     column_of,

@@ -17,7 +17,7 @@ from pypaimon.table.source.deletion_file import DeletionFile
 from headrace.errors import ReadError
 from headrace.sources.paimon._catalog import PaimonSnapshot
 from headrace.sources.paimon._schema import is_blob, is_readable_as, is_variant, name_mapping
-from headrace.sources.paimon.native import scan_files
+from headrace.sources.paimon.native import check_merging, scan_files
 from headrace.sources.tables._catalog import store_path
 from headrace.sources.tables._columns import NameMapping
 from headrace.sources.tables._rows import TableFile, TableSource
@@ -132,6 +132,7 @@ class _Planner:
             for file in split.files:
                 yield self._one(split, file, vectors.get(file.file_name))
             return
+        check_merging(self._table)
         deleted = [vectors.get(file.file_name) for file in split.files]
         first = split.files[0]
         yield PaimonFile(

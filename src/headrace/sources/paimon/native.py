@@ -53,6 +53,7 @@ __all__ = [
     "ForeignRows",
     "Scanned",
     "at_snapshot",
+    "check_merging",
     "in_schema",
     "lends_options",
     "lent_options",
@@ -84,6 +85,22 @@ def in_schema(table: FileStoreTable, schema: TableSchema) -> FileStoreTable:
         schema.copy(new_options=table.table_schema.options),
         table.catalog_environment,
     )
+
+
+def check_merging(table: FileStoreTable) -> None:
+    """Check that pypaimon merges the rows of a table as the options of the table say.
+
+    Raises:
+        NotImplementedError: It does not.
+    """
+    table.new_read_builder().new_read()
+    options = table.options.options.to_map()
+    for name in ("ignore-delete", "deduplicate.ignore-delete"):
+        if (
+            str(options.get(name)).lower() == "true"
+            and table.options.merge_engine() == "deduplicate"
+        ):
+            raise NotImplementedError(f"the option {name}, under which pypaimon still deletes rows")
 
 
 def write_builder(table: FileStoreTable, commit_user: str) -> Any:
