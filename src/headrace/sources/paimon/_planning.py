@@ -12,21 +12,24 @@ from pypaimon.manifest.schema.data_file_meta import DataFileMeta
 from pypaimon.read.split import DataSplit
 from pypaimon.schema.data_types import DataField
 from pypaimon.schema.table_schema import TableSchema
+from pypaimon.snapshot.snapshot import Snapshot
+from pypaimon.table.file_store_table import FileStoreTable
 from pypaimon.table.source.deletion_file import DeletionFile
 
 from headrace.errors import ReadError
-from headrace.sources.paimon._catalog import PaimonSnapshot
 from headrace.sources.paimon._schema import is_blob, is_readable_as, is_variant, name_mapping
 from headrace.sources.paimon.native import check_merging, scan_files
-from headrace.sources.tables._catalog import store_path
+from headrace.sources.tables._catalog import Pinned, store_path
 from headrace.sources.tables._columns import NameMapping
 from headrace.sources.tables._rows import TableFile, TableSource
 from headrace.sources.tables._table import log_plan
 from headrace.sources.tables._vectors import DeletionVector
 
-__all__ = ["PaimonFile", "plan_files"]
+__all__ = ["PaimonFile", "PaimonSnapshot", "plan_files"]
 
 logger = logging.getLogger(__name__)
+
+PaimonSnapshot = Pinned[FileStoreTable, Snapshot]
 
 _APART = (".blob", ".vector")
 """endings, or parts of names, of files that hold single columns of the rows of others"""
@@ -44,16 +47,12 @@ class PaimonFile(TableFile):
 
 
 def plan_files(
-    pinned: PaimonSnapshot,
-    wanted: Sequence[DataField],
-    *,
-    partitions: Predicate | None = None,
-    predicate: Predicate | None = None,
+    pinned: PaimonSnapshot, wanted: Sequence[DataField], predicate: Predicate | None
 ) -> Sequence[PaimonFile]:
     """Return the files of a snapshot that hold wanted columns, sorted by path."""
     if pinned.snapshot is None:
         return ()
-    scanned = scan_files(pinned.name, pinned.table, pinned.snapshot, partitions, predicate)
+    scanned = scan_files(pinned.name, pinned.table, pinned.snapshot, predicate)
     files = sum(len(split.files) for split in scanned.splits)
     log_plan(pinned.name, pinned.version[0], files, scanned.files_before)
     if scanned.files_hidden:

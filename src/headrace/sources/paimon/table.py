@@ -9,28 +9,31 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.file_store_table import FileStoreTable
 
 from headrace.errors import OptionError, ReadError
 from headrace.model import DataFileInfo, FileSplit, RowGroups
 from headrace.options import PaimonOptions
-from headrace.sources.paimon._catalog import (
-    PaimonSnapshot,
-    failures,
-    load_table,
-    pin,
-    pin_again,
-    storage_options,
-)
-from headrace.sources.paimon._planning import PaimonFile, plan_files
+from headrace.sources.paimon._catalog import FAILURES, load_table, storage_options
+from headrace.sources.paimon._planning import PaimonFile, PaimonSnapshot, plan_files
 from headrace.sources.paimon._schema import (
     VALUE_KIND,
     PaimonWords,
+    partition_expression,
     table_columns,
-    wanted_partitions,
 )
-from headrace.sources.paimon.native import ForeignRows, note_use
-from headrace.sources.tables._catalog import StoreAccess, Wanted, explained, hiding
+from headrace.sources.paimon.native import ForeignRows, at_snapshot, in_schema, note_use
+from headrace.sources.tables._catalog import (
+    Pinned,
+    StoreAccess,
+    Wanted,
+    explained,
+    hiding,
+    no_ref,
+    no_schema,
+    no_snapshot,
+)
 from headrace.sources.tables._columns import TableColumn
 from headrace.sources.tables._predicates import pruning_predicate
 from headrace.sources.tables._rows import TableSource, counted_rows
@@ -66,39 +69,87 @@ class PaimonTable(CatalogTable[PaimonSnapshot, PaimonFile]):
         if options["blobs"] not in ("bytes", "descriptors"):
             raise OptionError(f'blobs must be "bytes" or "descriptors", not {options["blobs"]!r}')
         self._descriptors = options["blobs"] == "descriptors"
-        self._wanted = Wanted(options["snapshot_id"], options["tag"])
         self._partition_filter = options["partition_filter"]
         self._catalog_options = catalog_options
-        super().__init__(name, options, access)
+        wanted = Wanted(options["snapshot_id"], options["tag"])
+        super().__init__(name, options, wanted, access)
 
     def load(self) -> None:
         self._table = load_table(self._name, self._catalog_options)
 
     def explained(self, action: Callable[[], T]) -> T:
-        return explained(f"table {self._name!r}", hiding(self._catalog_options), action, failures)
+        hidden = hiding(self._catalog_options)
+        return explained(f"table {self._name!r}", hidden, action, lambda: FAILURES)
 
-    def pin(self, version: tuple[int, int] | None) -> PaimonSnapshot:
-        if version is None:
-            return pin(self._name, self._table, self._wanted)
-        return pin_again(self._name, self._table, version)
+    # --- snapshots
+
+    def pin_wanted(self) -> PaimonSnapshot:
+        """Return the snapshot that is wanted.
+
+        The newest one is read in the table's current schema; one of the past in the schema that it
+        was written in.
+        """
+        table, wanted = self._table, self._wanted
+        if wanted.tag is not None:
+            tags = table.tag_manager()
+            tagged = tags.get(wanted.tag)
+            if tagged is None:
+                raise no_ref(self._name, "tag", wanted.tag, tags.list_tags())
+            snapshot = tagged.trim_to_snapshot()
+        elif wanted.snapshot_id is not None:
+            snapshot = self.snapshot(wanted.snapshot_id)
+        else:
+            newest = table.snapshot_manager().get_latest_snapshot()
+            return self.pin(newest, table.table_schema.id)
+        return self.pin(snapshot, snapshot.schema_id)
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        """Return a snapshot, which a tag may have kept after it expired."""
+        snapshots, tags = self._table.snapshot_manager(), self._table.tag_manager()
+        found = snapshots.get_snapshot_by_id(snapshot_id)
+        if found is not None:
+            return found
+        for kept in filter(None, map(tags.get, tags.list_tags())):
+            if kept.trim_to_snapshot().id == snapshot_id:
+                return kept.trim_to_snapshot()
+        there = (one.id for one in snapshots.list_snapshots())
+        raise no_snapshot(self._name, snapshot_id, there)
+
+    def pin(self, snapshot: Snapshot | None, schema_id: int) -> PaimonSnapshot:
+        """Return the table in one of its schemas, with the options that it has today."""
+        table = self._table
+        if schema_id != table.table_schema.id:
+            schema = table.schema_manager.get_schema(schema_id)
+            if schema is None:
+                raise no_schema(self._name, schema_id)
+            table = in_schema(table, schema)
+        version = -1 if snapshot is None else snapshot.id, schema_id
+        table = at_snapshot(table, snapshot)
+        return Pinned(self._name, str(table.table_path), table, snapshot, version)
+
+    # --- the files of a snapshot
 
     def columns(self, pinned: PaimonSnapshot) -> Mapping[str, TableColumn]:
         return table_columns(pinned.table.fields, self._columns)
+
+    def wanted_rows(self, pinned: PaimonSnapshot) -> ds.Expression | None:
+        if self._partition_filter is None:
+            return self._filter
+        keys, columns = pinned.table.partition_keys, self.columns(pinned)
+        wanted = partition_expression(self._partition_filter, keys, columns)
+        return wanted if self._filter is None else wanted & self._filter
 
     def plan(
         self, pinned: PaimonSnapshot, keep: ds.Expression | None, read_schema: pa.Schema
     ) -> Sequence[PaimonFile]:
         columns = self.columns(pinned)
         fields = [field for field in pinned.table.fields if field.name in read_schema.names]
-        builder = pinned.table.new_read_builder().new_predicate_builder()
-        partitions = wanted_partitions(
-            self._partition_filter, pinned.table.partition_keys, columns, builder
-        )
         predicate = None
         if keep is not None:
+            builder = pinned.table.new_read_builder().new_predicate_builder()
             types = _comparable(pinned, columns)
             predicate = pruning_predicate(PaimonWords(builder), types, keep)
-        return plan_files(pinned, fields, partitions=partitions, predicate=predicate)
+        return plan_files(pinned, fields, predicate)
 
     def storage_options(self, pinned: PaimonSnapshot, protocol: str) -> Mapping[str, Any]:
         return storage_options(self._catalog_options, pinned.table.file_io, protocol)
