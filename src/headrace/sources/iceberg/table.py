@@ -64,9 +64,9 @@ from headrace.sources.tables._table import (
     CatalogTable,
     ListedFiles,
     SnapshotFiles,
-    live_count_of,
     log_plan,
 )
+from headrace.sources.tables._vectors import live_count
 from headrace.storage import Store, side_by_side
 
 __all__ = ["IcebergFile", "IcebergSource", "IcebergTable", "plan_files"]
@@ -429,9 +429,10 @@ def _live(store: Store, file: IcebergDataFileInfo, planned: IcebergFile) -> Iceb
 
     Its row groups count all rows and are left out: readers look for them.
     """
-    if planned.vector is None:
+    if planned.vector is None or planned.rows is None:
         return file
-    return replace(file, record_count=live_count_of(store, planned), row_groups=None)
+    live = live_count(store, planned.vector, planned.path, planned.rows)
+    return replace(file, record_count=live, row_groups=None)
 
 
 def _row_groups(

@@ -70,7 +70,8 @@ _UNREAD = {
         "asks the catalog, and write what may be read into another table"
     ),
     "chain-table.enabled": (
-        "rows of other branches; read the branches one by one, as table 'db.table$branch_name'"
+        "rows that are merged from other branches; write the rows that an engine reads into "
+        "another table"
     ),
     "record-level.expire-time": (
         "rows that expire one by one; let an engine compact it into a table without that option"

@@ -26,7 +26,7 @@ from headrace.sources.tables._rows import TableFile, TableSource
 from headrace.sources.tables._vectors import live_count
 from headrace.storage import Store
 
-__all__ = ["CatalogTable", "ListedFiles", "SnapshotFiles", "live_count_of", "log_plan"]
+__all__ = ["CatalogTable", "ListedFiles", "SnapshotFiles", "log_plan"]
 
 logger = logging.getLogger(__name__)
 
@@ -210,16 +210,11 @@ class CatalogTable(ABC, Generic[P, F]):
         """
         files = []
         for file in planned:
-            live = live_count_of(store, file)
+            live = file.rows
+            if live is not None and file.vector is not None:
+                live = live_count(store, file.vector, file.path, live)
             files.append(DataFileInfo(file.path, file.size, live, splittable=live is not None))
         return ListedFiles(files, keep, counted=True, has_deletes=False)
-
-
-def live_count_of(store: Store, file: TableFile) -> int | None:
-    """Return the number of rows of a file that its vector leaves, if the stored ones are known."""
-    if file.vector is None or file.rows is None:
-        return file.rows
-    return live_count(store, file.vector, file.path, file.rows)
 
 
 def log_plan(table: str, snapshot: int | None, files: int, files_before: int) -> None:
