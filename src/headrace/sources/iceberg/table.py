@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
@@ -15,8 +16,7 @@ import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner, Table
 from pyiceberg.table.snapshots import Snapshot
@@ -73,6 +73,7 @@ __all__ = ["IcebergFile", "IcebergSource", "IcebergTable", "plan_files"]
 
 T = TypeVar("T")
 IcebergSnapshot = Pinned[Table, Snapshot]
+ById = Mapping[int, Any]
 
 _KEY_COLUMN = "\0key {}"
 """name of a column by whose values rows are deleted, with its field id"""
@@ -345,44 +346,42 @@ def plan_files(pinned: IcebergSnapshot, row_filter: BooleanExpression) -> list[I
     entries = list(chain.from_iterable(planner.plan_manifest_entries(data)))
     deletes = [one for one in manifests if one.content == ManifestContent.DELETES]
     read = ExecutorFactory.get_or_create().map(lambda one: read_delete_entries(one, io), deletes)
-    index = DeleteIndex(chain.from_iterable(read), metadata.specs())
+    specs = metadata.specs()
+    index = DeleteIndex(chain.from_iterable(read), specs)
     names = name_mapping(metadata)
-    partitions = {number: _Partitions(spec) for number, spec in metadata.specs().items()}
-    files = [
-        _planned(entry, index, partitions[entry.data_file.spec_id], names) for entry in entries
-    ]
+
+    @cache
+    def partition_of(spec_id: int, values: tuple[Any, ...]) -> tuple[dict[str, Any], ById]:
+        fields = specs[spec_id].fields
+        plain = {
+            part.source_id: arrow_value(value)
+            for part, value in zip(fields, values, strict=True)
+            if isinstance(part.transform, IdentityTransform)
+        }
+        return dict(zip((part.name for part in fields), values, strict=True)), plain
+
+    files = [_planned(entry, index, partition_of, names) for entry in entries]
     files.sort(key=lambda file: file.written_path)
     known = sum((one.added_files_count or 0) + (one.existing_files_count or 0) for one in data)
     log_plan(pinned.name, pinned.snapshot_id, len(files), known)
     return files
 
 
-class _Partitions:
-    """The partitions of one spec: their values by name, and by the id of plain columns."""
-
-    def __init__(self, spec: PartitionSpec) -> None:
-        self._names = [part.name for part in spec.fields]
-        self._plain = {
-            place: part.source_id
-            for place, part in enumerate(spec.fields)
-            if isinstance(part.transform, IdentityTransform)
-        }
-        self._seen: dict[tuple[Any, ...], tuple[dict[str, Any], dict[int, Any]]] = {}
-
-    def of(self, file: DataFile) -> tuple[dict[str, Any], Mapping[int, Any]]:
-        """Return values by name and by column id: the same two objects for all of a partition."""
-        values: tuple[Any, ...] = tuple(iter(file.partition))
-        found = self._seen.get(values)
-        if found is None:
-            by_id = {column: arrow_value(values[place]) for place, column in self._plain.items()}
-            found = dict(zip(self._names, values, strict=True)), by_id
-            self._seen[values] = found
-        return found
-
-
 def _planned(
-    entry: ManifestEntry, index: DeleteIndex, partitions: _Partitions, names: NameMapping | None
+    entry: ManifestEntry,
+    index: DeleteIndex,
+    partition_of: Callable[[int, tuple[Any, ...]], tuple[dict[str, Any], ById]],
+    names: NameMapping | None,
 ) -> IcebergFile:
+    """Return a data file, by its entry in a manifest.
+
+    Args:
+        entry: The entry.
+        index: The deletes of the snapshot.
+        partition_of: Returns the values of a partition by name, and those of plain columns by id;
+            the same two objects for all files of a partition.
+        names: Ids by names, for files without ids.
+    """
     file = entry.data_file
     format_ = file.file_format.lower()
     if format_ not in FORMATS:
@@ -392,7 +391,7 @@ def _planned(
         )
     if file.key_metadata is not None:
         raise ReadError(f"{file.file_path} is encrypted, which is not supported")
-    by_name, by_id = partitions.of(file)
+    by_name, by_id = partition_of(file.spec_id, tuple(iter(file.partition)))
     deletes, vector = index.of(
         file.file_path,
         sequence_number=entry.sequence_number,
